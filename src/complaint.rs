@@ -7,15 +7,18 @@ pub(crate) fn line(error: &anyhow::Error) -> String {
 
 /// An error with its causes, each once: many an error's own text has its cause in it already.
 pub(crate) fn of(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
-        if said.is_empty() {
-            cause
-        } else if said.contains(&cause) {
-            said
-        } else {
-            said + ": " + &cause
-        }
-    })
+    error
+        .chain()
+        .map(ToString::to_string)
+        .fold(String::new(), |said, cause| {
+            if said.is_empty() {
+                cause
+            } else if said.contains(&cause) {
+                said
+            } else {
+                said + ": " + &cause
+            }
+        })
 }
 
 #[cfg(test)]
@@ -24,9 +27,13 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once_whoever_says_it() {
-        let error =
-            anyhow!("no such file").context("read a: no such file; look for it").context("--config a");
-        assert_eq!(super::of(&error), "--config a: read a: no such file; look for it");
+        let error = anyhow!("no such file")
+            .context("read a: no such file; look for it")
+            .context("--config a");
+        assert_eq!(
+            super::of(&error),
+            "--config a: read a: no such file; look for it"
+        );
         assert_eq!(super::of(&anyhow!("cause").context("what")), "what: cause");
     }
 }

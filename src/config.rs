@@ -44,19 +44,37 @@ pub(crate) struct Options {
     provider: Option<Provider>,
     /// The address of a shared provider: redis://HOST:PORT, redis+cluster://HOST:PORT,HOST:PORT, each with
     /// ?acknowledged=append-only-file|replicas-N|memory and &namespace=NAME
-    #[arg(long, env = "LANDFAST_STORE", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "LANDFAST_STORE",
+        value_name = "URL",
+        hide_env_values = true
+    )]
     store: Option<String>,
     /// Where values of transactions over 1 KiB lie, many in one object: file:///DIR [default: none, they lie with everything else]
-    #[arg(long, env = "LANDFAST_OBJECTS", value_name = "URL", hide_env_values = true)]
+    #[arg(
+        long,
+        env = "LANDFAST_OBJECTS",
+        value_name = "URL",
+        hide_env_values = true
+    )]
     objects: Option<String>,
     /// Where ZooKeeper clients connect, or `off` [default: 127.0.0.1:2181]
     #[arg(long, env = "LANDFAST_ZOOKEEPER", value_name = "HOST:PORT")]
     zookeeper: Option<Listen>,
     /// ZooKeeper connections that one address may have open, like maxClientCnxns; 0 for any number [default: 1000]
-    #[arg(long, env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS", value_name = "COUNT")]
+    #[arg(
+        long,
+        env = "LANDFAST_ZOOKEEPER_CONNECTIONS_PER_ADDRESS",
+        value_name = "COUNT"
+    )]
     zookeeper_connections_per_address: Option<usize>,
     /// The longest packet of a ZooKeeper client in bytes, like jute.maxbuffer [default: 1048575]
-    #[arg(long, env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX", value_name = "BYTES")]
+    #[arg(
+        long,
+        env = "LANDFAST_ZOOKEEPER_PACKET_BYTES_MAX",
+        value_name = "BYTES"
+    )]
     zookeeper_packet_bytes_max: Option<usize>,
     /// Where S3 clients connect, or `off` (not in this build: left out)
     #[arg(long, env = "LANDFAST_S3", value_name = "HOST:PORT")]
@@ -175,7 +193,10 @@ impl Options {
         let options = self.over(file);
         options.refuse_what_is_not_here()?;
         let settings = Settings {
-            data_dir: options.data_dir.clone().unwrap_or_else(|| PathBuf::from("landfast-data")),
+            data_dir: options
+                .data_dir
+                .clone()
+                .unwrap_or_else(|| PathBuf::from("landfast-data")),
             store: options.store_settings()?,
             objects: options.objects_directory()?,
             zookeeper: options.zookeeper.unwrap_or(Listen::loopback(2181)),
@@ -202,7 +223,9 @@ impl Options {
             settings.zookeeper_packet_bytes_max
         );
         let insecure = options.insecure == Some(true);
-        settings.zookeeper.refuse_strangers("--zookeeper", insecure)?;
+        settings
+            .zookeeper
+            .refuse_strangers("--zookeeper", insecure)?;
         settings.http.refuse_strangers("--http", insecure)?;
         ensure!(
             settings.zookeeper != Listen::Off || settings.http != Listen::Off,
@@ -214,7 +237,11 @@ impl Options {
     fn read(path: &Path) -> anyhow::Result<Self> {
         let named = || format!("--config {}", path.display());
         let bytes = std::fs::metadata(path).with_context(named)?.len();
-        ensure!(bytes <= FILE_BYTES_MAX, "{}: larger than {FILE_BYTES_MAX} bytes", named());
+        ensure!(
+            bytes <= FILE_BYTES_MAX,
+            "{}: larger than {FILE_BYTES_MAX} bytes",
+            named()
+        );
         toml::from_str(&std::fs::read_to_string(path).with_context(named)?).with_context(named)
     }
 
@@ -229,7 +256,9 @@ impl Options {
             zookeeper_connections_per_address: self
                 .zookeeper_connections_per_address
                 .or(lower.zookeeper_connections_per_address),
-            zookeeper_packet_bytes_max: self.zookeeper_packet_bytes_max.or(lower.zookeeper_packet_bytes_max),
+            zookeeper_packet_bytes_max: self
+                .zookeeper_packet_bytes_max
+                .or(lower.zookeeper_packet_bytes_max),
             s3: self.s3.or(lower.s3),
             http: self.http.or(lower.http),
             advertise: self.advertise.or(lower.advertise),
@@ -255,25 +284,39 @@ impl Options {
 
     /// What `--advertise` names; not resolved here, where it may mean something else than to others.
     fn advertised(&self) -> anyhow::Result<Option<String>> {
-        let Some(address) = &self.advertise else { return Ok(None) };
+        let Some(address) = &self.advertise else {
+            return Ok(None);
+        };
         let is_right = address.rsplit_once(':').is_some_and(|(host, port)| {
             let is_host = !host.is_empty()
-                && host.chars().all(|letter| letter.is_ascii_graphic() && !"/?#@".contains(letter));
+                && host
+                    .chars()
+                    .all(|letter| letter.is_ascii_graphic() && !"/?#@".contains(letter));
             is_host && port.parse::<u16>().is_ok_and(|port| port > 0)
         });
-        ensure!(is_right, "--advertise {address}: give HOST:PORT, as the other processes reach it");
+        ensure!(
+            is_right,
+            "--advertise {address}: give HOST:PORT, as the other processes reach it"
+        );
         Ok(Some(address.clone()))
     }
 
     /// The directory that `--objects` names.
     fn objects_directory(&self) -> anyhow::Result<Option<PathBuf>> {
-        let Some(url) = &self.objects else { return Ok(None) };
+        let Some(url) = &self.objects else {
+            return Ok(None);
+        };
         let Some(path) = url.strip_prefix("file://") else {
-            let scheme = url.split_once(':').map_or(url.as_str(), |(scheme, _)| scheme);
+            let scheme = url
+                .split_once(':')
+                .map_or(url.as_str(), |(scheme, _)| scheme);
             bail!("--objects {scheme}: not in this build, which takes file:///DIR");
         };
         let is_plain = path.starts_with('/') && !path.contains(['%', '?', '#']);
-        ensure!(is_plain, "--objects {url}: give file:/// and a path as it is, from the root");
+        ensure!(
+            is_plain,
+            "--objects {url}: give file:/// and a path as it is, from the root"
+        );
         Ok(Some(PathBuf::from(path)))
     }
 
@@ -292,7 +335,9 @@ impl Options {
             }
             (_, None) => Ok(StoreSettings::Embedded),
             (_, Some(_)) => {
-                bail!("--store is the address of a shared provider; embedded keeps everything in --data-dir")
+                bail!(
+                    "--store is the address of a shared provider; embedded keeps everything in --data-dir"
+                )
             }
         }
     }
@@ -300,7 +345,9 @@ impl Options {
     fn warnings(&self) -> Vec<String> {
         match self.s3 {
             Some(Listen::At(address)) => {
-                vec![format!("--s3 {address}: the S3 front end is not in this build and is left out")]
+                vec![format!(
+                    "--s3 {address}: the S3 front end is not in this build and is left out"
+                )]
             }
             _ => Vec::new(),
         }
@@ -340,14 +387,23 @@ pub(crate) fn variable_to_blame(
     program: &Command,
     arguments: impl Iterator<Item = OsString>,
 ) -> Option<String> {
-    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else { return None };
-    let arguments: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
-    let called =
-        program.get_subcommands().find(|command| arguments.iter().any(|word| word == command.get_name()))?;
-    let option = called.get_arguments().find(|option| option.to_string() == *named)?;
+    let Some(ContextValue::String(named)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let arguments: Vec<String> = arguments
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let called = program
+        .get_subcommands()
+        .find(|command| arguments.iter().any(|word| word == command.get_name()))?;
+    let option = called
+        .get_arguments()
+        .find(|option| option.to_string() == *named)?;
     let flag = format!("--{}", option.get_long()?);
-    let is_given =
-        |word: &String| word.strip_prefix(&flag).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+    let is_given = |word: &String| {
+        word.strip_prefix(&flag)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+    };
     let is_from_command_line = arguments.iter().any(is_given);
     let variable = option.get_env()?.to_string_lossy().into_owned();
     (!is_from_command_line).then_some(variable)
@@ -360,9 +416,13 @@ impl FromStr for Listen {
         if text == "off" {
             return Ok(Self::Off);
         }
-        let mut addresses =
-            text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT or off: {error}"))?;
-        addresses.next().map(Self::At).ok_or_else(|| "the host has no address".to_owned())
+        let mut addresses = text
+            .to_socket_addrs()
+            .map_err(|error| format!("expected HOST:PORT or off: {error}"))?;
+        addresses
+            .next()
+            .map(Self::At)
+            .ok_or_else(|| "the host has no address".to_owned())
     }
 }
 
@@ -400,12 +460,20 @@ mod tests {
 
     #[test]
     fn an_option_given_above_hides_the_file_and_the_rest_shows_through() {
-        let above = Options { http: Some(Listen::Off), threads: Some(3), ..Options::default() };
-        let below =
-            written("http = \"127.0.0.1:1\"\nzookeeper = \"127.0.0.1:2\"\ndata_dir = \"d\"\nthreads = 9");
+        let above = Options {
+            http: Some(Listen::Off),
+            threads: Some(3),
+            ..Options::default()
+        };
+        let below = written(
+            "http = \"127.0.0.1:1\"\nzookeeper = \"127.0.0.1:2\"\ndata_dir = \"d\"\nthreads = 9",
+        );
         let settings = above.over(below).settle().expect("settings");
         assert_eq!(settings.http, Listen::Off);
-        assert_eq!(settings.zookeeper, "127.0.0.1:2".parse().expect("an address"));
+        assert_eq!(
+            settings.zookeeper,
+            "127.0.0.1:2".parse().expect("an address")
+        );
         assert_eq!(settings.data_dir, Path::new("d"));
         assert_eq!(settings.threads, 3);
     }
@@ -413,23 +481,44 @@ mod tests {
     #[test]
     fn what_this_build_lacks_is_refused_by_name() {
         for (file, complaint) in [
-            ("provider = \"postgres\"", "provider \"postgres\" is not in this build"),
+            (
+                "provider = \"postgres\"",
+                "provider \"postgres\" is not in this build",
+            ),
             ("provider = \"redis\"", "--store redis://HOST:PORT"),
             ("provider = \"redis\"\nstore = \"http://h\"", "--store"),
-            ("provider = \"redis\"\nstore = \"redis://h\"\nuser_store = \"objects\"", "--user-store"),
+            (
+                "provider = \"redis\"\nstore = \"redis://h\"\nuser_store = \"objects\"",
+                "--user-store",
+            ),
             ("store = \"redis://h\"", "--store"),
-            ("objects = \"s3://key:secret@b\"", "--objects s3: not in this build"),
-            ("objects = \"file://host/b\"", "a path as it is, from the root"),
-            ("objects = \"file:///a%20b\"", "a path as it is, from the root"),
+            (
+                "objects = \"s3://key:secret@b\"",
+                "--objects s3: not in this build",
+            ),
+            (
+                "objects = \"file://host/b\"",
+                "a path as it is, from the root",
+            ),
+            (
+                "objects = \"file:///a%20b\"",
+                "a path as it is, from the root",
+            ),
             ("tls_cert = \"c\"", "TLS is not in this build"),
-            ("zookeeper = \"off\"\nhttp = \"off\"", "nothing would be served"),
+            (
+                "zookeeper = \"off\"\nhttp = \"off\"",
+                "nothing would be served",
+            ),
             ("zookeeper = \"0.0.0.0:0\"", "--zookeeper 0.0.0.0:0"),
             ("http = \"[::]:0\"", "--insecure"),
             ("advertise = \"host\"", "--advertise host: give HOST:PORT"),
             ("advertise = \"http://host:1/x\"", "--advertise"),
             ("advertise = \"host:0\"", "--advertise"),
             ("threads = 0", "--threads 0"),
-            ("zookeeper_packet_bytes_max = 1023", "--zookeeper-packet-bytes-max 1023"),
+            (
+                "zookeeper_packet_bytes_max = 1023",
+                "--zookeeper-packet-bytes-max 1023",
+            ),
         ] {
             let refused = written(file).settle().expect_err(file).to_string();
             assert!(refused.contains(complaint), "{file}: {refused}");
@@ -439,15 +528,22 @@ mod tests {
     #[test]
     fn the_address_for_others_is_taken_as_it_is() {
         for address in ["node-1.example:7600", "[2001:db8::1]:7600", "10.0.0.1:1"] {
-            let settings = written(&format!("advertise = \"{address}\"")).settle().expect("settings");
+            let settings = written(&format!("advertise = \"{address}\""))
+                .settle()
+                .expect("settings");
             assert_eq!(settings.advertise.as_deref(), Some(address));
         }
     }
 
     #[test]
     fn objects_are_files_in_a_directory() {
-        let settings = written("objects = \"file:///var/lib/landfast\"").settle().expect("settings");
-        assert_eq!(settings.objects.as_deref(), Some(Path::new("/var/lib/landfast")));
+        let settings = written("objects = \"file:///var/lib/landfast\"")
+            .settle()
+            .expect("settings");
+        assert_eq!(
+            settings.objects.as_deref(),
+            Some(Path::new("/var/lib/landfast"))
+        );
         assert_eq!(Options::default().objects_directory().expect("none"), None);
     }
 
@@ -462,14 +558,22 @@ mod tests {
 
     #[test]
     fn listening_to_strangers_is_possible_when_asked_for() {
-        let settings = written("http = \"0.0.0.0:0\"\ninsecure = true").settle().expect("settings");
+        let settings = written("http = \"0.0.0.0:0\"\ninsecure = true")
+            .settle()
+            .expect("settings");
         assert_eq!(settings.http, "0.0.0.0:0".parse().expect("an address"));
     }
 
     #[test]
     fn an_s3_address_is_left_out_with_a_warning() {
-        assert_eq!(written("s3 = \"off\"").settle().expect("settings").warnings, Vec::<String>::new());
-        let warnings = written("s3 = \"127.0.0.1:0\"").settle().expect("settings").warnings;
+        assert_eq!(
+            written("s3 = \"off\"").settle().expect("settings").warnings,
+            Vec::<String>::new()
+        );
+        let warnings = written("s3 = \"127.0.0.1:0\"")
+            .settle()
+            .expect("settings")
+            .warnings;
         assert!(warnings[0].contains("--s3 127.0.0.1:0"), "{warnings:?}");
     }
 

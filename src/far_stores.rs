@@ -12,12 +12,17 @@ use ports::key_value::SharedKeyValue;
 /// Why an address is none of a far store. A cluster is refused since no far store was ever tested on one.
 pub(crate) fn check(address: &str) -> Result<(), String> {
     if address.contains('?') {
-        return Err("a far store's address has no options: leave out what begins with `?`".to_owned());
+        return Err(
+            "a far store's address has no options: leave out what begins with `?`".to_owned(),
+        );
     }
     let config = redis_provider::Config::from_url(address).map_err(|error| error.to_string())?;
     check_spelling(address)?;
     if config.topology != redis_provider::Topology::Single {
-        return Err("a far store is one Redis or Valkey server, redis://HOST:PORT, and no cluster".to_owned());
+        return Err(
+            "a far store is one Redis or Valkey server, redis://HOST:PORT, and no cluster"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -33,9 +38,14 @@ fn check_spelling(address: &str) -> Result<(), String> {
     }
     let (host, database) = place.split_once('/').unwrap_or((place, ""));
     // The colons of an IPv6 address stand in brackets.
-    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+    let port = host
+        .rsplit_once(':')
+        .map(|(_, port)| port)
+        .filter(|port| !port.ends_with(']'));
     if port.is_some_and(|port| port.is_empty() || !is_plain(port) || port == "0") {
-        return Err("the port of a far store is a number from 1 on, without zeros before it".to_owned());
+        return Err(
+            "the port of a far store is a number from 1 on, without zeros before it".to_owned(),
+        );
     }
     // The place has the port that goes without saying only behind a name that stands alone.
     if port.is_none() && (host.starts_with('[') || !matches!(database, "" | "0")) {
@@ -45,20 +55,27 @@ fn check_spelling(address: &str) -> Result<(), String> {
     }
     check_ipv6(host)?;
     if !database.is_empty() && !is_plain(database) {
-        return Err("the database of a far store is a number from 0 on, without zeros before it".to_owned());
+        return Err(
+            "the database of a far store is a number from 0 on, without zeros before it".to_owned(),
+        );
     }
     Ok(())
 }
 
 /// Errors: an IPv6 address that has a shorter spelling.
 fn check_ipv6(host: &str) -> Result<(), String> {
-    let address = host.strip_prefix('[').and_then(|rest| rest.split_once(']')).map(|(address, _)| address);
-    let Some(address) = address else { return Ok(()) };
+    let address = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.split_once(']'))
+        .map(|(address, _)| address);
+    let Some(address) = address else {
+        return Ok(());
+    };
     let short = address.parse::<Ipv6Addr>().map(|parsed| parsed.to_string());
     match short {
-        Ok(short) if !short.eq_ignore_ascii_case(address) => {
-            Err(format!("write the IPv6 address of the far store as [{short}]"))
-        }
+        Ok(short) if !short.eq_ignore_ascii_case(address) => Err(format!(
+            "write the IPv6 address of the far store as [{short}]"
+        )),
         _ => Ok(()),
     }
 }
@@ -75,10 +92,14 @@ pub(crate) struct RedisStores;
 #[async_trait]
 impl workflows::FarStores for RedisStores {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
-        let wrong = |error| ports::Error::invalid("read the address of a far store").caused_by(error);
+        let wrong =
+            |error| ports::Error::invalid("read the address of a far store").caused_by(error);
         let config = redis_provider::Config::from_url(address).map_err(wrong)?;
         let unavailable = |error| ports::Error::unavailable("open a far store").caused_by(error);
-        Ok(redis_provider::Redis::open(&config).await.map_err(unavailable)?.key_value())
+        Ok(redis_provider::Redis::open(&config)
+            .await
+            .map_err(unavailable)?
+            .key_value())
     }
 }
 
@@ -99,7 +120,11 @@ mod tests {
             ("redis://u:p@h:6379/0", "redis://h:6379"),
             ("redis://[::1]:6379/12", "redis://[::1]:6379/12"),
         ] {
-            assert_eq!((check(good), place_of(good).as_str()), (Ok(()), place), "{good}");
+            assert_eq!(
+                (check(good), place_of(good).as_str()),
+                (Ok(()), place),
+                "{good}"
+            );
         }
         for odd in [
             "redis://h:1#x",

@@ -48,7 +48,8 @@ impl FunctionDirectory {
     pub(crate) fn temporary() -> anyhow::Result<Self> {
         let parent = env::temp_dir();
         remove_left_behind(&parent);
-        Self::temporary_in(&parent).with_context(|| format!("a folder for functions in {}", parent.display()))
+        Self::temporary_in(&parent)
+            .with_context(|| format!("a folder for functions in {}", parent.display()))
     }
 
     fn temporary_in(parent: &Path) -> io::Result<Self> {
@@ -64,10 +65,16 @@ impl FunctionDirectory {
                 made => made?,
             }
             if let Some(lock) = lock(&path)? {
-                return Ok(Self { path, lock: Some(lock) });
+                return Ok(Self {
+                    path,
+                    lock: Some(lock),
+                });
             }
         }
-        Err(io::Error::new(io::ErrorKind::AlreadyExists, "all names are taken: remove those of no process"))
+        Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "all names are taken: remove those of no process",
+        ))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -89,7 +96,10 @@ impl Drop for FunctionDirectory {
 fn remove_left_behind(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
-        let is_named = entry.file_name().to_str().is_some_and(|name| name.starts_with(TEMPORARY));
+        let is_named = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(TEMPORARY));
         if is_named
             && is_own(&path)
             && let Ok(Some(_lock)) = lock(&path)
@@ -103,7 +113,8 @@ fn remove_left_behind(parent: &Path) {
 /// Whether this is a folder that this user has made for this.
 fn is_own(path: &Path) -> bool {
     let user = nix::unistd::geteuid().as_raw();
-    let is_ours = |found: fs::Metadata| found.is_dir() && found.uid() == user && found.mode() & OTHERS == 0;
+    let is_ours =
+        |found: fs::Metadata| found.is_dir() && found.uid() == user && found.mode() & OTHERS == 0;
     fs::symlink_metadata(path).is_ok_and(is_ours)
 }
 
@@ -118,8 +129,8 @@ fn lock(path: &Path) -> io::Result<Option<File>> {
         return Ok(None);
     }
     let locked = folder.metadata()?;
-    let is_there =
-        fs::symlink_metadata(path).is_ok_and(|now| (now.dev(), now.ino()) == (locked.dev(), locked.ino()));
+    let is_there = fs::symlink_metadata(path)
+        .is_ok_and(|now| (now.dev(), now.ino()) == (locked.dev(), locked.ino()));
     Ok(is_there.then_some(folder))
 }
 
@@ -144,7 +155,11 @@ mod tests {
         let directory = FunctionDirectory::temporary_in(parent.path()).expect("made");
         let path = directory.path().to_owned();
         fs::write(path.join("code"), "").expect("written");
-        assert_eq!(fs::metadata(&path).expect("there").mode() & OTHERS, 0, "others do not list it");
+        assert_eq!(
+            fs::metadata(&path).expect("there").mode() & OTHERS,
+            0,
+            "others do not list it"
+        );
         drop(directory);
         assert!(!path.exists());
     }
@@ -174,13 +189,27 @@ mod tests {
         let parent = tempfile::tempdir().expect("a directory");
         let elsewhere = tempfile::tempdir().expect("a directory");
         fs::write(elsewhere.path().join("kept"), "").expect("written");
-        symlink(elsewhere.path(), parent.path().join(format!("{TEMPORARY}2"))).expect("made");
+        symlink(
+            elsewhere.path(),
+            parent.path().join(format!("{TEMPORARY}2")),
+        )
+        .expect("made");
         let open_to_all = parent.path().join(format!("{TEMPORARY}3"));
-        DirBuilder::new().mode(0o755).create(&open_to_all).expect("made");
+        DirBuilder::new()
+            .mode(0o755)
+            .create(&open_to_all)
+            .expect("made");
         let of_another_name = parent.path().join("landfast");
-        DirBuilder::new().mode(MODE).create(&of_another_name).expect("made");
+        DirBuilder::new()
+            .mode(MODE)
+            .create(&of_another_name)
+            .expect("made");
         remove_left_behind(parent.path());
-        assert!(elsewhere.path().join("kept").exists() && open_to_all.exists() && of_another_name.exists());
+        assert!(
+            elsewhere.path().join("kept").exists()
+                && open_to_all.exists()
+                && of_another_name.exists()
+        );
     }
 
     #[test]

@@ -60,7 +60,9 @@ impl Log {
     fn to(output: impl Write + Send + 'static) -> io::Result<Self> {
         let log = Self::default();
         let writer = log.clone();
-        thread::Builder::new().name("landfast-log".into()).spawn(move || writer.write_to(output))?;
+        thread::Builder::new()
+            .name("landfast-log".into())
+            .spawn(move || writer.write_to(output))?;
         Ok(log)
     }
 
@@ -70,7 +72,9 @@ impl Log {
         panic::set_hook(Box::new(move |panic| {
             let backtrace = Backtrace::capture();
             let thread = thread::current();
-            log.put(format!("thread '{}' {panic}\n", thread.name().unwrap_or("unnamed")).as_bytes());
+            log.put(
+                format!("thread '{}' {panic}\n", thread.name().unwrap_or("unnamed")).as_bytes(),
+            );
             if backtrace.status() == BacktraceStatus::Captured {
                 log.put(format!("{backtrace}\n").as_bytes());
             }
@@ -98,7 +102,11 @@ impl Log {
     fn flush(&self, patience: Duration) {
         let is_behind = |lines: &mut Lines| lines.is_writing || !lines.waiting.is_empty();
         // Who does not read in time does not want it.
-        drop(self.0.changed.wait_timeout_while(self.lines(), patience, is_behind));
+        drop(
+            self.0
+                .changed
+                .wait_timeout_while(self.lines(), patience, is_behind),
+        );
     }
 
     /// The same, for as long as the end of the process may take.
@@ -110,7 +118,11 @@ impl Log {
         let mut bytes = Vec::new();
         loop {
             self.take(&mut bytes);
-            if output.write_all(&bytes).and_then(|()| output.flush()).is_err() {
+            if output
+                .write_all(&bytes)
+                .and_then(|()| output.flush())
+                .is_err()
+            {
                 let count = bytes.split_inclusive(|byte| *byte == b'\n').count();
                 self.lines().drop_lines(count as u64);
             }
@@ -124,7 +136,10 @@ impl Log {
         let mut lines = self.lines();
         lines.is_writing = false;
         self.0.changed.notify_all();
-        let waited = self.0.changed.wait_while(lines, |lines| lines.waiting.is_empty());
+        let waited = self
+            .0
+            .changed
+            .wait_while(lines, |lines| lines.waiting.is_empty());
         lines = waited.unwrap_or_else(PoisonError::into_inner);
         lines.is_writing = true;
         if lines.untold > 0 {
@@ -172,7 +187,10 @@ mod tests {
 
     impl Write for Output {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().expect("no panic while it is held").write(bytes)
+            self.0
+                .lock()
+                .expect("no panic while it is held")
+                .write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -197,17 +215,29 @@ mod tests {
         }
         let dropped = log.dropped() as usize;
         // What waits and what is being written.
-        assert!(dropped >= PUT - 2 * (WAITING_BYTES_MAX / LINE.len()) && dropped < PUT, "{dropped} of {PUT}");
+        assert!(
+            dropped >= PUT - 2 * (WAITING_BYTES_MAX / LINE.len()) && dropped < PUT,
+            "{dropped} of {PUT}"
+        );
         drop(reader_is_away);
         log.flush(PATIENCE);
         log.put(b"afterwards\n");
         log.flush(PATIENCE);
         let written = written(&output);
-        let told = written.lines().filter_map(|line| line.strip_suffix(" lines of the log were dropped"));
-        assert_eq!(told.map(|count| count.parse::<usize>().expect("a count")).sum::<usize>(), dropped);
+        let told = written
+            .lines()
+            .filter_map(|line| line.strip_suffix(" lines of the log were dropped"));
+        assert_eq!(
+            told.map(|count| count.parse::<usize>().expect("a count"))
+                .sum::<usize>(),
+            dropped
+        );
         assert_eq!(written.matches("refused").count(), PUT - dropped);
         assert!(written.ends_with("afterwards\n"));
-        assert!(log.lines().waiting.capacity() <= BYTES_KEPT, "nothing is kept of it");
+        assert!(
+            log.lines().waiting.capacity() <= BYTES_KEPT,
+            "nothing is kept of it"
+        );
     }
 
     #[test]

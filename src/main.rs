@@ -81,7 +81,10 @@ impl Cli {
 
 fn main() -> ExitCode {
     // Before anything else: the launcher of a function is this program, and has one thread.
-    if env::args_os().nth(1).is_some_and(|first| first == LAUNCHER_ARGUMENT) {
+    if env::args_os()
+        .nth(1)
+        .is_some_and(|first| first == LAUNCHER_ARGUMENT)
+    {
         launcher_main();
     }
     let ended = match Cli::arguments().command {

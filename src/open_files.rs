@@ -38,7 +38,10 @@ impl Connections {
     fn under(limit: usize) -> Self {
         let left = limit - OWN.min(limit / 2);
         let http = (left / 4).clamp(1, HTTP_MAX);
-        Self { zookeeper: left.saturating_sub(http).clamp(1, ZOOKEEPER_MAX), http }
+        Self {
+            zookeeper: left.saturating_sub(http).clamp(1, ZOOKEEPER_MAX),
+            http,
+        }
     }
 }
 
@@ -48,7 +51,9 @@ pub(crate) fn limit() -> Option<usize> {
 }
 
 fn parse(limits: &str) -> Option<usize> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
     match line.split_whitespace().next()? {
         "unlimited" => Some(usize::MAX),
         soft => soft.parse().ok(),
@@ -61,8 +66,9 @@ mod tests {
 
     #[test]
     fn the_soft_limit_counts() {
-        let line =
-            |soft| format!("Max processes 1 2 processes\nMax open files            {soft}  4096  files\n");
+        let line = |soft| {
+            format!("Max processes 1 2 processes\nMax open files            {soft}  4096  files\n")
+        };
         assert_eq!(parse(&line("1024")), Some(1024));
         assert_eq!(parse(&line("unlimited")), Some(usize::MAX));
         assert_eq!(parse("nothing of the kind"), None);
@@ -75,7 +81,19 @@ mod tests {
             assert!(zookeeper > 0 && http > 0, "{limit}");
             assert!(zookeeper + http + OWN.min(limit / 2) <= limit, "{limit}");
         }
-        assert_eq!(Connections::under(20_000), Connections { zookeeper: ZOOKEEPER_MAX, http: HTTP_MAX });
-        assert_eq!(Connections::under(1024), Connections { zookeeper: 672, http: 224 });
+        assert_eq!(
+            Connections::under(20_000),
+            Connections {
+                zookeeper: ZOOKEEPER_MAX,
+                http: HTTP_MAX
+            }
+        );
+        assert_eq!(
+            Connections::under(1024),
+            Connections {
+                zookeeper: 672,
+                http: 224
+            }
+        );
     }
 }

@@ -76,7 +76,9 @@ impl Overview {
 
     /// A front end is bound to this address.
     pub(crate) fn listens(&self, front_end: &str, address: SocketAddr) {
-        self.progress().listeners.insert(front_end.to_owned(), address.to_string());
+        self.progress()
+            .listeners
+            .insert(front_end.to_owned(), address.to_string());
     }
 
     /// The provider and the services are open.
@@ -86,17 +88,22 @@ impl Overview {
 
     /// The ZooKeeper front end counts here.
     pub(crate) fn counts(&self, statistics: Arc<Statistics>) {
-        self.zookeeper.set(statistics).expect("a front end is opened once");
+        self.zookeeper
+            .set(statistics)
+            .expect("a front end is opened once");
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().expect("nothing panics while it holds this lock")
+        self.progress
+            .lock()
+            .expect("nothing panics while it holds this lock")
     }
 
     fn coordination(&self, gateway: &Gateway) -> Coordination {
         let (clients, watches) = gateway.counts();
         let statistics = self.zookeeper.get();
-        let count = |figure: fn(&Statistics) -> u64| statistics.map_or(0, |counted| figure(counted));
+        let count =
+            |figure: fn(&Statistics) -> u64| statistics.map_or(0, |counted| figure(counted));
         Coordination {
             sessions: clients as u64,
             connections: count(Statistics::connections_open),
@@ -128,21 +135,35 @@ impl Snapshot for Overview {
             transactions: house.map(|sources| sources.engine.figures()),
             functions: house.map(|sources| functions(&sources.functions.figures())),
             workflows: house.map(|sources| workflows(&sources.workflows)),
-            objects_full: house
-                .is_some_and(|sources| sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)),
-            objects_missing: house
-                .is_some_and(|sources| sources.packs.as_ref().is_some_and(ObjectDirectory::is_missing)),
-            blocked_groups: provider.and_then(|provider| provider.blocked_groups()).unwrap_or_else(looked),
+            objects_full: house.is_some_and(|sources| {
+                sources.packs.as_ref().is_some_and(ObjectDirectory::is_full)
+            }),
+            objects_missing: house.is_some_and(|sources| {
+                sources
+                    .packs
+                    .as_ref()
+                    .is_some_and(ObjectDirectory::is_missing)
+            }),
+            blocked_groups: provider
+                .and_then(|provider| provider.blocked_groups())
+                .unwrap_or_else(looked),
             journal: provider.and_then(|provider| provider.journal()),
             store: provider.and_then(|provider| provider.store()),
             log_lines_dropped: self.log.dropped(),
-            usage: house.map(|sources| usage(&sources.meter)).unwrap_or_default(),
+            usage: house
+                .map(|sources| usage(&sources.meter))
+                .unwrap_or_default(),
         }
     }
 }
 
 fn functions(figures: &functions::Figures) -> Functions {
-    let functions::Figures { deployed, events_waiting, dead_letters, runtime } = *figures;
+    let functions::Figures {
+        deployed,
+        events_waiting,
+        dead_letters,
+        runtime,
+    } = *figures;
     let failed = &runtime.failed;
     let failures = [
         ("function", failed.by_function),
@@ -164,27 +185,47 @@ fn functions(figures: &functions::Figures) -> Functions {
         spares: runtime.spares,
         throttled: runtime.throttled,
         unavailable: runtime.unavailable,
-        failures: failures.into_iter().map(|(kind, count)| (kind.to_owned(), count)).collect(),
+        failures: failures
+            .into_iter()
+            .map(|(kind, count)| (kind.to_owned(), count))
+            .collect(),
         events_waiting,
         dead_letters,
     }
 }
 
 fn workflows(service: &workflows::Service) -> Workflows {
-    let workflows::Figures { active, begun, succeeded, failed, cancelled } = service.figures();
+    let workflows::Figures {
+        active,
+        begun,
+        succeeded,
+        failed,
+        cancelled,
+    } = service.figures();
     let stores = service.far_stores();
     let far_stores_more = stores.len().saturating_sub(FAR_STORES_MAX) as u64;
-    let far_stores = stores.into_iter().take(FAR_STORES_MAX).map(|(address, store)| FarStore {
-        address,
-        reachable: store.trouble.is_none(),
-        trouble: store.trouble,
-        answered_ms_ago: store.answered.map(|answered| answered.as_millis() as u64),
-        waiting_bytes: store.waiting_bytes,
-        waiting_ms: store.waiting_for.as_millis() as u64,
-        stopped_runs: store.stopped_runs,
-    });
+    let far_stores = stores
+        .into_iter()
+        .take(FAR_STORES_MAX)
+        .map(|(address, store)| FarStore {
+            address,
+            reachable: store.trouble.is_none(),
+            trouble: store.trouble,
+            answered_ms_ago: store.answered.map(|answered| answered.as_millis() as u64),
+            waiting_bytes: store.waiting_bytes,
+            waiting_ms: store.waiting_for.as_millis() as u64,
+            stopped_runs: store.stopped_runs,
+        });
     let far_stores = far_stores.collect();
-    Workflows { active, begun, succeeded, failed, cancelled, far_stores, far_stores_more }
+    Workflows {
+        active,
+        begun,
+        succeeded,
+        failed,
+        cancelled,
+        far_stores,
+        far_stores_more,
+    }
 }
 
 fn usage(meter: &Meter) -> Vec<Usage> {

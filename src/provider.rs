@@ -47,7 +47,9 @@ impl Provider {
     pub(crate) async fn open(settings: &Settings) -> anyhow::Result<Self> {
         match &settings.store {
             StoreSettings::Embedded => open_embedded(settings).await.map(Self::Embedded),
-            StoreSettings::Redis(config) => open_shared(config).await.map(Box::new).map(Self::Redis),
+            StoreSettings::Redis(config) => {
+                open_shared(config).await.map(Box::new).map(Self::Redis)
+            }
         }
     }
 
@@ -156,9 +158,13 @@ impl Provider {
 
 /// The directory for the values of transactions, if the settings name one, whoever keeps everything else.
 pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<ObjectDirectory>> {
-    let Some(directory) = &settings.objects else { return Ok(None) };
+    let Some(directory) = &settings.objects else {
+        return Ok(None);
+    };
     let opened = embedded::open_objects(directory.clone()).await;
-    opened.map(Some).with_context(|| format!("--objects file://{}", directory.display()))
+    opened
+        .map(Some)
+        .with_context(|| format!("--objects file://{}", directory.display()))
 }
 
 /// Looks all the time whether the directory of objects is still the one that was opened, so that it is noticed where nobody writes.
@@ -195,7 +201,10 @@ async fn open_embedded(settings: &Settings) -> anyhow::Result<Embedded> {
 }
 
 async fn open_shared(config: &redis_provider::Config) -> anyhow::Result<Shared> {
-    Ok(Shared { transactions: open_redis(config).await?, coordination: open_redis(config).await? })
+    Ok(Shared {
+        transactions: open_redis(config).await?,
+        coordination: open_redis(config).await?,
+    })
 }
 
 async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {
@@ -204,7 +213,8 @@ async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {
     let store = loop {
         match Redis::open(config).await {
             Err(error @ OpenError::Unreachable { .. }) if started.elapsed() < OPEN_MAX => {
-                if let Some(lasts) = outage.failed(Monotonic(started.elapsed()), &error.to_string()) {
+                if let Some(lasts) = outage.failed(Monotonic(started.elapsed()), &error.to_string())
+                {
                     tracing::warn!(%error, ?lasts, "--store cannot be reached yet; trying for {OPEN_MAX:?}");
                 }
                 tokio::time::sleep(OPEN_AGAIN).await;

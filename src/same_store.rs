@@ -29,12 +29,21 @@ pub(crate) struct SameStore {
 
 impl SameStore {
     /// The store that is there now.
-    pub(crate) async fn begin(items: Arc<dyn KeyValue>, entropy: &dyn Entropy) -> anyhow::Result<Self> {
+    pub(crate) async fn begin(
+        items: Arc<dyn KeyValue>,
+        entropy: &dyn Entropy,
+    ) -> anyhow::Result<Self> {
         // Repeated, since the answer to the first may be lost, and somebody else may be faster.
         loop {
-            let row = items.get(&key()).await.context("read the name of the store")?;
+            let row = items
+                .get(&key())
+                .await
+                .context("read the name of the store")?;
             if let Some(name) = row.value.and_then(|item| item.integer(NAME)) {
-                items.externalize(row.point).await.context("keep the name of the store")?;
+                items
+                    .externalize(row.point)
+                    .await
+                    .context("keep the name of the store")?;
                 return Ok(Self { items, name });
             }
             let attributes = vec![(Name::from(NAME), Value::Integer(entropy.next_u64() as i64))];
@@ -48,7 +57,10 @@ impl SameStore {
         loop {
             let view = membership.members().view;
             match self.items.get(&key()).await {
-                Ok(row) if row.value.as_ref().and_then(|item| item.integer(NAME)) != Some(self.name) => {
+                Ok(row)
+                    if row.value.as_ref().and_then(|item| item.integer(NAME))
+                        != Some(self.name) =>
+                {
                     return anyhow!(
                         "the store has lost everything, what it had acknowledged included: start again to go on with \
                          what is there"

@@ -100,7 +100,10 @@ impl House {
     /// Opens everything; returns when every listener accepts.
     ///
     /// HTTP comes first, so that a probe can watch a long recovery.
-    pub(crate) async fn open(settings: &Settings, overview: &Arc<Overview>) -> anyhow::Result<Self> {
+    pub(crate) async fn open(
+        settings: &Settings,
+        overview: &Arc<Overview>,
+    ) -> anyhow::Result<Self> {
         let mut front_ends = FrontEnds::new();
         let services = Arc::<Services>::default();
         if let Listen::At(address) = settings.http {
@@ -118,21 +121,35 @@ impl House {
         let function_directory = function_directory(&provider, settings)?;
         let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
         let packs = provider::open_objects(settings).await?;
-        let transactions =
-            Arc::new(transactions(&provider, &meter, packs.as_ref(), member.clone(), &deployed));
+        let transactions = Arc::new(transactions(
+            &provider,
+            &meter,
+            packs.as_ref(),
+            member.clone(),
+            &deployed,
+        ));
         let engine = transactions.engine();
         // Other nodes ask it before it serves.
         services.provide_transactions(engine.clone());
 
         let started = start_transactions(&provider, &transactions, member).await;
-        let serving = started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
-        deployed.start().await.context("the deployed functions could not be put in place")?;
+        let serving =
+            started.inspect_err(|_| packs.iter().for_each(ObjectDirectory::remove_made))?;
+        deployed
+            .start()
+            .await
+            .context("the deployed functions could not be put in place")?;
         services.provide_functions(deployed.clone());
         let workflows = workflows(&provider, &meter, &deployed, engine.clone());
-        workflows.start().await.context("the runs of workflows could not be taken up")?;
+        workflows
+            .start()
+            .await
+            .context("the runs of workflows could not be taken up")?;
         services.provide_workflows(workflows.clone());
         if let Listen::At(address) = settings.zookeeper {
-            front_ends.start_zookeeper(address, settings, gateway.clone(), overview).await?;
+            front_ends
+                .start_zookeeper(address, settings, gateway.clone(), overview)
+                .await?;
         }
         let blocked_groups = keep_up(&mut background, &provider, &deployed);
         background.spawn(provider::look_at_objects(packs.clone()));
@@ -162,10 +179,16 @@ impl House {
 
     /// The line that says where to connect, with its line end.
     pub(crate) fn ready_line(&self) -> String {
-        let bound = |front_end| self.front_ends.bound.iter().filter(move |(name, _)| *name == front_end);
+        let bound = |front_end| {
+            self.front_ends
+                .bound
+                .iter()
+                .filter(move |(name, _)| *name == front_end)
+        };
         let words = ["zookeeper", "s3", "http"].into_iter().flat_map(bound);
-        let words: String =
-            words.map(|(front_end, address)| [" ", front_end, "=", &address.to_string()].concat()).collect();
+        let words: String = words
+            .map(|(front_end, address)| [" ", front_end, "=", &address.to_string()].concat())
+            .collect();
         format!("ready{words}\n")
     }
 
@@ -184,7 +207,10 @@ impl House {
         self.deployed.begin_stop();
         self.front_ends.stop.send_replace(true);
         while self.front_ends.running.join_next().await.is_some() {}
-        if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop()).await.is_err() {
+        if tokio::time::timeout(WORKFLOWS_STOP_MAX, self.workflows.stop())
+            .await
+            .is_err()
+        {
             tracing::warn!(
                 "a far store does not answer: what waits for it, if anything, is sent by the next start"
             );
@@ -209,7 +235,10 @@ fn keep_up(
 ) -> Arc<AtomicU64> {
     let blocked_groups = Arc::<AtomicU64>::default();
     if provider.blocked_groups().is_none() {
-        background.spawn(count_blocked_groups(provider.queue(), Arc::clone(&blocked_groups)));
+        background.spawn(count_blocked_groups(
+            provider.queue(),
+            Arc::clone(&blocked_groups),
+        ));
     }
     background.spawn(count_waiting(deployed.clone()));
     background.spawn(deployed.clone().keep_in_place());
@@ -218,12 +247,18 @@ fn keep_up(
 
 /// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
 async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
-    let queues = [coordination::names::REQUEST_QUEUE, coordination::names::DISTRIBUTOR_QUEUE];
+    let queues = [
+        coordination::names::REQUEST_QUEUE,
+        coordination::names::DISTRIBUTOR_QUEUE,
+    ];
     loop {
         let mut blocked = 0;
         for name in queues {
             // While the store does not answer, that is the trouble that is shown.
-            blocked += queue.blocked(name).await.map_or(0, |groups| groups.len() as u64);
+            blocked += queue
+                .blocked(name)
+                .await
+                .map_or(0, |groups| groups.len() as u64);
         }
         count.store(blocked, Ordering::Relaxed);
         tokio::time::sleep(LOOK_FOR_BLOCKED).await;
@@ -249,7 +284,10 @@ async fn start_coordination(
 ) -> anyhow::Result<Service> {
     let metered = || Arc::clone(meter);
     // It asks for room before it takes what stays, so that sessions go on when the disk is full (rule P6).
-    let items = Arc::new(MeteredKeyValue::new(provider.key_value_that_transacts(), metered()));
+    let items = Arc::new(MeteredKeyValue::new(
+        provider.key_value_that_transacts(),
+        metered(),
+    ));
     let region = Region {
         items: items.clone(),
         objects: Arc::new(MeteredObjects::new(provider.objects(), metered())),
@@ -258,12 +296,18 @@ async fn start_coordination(
         system: items,
         regions: vec![region],
         queue: Arc::new(MeteredQueue::new(provider.queue(), metered())),
-        functions: Arc::new(MeteredFunctions::new(Arc::clone(functions) as Arc<_>, metered())),
+        functions: Arc::new(MeteredFunctions::new(
+            Arc::clone(functions) as Arc<_>,
+            metered(),
+        )),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     let service = Service::new(parts, coordination_config(provider, settings));
-    let (asked, most) = (settings.zookeeper_packet_bytes_max, service.request_bytes_max());
+    let (asked, most) = (
+        settings.zookeeper_packet_bytes_max,
+        service.request_bytes_max(),
+    );
     ensure!(
         asked <= most,
         "--zookeeper-packet-bytes-max {asked}: what one packet sets is kept in one item, and {} takes up to {most} bytes",
@@ -274,13 +318,20 @@ async fn start_coordination(
         let counted = MeteredFunctions::metered(definition, FUNCTION_MEMORY_MB, metered(), clock);
         functions.register(counted);
     }
-    service.start().await.context("the coordination service could not start")?;
+    service
+        .start()
+        .await
+        .context("the coordination service could not start")?;
     Ok(service)
 }
 
 fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
     let log_look_period = provider.is_shared().then_some(LOOK_AT_LOG);
-    coordination::Config { placement: placement(settings), log_look_period, ..Default::default() }
+    coordination::Config {
+        placement: placement(settings),
+        log_look_period,
+        ..Default::default()
+    }
 }
 
 /// Transactions on metered ports: beside other processes, where they reach the store too.
@@ -293,20 +344,32 @@ fn transactions(
 ) -> transactions::Service {
     let parts = transactions::Parts {
         // It asks for room too, and a start finishes what earlier ones began, also when the disk is full.
-        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
+        key_value: Arc::new(MeteredKeyValue::new(
+            provider.key_value(),
+            Arc::clone(meter),
+        )),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
     // Those that people deploy: the house's own no client may have run.
     let functions: Arc<dyn ports::Functions> = Arc::new(deployed.clone());
     let functions = Arc::new(MeteredFunctions::new(functions, Arc::clone(meter)));
-    let queue = Arc::new(MeteredQueue::new(provider.queue_of_effects(), Arc::clone(meter)));
-    let destinations = transactions::Destinations { queue: Some(queue), functions: Some(functions) };
+    let queue = Arc::new(MeteredQueue::new(
+        provider.queue_of_effects(),
+        Arc::clone(meter),
+    ));
+    let destinations = transactions::Destinations {
+        queue: Some(queue),
+        functions: Some(functions),
+    };
     let mut config = transactions::Config::default();
     let mut service = transactions::Service::builder(parts).destinations(destinations);
     if let Some(packs) = packs {
         config.pack_wait = FILES_WAIT;
-        service = service.objects(Arc::new(MeteredObjects::new(packs.objects(), Arc::clone(meter))));
+        service = service.objects(Arc::new(MeteredObjects::new(
+            packs.objects(),
+            Arc::clone(meter),
+        )));
     }
     if let Some(Member { membership, peers }) = member {
         service = service.among(membership, peers);
@@ -328,7 +391,8 @@ fn deployed(
             "functions are not isolated here: {why}; `landfast doctor` says what else is not bounded"
         );
     }
-    let launcher = Launcher::new(program, enforcement).context("the thread that launches functions")?;
+    let launcher =
+        Launcher::new(program, enforcement).context("the thread that launches functions")?;
     let config = sandbox::Config {
         directory: directory.to_owned(),
         launcher,
@@ -336,7 +400,8 @@ fn deployed(
         carried: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
-    let sandbox = Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
+    let sandbox =
+        Sandbox::open(config).with_context(|| format!("{}: functions", directory.display()))?;
     Ok(functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
         objects: provider.objects(),
@@ -360,13 +425,19 @@ fn workflows(
 ) -> workflows::Service {
     let parts = workflows::Parts {
         runner: Arc::new(deployed.clone()),
-        key_value: Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(meter))),
+        key_value: Arc::new(MeteredKeyValue::new(
+            provider.key_value(),
+            Arc::clone(meter),
+        )),
         transactions: engine,
         far_stores: Arc::new(far_stores::RedisStores),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     };
-    let options = workflows::Options { among_others: provider.is_shared(), ..Default::default() };
+    let options = workflows::Options {
+        among_others: provider.is_shared(),
+        ..Default::default()
+    };
     workflows::Service::new(parts, options)
 }
 
@@ -381,16 +452,24 @@ impl sandbox::Api for FromFunctions {
         scope: Option<Arc<str>>,
         request: http::Request<sandbox::Incoming>,
     ) -> sandbox::Reply {
-        self.0.call(scope, request).await.map(|body| body.map_err(Into::into).boxed_unsync())
+        self.0
+            .call(scope, request)
+            .await
+            .map(|body| body.map_err(Into::into).boxed_unsync())
     }
 }
 
 /// Where the store is elsewhere, all that lasts is there.
-fn function_directory(provider: &Provider, settings: &Settings) -> anyhow::Result<FunctionDirectory> {
+fn function_directory(
+    provider: &Provider,
+    settings: &Settings,
+) -> anyhow::Result<FunctionDirectory> {
     if provider.is_shared() {
         return FunctionDirectory::temporary();
     }
-    Ok(FunctionDirectory::lasting(settings.data_dir.join(FUNCTIONS_DIRECTORY)))
+    Ok(FunctionDirectory::lasting(
+        settings.data_dir.join(FUNCTIONS_DIRECTORY),
+    ))
 }
 
 /// What this process is to others on its store, and how it reaches them.
@@ -401,13 +480,24 @@ struct Member {
 }
 
 /// This process, as one that others reach at `address`; none: nobody else reaches its store.
-fn member(provider: &Provider, gateway: &Gateway, address: Address) -> anyhow::Result<Option<Member>> {
+fn member(
+    provider: &Provider,
+    gateway: &Gateway,
+    address: Address,
+) -> anyhow::Result<Option<Member>> {
     if !provider.is_shared() {
         return Ok(None);
     }
-    let membership = Arc::new(Coordinated::new(gateway.clone(), Arc::new(SystemClock), address));
+    let membership = Arc::new(Coordinated::new(
+        gateway.clone(),
+        Arc::new(SystemClock),
+        address,
+    ));
     let peers = HttpPeers::new(token().as_deref()).context("LANDFAST_TOKEN")?;
-    Ok(Some(Member { membership, peers: Arc::new(peers) }))
+    Ok(Some(Member {
+        membership,
+        peers: Arc::new(peers),
+    }))
 }
 
 /// Has transactions served; what earlier starts left is finished when this returns, unless others see to it. The task ends only where
@@ -421,7 +511,9 @@ async fn start_transactions(
         Some(_) => Some(SameStore::begin(provider.key_value(), &SystemEntropy::default()).await?),
         None => None,
     };
-    start_in_time(service, member.is_some()).await.map_err(not_started)?;
+    start_in_time(service, member.is_some())
+        .await
+        .map_err(not_started)?;
     let runner = Arc::clone(service);
     Ok(tokio::spawn(async move {
         let lost = async {
@@ -439,11 +531,16 @@ async fn start_transactions(
 }
 
 /// Starts the service. Among others a start may fail because of them, and succeed a moment later.
-async fn start_in_time(service: &transactions::Service, is_among: bool) -> transactions::Result<()> {
+async fn start_in_time(
+    service: &transactions::Service,
+    is_among: bool,
+) -> transactions::Result<()> {
     let began = Instant::now();
     loop {
         match service.start().await {
-            Err(error @ transactions::Error::Unavailable(_)) if is_among && began.elapsed() < START_MAX => {
+            Err(error @ transactions::Error::Unavailable(_))
+                if is_among && began.elapsed() < START_MAX =>
+            {
                 tracing::info!(%error, "no node yet");
                 tokio::time::sleep(START_AGAIN).await;
             }
@@ -459,7 +556,9 @@ fn not_started(error: transactions::Error) -> anyhow::Error {
         }
         _ => "",
     };
-    anyhow::Error::new(error).context(format!("the transactions service could not start{what_to_do}"))
+    anyhow::Error::new(error).context(format!(
+        "the transactions service could not start{what_to_do}"
+    ))
 }
 
 /// What callers from beyond this machine show.
@@ -477,7 +576,9 @@ fn http_limits(connections: Connections) -> Limits {
 }
 
 fn no_listener(flag: &str, address: SocketAddr) -> String {
-    format!("{flag} {address}: it cannot listen there; give another address, or stop what uses this one")
+    format!(
+        "{flag} {address}: it cannot listen there; give another address, or stop what uses this one"
+    )
 }
 
 impl FrontEnds {
@@ -528,10 +629,20 @@ impl FrontEnds {
         if token.is_none() && !address.ip().is_loopback() {
             tracing::warn!(%address, "whoever reaches this address may run functions and change state: LANDFAST_TOKEN is not set");
         }
-        let config = http_frontend::Config { address, token, limits: http_limits(self.connections) };
-        let server = http_frontend::bind(config).await.with_context(|| no_listener("--http", address))?;
+        let config = http_frontend::Config {
+            address,
+            token,
+            limits: http_limits(self.connections),
+        };
+        let server = http_frontend::bind(config)
+            .await
+            .with_context(|| no_listener("--http", address))?;
         self.bind("http", server.local_address(), overview);
-        let running = server.run(Arc::clone(overview) as Arc<_>, Arc::clone(services), self.stopped());
+        let running = server.run(
+            Arc::clone(overview) as Arc<_>,
+            Arc::clone(services),
+            self.stopped(),
+        );
         self.running.spawn(async { ("http", running.await) });
         Ok(())
     }
@@ -584,6 +695,8 @@ fn placement(settings: &Settings) -> DataPlacement {
     match settings.user_store {
         UserStore::Kv => DataPlacement::KeyValue,
         UserStore::Objects => DataPlacement::Objects,
-        UserStore::Hybrid => DataPlacement::Hybrid { inline_bytes_max: INLINE_BYTES_MAX },
+        UserStore::Hybrid => DataPlacement::Hybrid {
+            inline_bytes_max: INLINE_BYTES_MAX,
+        },
     }
 }

@@ -19,10 +19,19 @@ const RATIO_MAX: f64 = 8.0;
 
 /// The report as an SVG document.
 pub fn svg(report: &Report) -> String {
-    let rows: Vec<&Row> = report.rows.iter().filter(|row| row.throughput_ratio().is_some()).collect();
+    let rows: Vec<&Row> = report
+        .rows
+        .iter()
+        .filter(|row| row.throughput_ratio().is_some())
+        .collect();
     let mut drawing = Drawing::new("Landfast beside ZooKeeper", WIDTH, rows.len());
     let panels = [
-        Panel::new(SPEED_X, "throughput, times ZooKeeper's (longer is better)", &rows, Row::throughput_ratio),
+        Panel::new(
+            SPEED_X,
+            "throughput, times ZooKeeper's (longer is better)",
+            &rows,
+            Row::throughput_ratio,
+        ),
         Panel::new(
             CPU_X,
             "server CPU per operation, times ZooKeeper's (shorter is better)",
@@ -33,22 +42,30 @@ pub fn svg(report: &Report) -> String {
     for (index, row) in rows.iter().enumerate() {
         let y = Drawing::row(index);
         drawing.name(LABEL_X, y, &format!("{} {}", row.workload, row.shape));
-        let (Some(peer), Some(ours)) = (row.zookeeper, row.landfast) else { continue };
-        let (speed, cpu) = (row.throughput_ratio().unwrap_or(0.0), row.cpu_ratio().unwrap_or(0.0));
+        let (Some(peer), Some(ours)) = (row.zookeeper, row.landfast) else {
+            continue;
+        };
+        let (speed, cpu) = (
+            row.throughput_ratio().unwrap_or(0.0),
+            row.cpu_ratio().unwrap_or(0.0),
+        );
         let figures = format!(
             "{speed:.1}x · {} / {} per s",
             thousands(ours.operations_per_second),
             thousands(peer.operations_per_second)
         );
         panels[0].bar(&mut drawing, y, speed, speed >= 1.0, &figures);
-        let figures =
-            format!("{cpu:.2}x · {:.0} / {:.0} us", ours.cpu_us_per_operation, peer.cpu_us_per_operation);
+        let figures = format!(
+            "{cpu:.2}x · {:.0} / {:.0} us",
+            ours.cpu_us_per_operation, peer.cpu_us_per_operation
+        );
         panels[1].bar(&mut drawing, y, cpu, cpu <= 1.0, &figures);
     }
     for panel in &panels {
         panel.frame(&mut drawing, rows.len());
     }
-    let notes = "Rows: workload, connections x requests outstanding; figures: Landfast / ZooKeeper.";
+    let notes =
+        "Rows: workload, connections x requests outstanding; figures: Landfast / ZooKeeper.";
     drawing.end(&report.machine, notes)
 }
 
@@ -60,9 +77,21 @@ struct Panel {
 }
 
 impl Panel {
-    fn new(x: f64, title: &'static str, rows: &[&Row], ratio: impl Fn(&Row) -> Option<f64>) -> Self {
-        let longest = rows.iter().filter_map(|row| ratio(row)).fold(1.0_f64, f64::max);
-        Self { x, title, ratio_max: (longest * 1.05).clamp(1.25, RATIO_MAX) }
+    fn new(
+        x: f64,
+        title: &'static str,
+        rows: &[&Row],
+        ratio: impl Fn(&Row) -> Option<f64>,
+    ) -> Self {
+        let longest = rows
+            .iter()
+            .filter_map(|row| ratio(row))
+            .fold(1.0_f64, f64::max);
+        Self {
+            x,
+            title,
+            ratio_max: (longest * 1.05).clamp(1.25, RATIO_MAX),
+        }
     }
 
     fn width(&self, ratio: f64) -> f64 {

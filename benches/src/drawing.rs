@@ -29,7 +29,10 @@ impl Drawing {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
              font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">"
         );
-        let _ = writeln!(text, "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>");
+        let _ = writeln!(
+            text,
+            "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
+        );
         let mut drawing = Self { text, height };
         let title = format!("<tspan font-size=\"17\" font-weight=\"600\">{title}</tspan>");
         drawing.label(20.0, 28.0, "start", &title);
@@ -43,13 +46,20 @@ impl Drawing {
 
     /// Text at a point; `anchor` is SVG's.
     pub(crate) fn label(&mut self, x: f64, y: f64, anchor: &str, content: &str) {
-        let _ =
-            writeln!(self.text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
+        let _ = writeln!(
+            self.text,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>"
+        );
     }
 
     /// What a column shows.
     pub(crate) fn heading(&mut self, x: f64, y: f64, content: &str) {
-        self.label(x, y, "start", &format!("<tspan fill=\"#555\">{content}</tspan>"));
+        self.label(
+            x,
+            y,
+            "start",
+            &format!("<tspan fill=\"#555\">{content}</tspan>"),
+        );
     }
 
     /// What a row is of.
@@ -58,7 +68,14 @@ impl Drawing {
     }
 
     /// A bar in the row at `y`, with its figures at `figures_x`.
-    pub(crate) fn bar(&mut self, (x, y): (f64, f64), width: f64, color: &str, figures_x: f64, figures: &str) {
+    pub(crate) fn bar(
+        &mut self,
+        (x, y): (f64, f64),
+        width: f64,
+        color: &str,
+        figures_x: f64,
+        figures: &str,
+    ) {
         let _ = writeln!(
             self.text,
             "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"16\" rx=\"2\" fill=\"{color}\"/>",
@@ -92,5 +109,7 @@ impl Drawing {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

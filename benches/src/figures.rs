@@ -58,7 +58,9 @@ impl std::str::FromStr for Shape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (connections, outstanding) = text.split_once('x').ok_or("write it as CONNECTIONSxOUTSTANDING")?;
+        let (connections, outstanding) = text
+            .split_once('x')
+            .ok_or("write it as CONNECTIONSxOUTSTANDING")?;
         let number = |text: &str, most: usize| match text.parse() {
             Ok(number) if (1..=most).contains(&number) => Ok(number),
             _ => Err(format!("`{text}` is not a number from 1 to {most}")),
@@ -164,7 +166,13 @@ mod tests {
     #[test]
     fn a_shape_reads_back_what_it_prints() {
         let shape: Shape = "8x16".parse().expect("a valid shape");
-        assert_eq!(shape, Shape { connections: 8, outstanding: 16 });
+        assert_eq!(
+            shape,
+            Shape {
+                connections: 8,
+                outstanding: 16
+            }
+        );
         assert_eq!(shape.to_string(), "8x16");
     }
 

@@ -23,9 +23,15 @@ pub struct Connection {
 impl Connection {
     /// A connection to the server at `address`.
     pub async fn open(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
+        let stream = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("connect to {address}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, received: BytesMut::new(), address })
+        Ok(Self {
+            stream,
+            received: BytesMut::new(),
+            address,
+        })
     }
 
     /// Connects anew: a server ends a connection that has been silent for long.
@@ -57,18 +63,30 @@ impl Connection {
 
     async fn answer(&mut self) -> Result<(u16, Bytes)> {
         let head_bytes = loop {
-            if let Some(end) = self.received.windows(4).position(|part| part == b"\r\n\r\n") {
+            if let Some(end) = self
+                .received
+                .windows(4)
+                .position(|part| part == b"\r\n\r\n")
+            {
                 break end + 4;
             }
-            ensure!(self.received.len() < HEAD_BYTES_MAX, "an answer without an end of its head");
+            ensure!(
+                self.received.len() < HEAD_BYTES_MAX,
+                "an answer without an end of its head"
+            );
             self.receive().await?;
         };
         let head = self.received.split_to(head_bytes);
         let head = std::str::from_utf8(&head)?;
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).context("no status")?;
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .context("no status")?;
         let length = head.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse::<usize>().ok())?
         });
         let length = length.unwrap_or(0);
         while self.received.len() < length {
@@ -78,7 +96,11 @@ impl Connection {
     }
 
     async fn receive(&mut self) -> Result<()> {
-        ensure!(self.stream.read_buf(&mut self.received).await? > 0, "{} hung up", self.address);
+        ensure!(
+            self.stream.read_buf(&mut self.received).await? > 0,
+            "{} hung up",
+            self.address
+        );
         Ok(())
     }
 }
@@ -96,13 +118,22 @@ mod tests {
         let server = tokio::spawn(async move {
             drop(listener.accept().await.expect("the first connection"));
             let (mut second, _) = listener.accept().await.expect("the second connection");
-            second.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.expect("answered");
+            second
+                .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+                .await
+                .expect("answered");
             second
         });
         let mut connection = Connection::open(address).await.expect("connected");
-        connection.ask("GET", "/", &[], b"").await.expect_err("the server has hung up");
+        connection
+            .ask("GET", "/", &[], b"")
+            .await
+            .expect_err("the server has hung up");
         connection.reopen().await.expect("connected again");
-        let (status, _) = connection.ask("GET", "/", &[], b"").await.expect("an answer");
+        let (status, _) = connection
+            .ask("GET", "/", &[], b"")
+            .await
+            .expect("an answer");
         assert_eq!(status, 204);
         drop(server.await.expect("it has answered"));
     }

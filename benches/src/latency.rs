@@ -67,11 +67,17 @@ impl Operation {
     /// The paper's rows, in its order.
     pub const ALL: [Self; 9] = [
         Self::Write { item_bytes: 1024 },
-        Self::Write { item_bytes: 64 * 1024 },
+        Self::Write {
+            item_bytes: 64 * 1024,
+        },
         Self::Acquire { item_bytes: 1024 },
-        Self::Acquire { item_bytes: 64 * 1024 },
+        Self::Acquire {
+            item_bytes: 64 * 1024,
+        },
         Self::Release { item_bytes: 1024 },
-        Self::Release { item_bytes: 64 * 1024 },
+        Self::Release {
+            item_bytes: 64 * 1024,
+        },
         Self::Count,
         Self::Append { elements: 1 },
         Self::Append { elements: 1024 },
@@ -92,9 +98,9 @@ impl Operation {
     /// What the item it works on holds.
     fn payload_bytes(self) -> usize {
         match self {
-            Self::Write { item_bytes } | Self::Acquire { item_bytes } | Self::Release { item_bytes } => {
-                item_bytes
-            }
+            Self::Write { item_bytes }
+            | Self::Acquire { item_bytes }
+            | Self::Release { item_bytes } => item_bytes,
             Self::Count => 8,
             Self::Append { elements } => elements * (ELEMENT_BYTES + 4),
         }
@@ -158,7 +164,11 @@ struct Bench {
 
 impl Bench {
     async fn new(store: SharedKeyValue, operation: Operation, waits: Waits) -> Result<Self> {
-        let elements = if let Operation::Append { elements } = operation { elements } else { 0 };
+        let elements = if let Operation::Append { elements } = operation {
+            elements
+        } else {
+            0
+        };
         let bench = Self {
             key: Key::new("bench", format!("{operation:?} {waits:?}")),
             payload: vec![0x5a; operation.payload_bytes()].into(),
@@ -169,7 +179,10 @@ impl Bench {
             operation,
             waits,
         };
-        if matches!(operation, Operation::Acquire { .. } | Operation::Release { .. }) {
+        if matches!(
+            operation,
+            Operation::Acquire { .. } | Operation::Release { .. }
+        ) {
             bench.write().await?;
         }
         Ok(bench)
@@ -196,7 +209,10 @@ impl Bench {
                 let started = Instant::now();
                 let listed = list.append(elements, None).await?;
                 let took = self.done(started, listed.receipt).await?;
-                ensure!(listed.elements.len() == self.elements.len(), "the list was not empty");
+                ensure!(
+                    listed.elements.len() == self.elements.len(),
+                    "the list was not empty"
+                );
                 let emptied = list.remove_first(ELEMENTS_MAX, None).await?;
                 self.store.externalize(emptied.receipt.point).await?;
                 Ok(took)
@@ -206,20 +222,37 @@ impl Bench {
 
     async fn lock_and_unlock(&self) -> Result<Duration> {
         let started = Instant::now();
-        let acquired = self.lock.acquire(&self.key, &self.owner, Timestamp(0)).await?;
-        let Acquired::Held(held) = acquired else { bail!("somebody else holds the lock: {acquired:?}") };
+        let acquired = self
+            .lock
+            .acquire(&self.key, &self.owner, Timestamp(0))
+            .await?;
+        let Acquired::Held(held) = acquired else {
+            bail!("somebody else holds the lock: {acquired:?}")
+        };
         let acquiring = self.done(started, held.receipt).await?;
         let started = Instant::now();
         let released = self.lock.release(&held, vec![]).await?;
-        let Guarded::Done { receipt, .. } = released else { bail!("the lock was lost: {released:?}") };
+        let Guarded::Done { receipt, .. } = released else {
+            bail!("the lock was lost: {released:?}")
+        };
         let releasing = self.done(started, receipt).await?;
-        Ok(if matches!(self.operation, Operation::Acquire { .. }) { acquiring } else { releasing })
+        Ok(if matches!(self.operation, Operation::Acquire { .. }) {
+            acquiring
+        } else {
+            releasing
+        })
     }
 
     async fn write(&self) -> Result<Receipt> {
         let actions = vec![Action::set("payload", self.payload.clone())];
-        let updated = self.store.update(Update::modify(self.key.clone(), actions)).await?;
-        ensure!(matches!(updated.outcome, Outcome::Done(Some(_))), "a write was refused");
+        let updated = self
+            .store
+            .update(Update::modify(self.key.clone(), actions))
+            .await?;
+        ensure!(
+            matches!(updated.outcome, Outcome::Done(Some(_))),
+            "a write was refused"
+        );
         Ok(updated.receipt)
     }
 

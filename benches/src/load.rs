@@ -104,7 +104,12 @@ impl Measured {
 }
 
 /// Puts one load on a server and measures it.
-pub async fn run(server: &Process, workload: Workload, shape: Shape, plan: Plan) -> Result<Measured> {
+pub async fn run(
+    server: &Process,
+    workload: Workload,
+    shape: Shape,
+    plan: Plan,
+) -> Result<Measured> {
     let requests = Rc::new(Requests::new(workload, plan));
     let meter = Rc::new(Meter::new());
     let local = LocalSet::new();
@@ -131,7 +136,9 @@ pub async fn run(server: &Process, workload: Workload, shape: Shape, plan: Plan)
             let cpu = server.cpu()?.saturating_sub(cpu_before);
             for connection in connections {
                 let ended = tokio::time::timeout(REPLY_WAIT, connection).await;
-                ended.context("a reply is 30 s late")?.context("a connection's task")??;
+                ended
+                    .context("a reply is 30 s late")?
+                    .context("a connection's task")??;
             }
             Ok(meter.measured(elapsed, cpu))
         })
@@ -148,7 +155,8 @@ struct Meter {
 
 impl Meter {
     fn new() -> Self {
-        let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are valid");
+        let histogram =
+            Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are valid");
         Self {
             measuring: Cell::new(false),
             stopped: Cell::new(false),
@@ -170,12 +178,18 @@ impl Meter {
 
     fn count(&self, latency: Duration) {
         if self.measuring.get() {
-            self.latencies_us.borrow_mut().saturating_record((latency.as_micros() as u64).max(1));
+            self.latencies_us
+                .borrow_mut()
+                .saturating_record((latency.as_micros() as u64).max(1));
         }
     }
 
     fn measured(&self, elapsed: Duration, cpu: Duration) -> Measured {
-        Measured { latencies_us: self.latencies_us.borrow().clone(), elapsed, cpu }
+        Measured {
+            latencies_us: self.latencies_us.borrow().clone(),
+            elapsed,
+            cpu,
+        }
     }
 }
 
@@ -195,7 +209,10 @@ impl Requests {
         Self {
             workload,
             gets: paths.iter().map(|path| wire::get_data(path)).collect(),
-            sets: paths.iter().map(|path| wire::set_data(path, &data)).collect(),
+            sets: paths
+                .iter()
+                .map(|path| wire::set_data(path, &data))
+                .collect(),
             get_reply_bytes: 4 + data.len() + STAT_BYTES,
             data,
         }
@@ -225,9 +242,15 @@ impl Connection {
         loop {
             let stopped = self.meter.stopped.get();
             // A create whose delete is still owed is always followed by it, so the next run finds the tree clean.
-            while self.session.outstanding.len() < self.window && (!stopped || (creates && sent % 2 == 1)) {
+            while self.session.outstanding.len() < self.window
+                && (!stopped || (creates && sent % 2 == 1))
+            {
                 if creates {
-                    let packet = if sent.is_multiple_of(2) { &mut create } else { &mut delete };
+                    let packet = if sent.is_multiple_of(2) {
+                        &mut create
+                    } else {
+                        &mut delete
+                    };
                     wire::set_number(packet, sent / 2);
                     self.session.send(packet, 0);
                 } else {
@@ -263,7 +286,8 @@ impl Connection {
         if writes {
             self.session.send_copy(&requests.sets[node], STAT_BYTES);
         } else {
-            self.session.send_copy(&requests.gets[node], requests.get_reply_bytes);
+            self.session
+                .send_copy(&requests.gets[node], requests.get_reply_bytes);
         }
     }
 
@@ -301,15 +325,19 @@ struct Session {
 
 impl Session {
     async fn open(address: SocketAddr) -> Result<Self> {
-        let mut socket =
-            TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
+        let mut socket = TcpStream::connect(address)
+            .await
+            .with_context(|| format!("connecting to {address}"))?;
         socket.set_nodelay(true)?;
         socket.write_all(&wire::connect(SESSION_TIMEOUT_MS)).await?;
         let mut answer = [0; 41];
         tokio::time::timeout(REPLY_WAIT, socket.read_exact(&mut answer))
             .await
             .context("no session was given")??;
-        ensure!(i64::from_be_bytes(answer[12..20].try_into()?) != 0, "the session was refused");
+        ensure!(
+            i64::from_be_bytes(answer[12..20].try_into()?) != 0,
+            "the session was refused"
+        );
         Ok(Self {
             socket,
             outgoing: Vec::with_capacity(READ_BYTES),
@@ -335,7 +363,10 @@ impl Session {
         wire::set_xid(&mut self.outgoing[start..], self.next_xid);
         self.next_xid += 1;
         self.unsent += 1;
-        self.outstanding.push_back(Outstanding { sent: self.opened, body_bytes });
+        self.outstanding.push_back(Outstanding {
+            sent: self.opened,
+            body_bytes,
+        });
     }
 
     async fn flush(&mut self) -> Result<()> {
@@ -359,7 +390,9 @@ impl Session {
         self.filled += bytes;
         let now = Instant::now();
         let mut used = 0;
-        while let Some((reply, reply_bytes)) = wire::decode_reply(&self.incoming[used..self.filled])? {
+        while let Some((reply, reply_bytes)) =
+            wire::decode_reply(&self.incoming[used..self.filled])?
+        {
             used += reply_bytes;
             let outstanding = self.check(reply)?;
             each(now.duration_since(outstanding.sent));
@@ -371,9 +404,17 @@ impl Session {
 
     fn check(&mut self, reply: wire::Reply) -> Result<Outstanding> {
         self.answered_xid += 1;
-        ensure!(reply.xid == self.answered_xid, "expected the reply {}, got {reply:?}", self.answered_xid);
+        ensure!(
+            reply.xid == self.answered_xid,
+            "expected the reply {}, got {reply:?}",
+            self.answered_xid
+        );
         ensure!(reply.error == 0, "an error reply: {reply:?}");
-        ensure!(reply.zxid >= self.zxid, "the zxid went back from {}: {reply:?}", self.zxid);
+        ensure!(
+            reply.zxid >= self.zxid,
+            "the zxid went back from {}: {reply:?}",
+            self.zxid
+        );
         self.zxid = reply.zxid;
         let Some(outstanding) = self.outstanding.pop_front() else {
             bail!("a reply to no request: {reply:?}")
@@ -395,7 +436,9 @@ impl Session {
 
 fn data(bytes: usize) -> Vec<u8> {
     // Not compressible by a trick: a byte pattern with a long period.
-    (0..bytes).map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+    (0..bytes)
+        .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect()
 }
 
 fn node_path(node: usize) -> String {

@@ -64,7 +64,11 @@ impl Process {
         Ok((process, address_of("http", &ready_line)?))
     }
 
-    async fn landfast_with(program: &Path, directory: &Path, provider: &[String]) -> Result<(Self, String)> {
+    async fn landfast_with(
+        program: &Path,
+        directory: &Path,
+        provider: &[String],
+    ) -> Result<(Self, String)> {
         let output = directory.join("landfast.out");
         let name = version(program)?;
         let started = Instant::now();
@@ -78,7 +82,13 @@ impl Process {
             .spawn()
             .with_context(|| format!("starting {}", program.display()))?;
         let address = "0.0.0.0:0".parse()?;
-        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
+        let mut process = Self {
+            address,
+            name,
+            child,
+            ready: Duration::ZERO,
+            idle_rss_bytes: 0,
+        };
         let ready_line = loop {
             let text = fs::read_to_string(&output)?;
             if let Some(line) = text.lines().find(|line| line.starts_with("ready ")) {
@@ -99,8 +109,16 @@ impl Process {
     /// The same as a part of a cluster that is still to be put together; also the port where it talks to the others.
     pub async fn redis_in_cluster(directory: &Path, fsync: &str) -> Result<(Self, u16)> {
         let bus_port = free_address()?.port();
-        let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus_port.to_string()];
-        Ok((Self::redis_with(directory, fsync, &cluster).await?, bus_port))
+        let cluster = [
+            "--cluster-enabled",
+            "yes",
+            "--cluster-port",
+            &bus_port.to_string(),
+        ];
+        Ok((
+            Self::redis_with(directory, fsync, &cluster).await?,
+            bus_port,
+        ))
     }
 
     async fn redis_with(directory: &Path, fsync: &str, further: &[&str]) -> Result<Self> {
@@ -112,7 +130,15 @@ impl Process {
         };
         let mut command = Command::new("redis-server");
         command
-            .args(["--port", &address.port().to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
+            .args([
+                "--port",
+                &address.port().to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--dir",
+            ])
             .arg(&data)
             .args(keeping)
             .args(further)
@@ -145,7 +171,13 @@ impl Process {
             .spawn()
             .context("starting java")?;
         let name = "ZooKeeper 3.9.5".to_owned();
-        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
+        let mut process = Self {
+            address,
+            name,
+            child,
+            ready: Duration::ZERO,
+            idle_rss_bytes: 0,
+        };
         while !serves(address).await {
             process.still_starting(started)?;
             tokio::time::sleep(READY_POLL).await;
@@ -154,12 +186,28 @@ impl Process {
     }
 
     /// Starts `command`, a peer that is ready once `address` takes connections.
-    pub async fn peer(name: &str, mut command: Command, address: SocketAddr, log: &Path) -> Result<Self> {
+    pub async fn peer(
+        name: &str,
+        mut command: Command,
+        address: SocketAddr,
+        log: &Path,
+    ) -> Result<Self> {
         let started = Instant::now();
-        command.stdin(Stdio::null()).stdout(File::create(log)?).stderr(Stdio::null());
-        let child = command.spawn().with_context(|| format!("starting {name}"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(log)?)
+            .stderr(Stdio::null());
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
         let name = name.to_owned();
-        let mut process = Self { address, name, child, ready: Duration::ZERO, idle_rss_bytes: 0 };
+        let mut process = Self {
+            address,
+            name,
+            child,
+            ready: Duration::ZERO,
+            idle_rss_bytes: 0,
+        };
         while TcpStream::connect(address).await.is_err() {
             process.still_starting(started)?;
             tokio::time::sleep(READY_POLL).await;
@@ -199,7 +247,13 @@ impl Process {
 
     fn signal(&self, signal: &str) -> Result<()> {
         let pid = self.child.id().to_string();
-        ensure!(Command::new("kill").args([signal, &pid]).status()?.success(), "kill {signal} {pid} failed");
+        ensure!(
+            Command::new("kill")
+                .args([signal, &pid])
+                .status()?
+                .success(),
+            "kill {signal} {pid} failed"
+        );
         Ok(())
     }
 
@@ -208,7 +262,11 @@ impl Process {
         self.signal("-TERM")?;
         let asked = Instant::now();
         while self.child.try_wait()?.is_none() {
-            ensure!(asked.elapsed() < STOP_WAIT, "{} did not stop within 10 s of SIGTERM", self.name);
+            ensure!(
+                asked.elapsed() < STOP_WAIT,
+                "{} did not stop within 10 s of SIGTERM",
+                self.name
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         Ok(())
@@ -216,9 +274,16 @@ impl Process {
 
     fn still_starting(&mut self, started: Instant) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("{} ended before it was ready: {status}; its log lies beside its data", self.name);
+            bail!(
+                "{} ended before it was ready: {status}; its log lies beside its data",
+                self.name
+            );
         }
-        ensure!(started.elapsed() < READY_WAIT, "{} was not ready within 60 s", self.name);
+        ensure!(
+            started.elapsed() < READY_WAIT,
+            "{} was not ready within 60 s",
+            self.name
+        );
         Ok(())
     }
 
@@ -254,15 +319,23 @@ impl Machine {
         let processor = cpu
             .lines()
             .find_map(|line| line.strip_prefix("model name"))
-            .map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']));
+            .map_or("unknown processor", |rest| {
+                rest.trim_start_matches([' ', '\t', ':'])
+            });
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let date = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output()?.stdout;
+        let date = Command::new("date")
+            .args(["-u", "+%Y-%m-%d %H:%M UTC"])
+            .output()?
+            .stdout;
         Ok(Self {
             processor: processor.to_owned(),
             processors: std::thread::available_parallelism()?.get(),
             memory_bytes: kibibytes(&memory, "MemTotal:").unwrap_or(0),
-            kernel: fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned(),
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
             load_average: load.split(' ').next().unwrap_or_default().to_owned(),
             date: String::from_utf8_lossy(&date).trim().to_owned(),
         })
@@ -295,15 +368,21 @@ pub(crate) fn free_address() -> io::Result<SocketAddr> {
 }
 
 fn version(program: &Path) -> Result<String> {
-    let output =
-        Command::new(program).arg("--version").output().with_context(|| program.display().to_string())?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().replacen("landfast", "Landfast", 1))
+    let output = Command::new(program)
+        .arg("--version")
+        .output()
+        .with_context(|| program.display().to_string())?;
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .replacen("landfast", "Landfast", 1))
 }
 
 fn address_of(front_end: &str, ready_line: &str) -> Result<SocketAddr> {
     let named = |word: &'_ str| Some(word.strip_prefix(front_end)?.strip_prefix('=')?.to_owned());
     let address = ready_line.split_whitespace().find_map(named);
-    Ok(address.with_context(|| format!("no {front_end}= in {ready_line:?}"))?.parse()?)
+    Ok(address
+        .with_context(|| format!("no {front_end}= in {ready_line:?}"))?
+        .parse()?)
 }
 
 /// Whether it takes sessions; `ruok` is answered some time before that.
@@ -317,7 +396,9 @@ async fn serves(address: SocketAddr) -> bool {
     };
     // ZooKeeper leaves a question unanswered for ever that comes in an unlucky moment of its start.
     let answered = tokio::time::timeout(ANSWER_WAIT, ask).await;
-    answered.is_ok_and(|answer| answer.is_ok_and(|answer| answer.windows(6).any(|bytes| bytes == b"Mode: ")))
+    answered.is_ok_and(|answer| {
+        answer.is_ok_and(|answer| answer.windows(6).any(|bytes| bytes == b"Mode: "))
+    })
 }
 
 /// User and system time of a `/proc/PID/stat` line; the program's name in it may hold anything.
@@ -330,7 +411,12 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 
 fn kibibytes(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+    line.trim()
+        .strip_suffix("kB")?
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .map(|kibibytes| kibibytes * 1024)
 }
 
 #[cfg(test)]
@@ -345,13 +431,19 @@ mod tests {
 
     #[test]
     fn memory_is_read_in_bytes() {
-        assert_eq!(kibibytes("Name:\tx\nVmRSS:\t     52 kB\n", "VmRSS:"), Some(52 * 1024));
+        assert_eq!(
+            kibibytes("Name:\tx\nVmRSS:\t     52 kB\n", "VmRSS:"),
+            Some(52 * 1024)
+        );
     }
 
     #[test]
     fn the_ready_line_names_the_address() {
-        let address = address_of("zookeeper", "ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600")
-            .expect("an address");
+        let address = address_of(
+            "zookeeper",
+            "ready zookeeper=127.0.0.1:2181 http=127.0.0.1:7600",
+        )
+        .expect("an address");
         assert_eq!(address.port(), 2181);
     }
 }

@@ -20,8 +20,18 @@ pub fn markdown(report: &Report) -> String {
         text.push_str(&line);
         text.push_str("\n\n");
     }
-    let mut cells = vec![strings(["server", "start to ready, ms", "idle RSS, MB", "peak RSS, MB"])];
-    cells.extend([&report.zookeeper, &report.landfast].into_iter().flatten().map(footprint));
+    let mut cells = vec![strings([
+        "server",
+        "start to ready, ms",
+        "idle RSS, MB",
+        "peak RSS, MB",
+    ])];
+    cells.extend(
+        [&report.zookeeper, &report.landfast]
+            .into_iter()
+            .flatten()
+            .map(footprint),
+    );
     grid(&mut text, &cells);
     text.push('\n');
     let mut cells = vec![strings([
@@ -63,12 +73,23 @@ pub fn markdown(report: &Report) -> String {
 /// Cells as an aligned Markdown table whose first row is the head.
 pub fn grid(text: &mut String, cells: &[Vec<String>]) {
     let columns = cells.first().map_or(0, Vec::len);
-    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).max(3);
+    let width = |column: usize| {
+        cells
+            .iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+            .max(3)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for (index, row) in cells.iter().enumerate() {
         for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
             // The first column is a name, all others are figures.
-            let padded = if column == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") };
+            let padded = if column == 0 {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            };
             let _ = write!(text, "| {padded} ");
         }
         text.push_str("|\n");
@@ -126,7 +147,10 @@ mod tests {
 
     #[test]
     fn thousands_are_set_apart() {
-        assert_eq!(["0", "999", "1,000", "1,234,567"], [0.0, 999.0, 1000.0, 1_234_567.0].map(thousands)[..]);
+        assert_eq!(
+            ["0", "999", "1,000", "1,234,567"],
+            [0.0, 999.0, 1000.0, 1_234_567.0].map(thousands)[..]
+        );
     }
 
     #[test]

@@ -86,7 +86,10 @@ pub fn set_xid(packet: &mut [u8], xid: i32) {
 /// Overwrites the number in the path of a create or delete whose path came from [`numbered`].
 pub fn set_number(packet: &mut [u8], mut number: u64) {
     let path_bytes = i32::from_be_bytes(packet[12..16].try_into().expect("four bytes")) as usize;
-    for digit in packet[16 + path_bytes - NUMBER_DIGITS..16 + path_bytes].iter_mut().rev() {
+    for digit in packet[16 + path_bytes - NUMBER_DIGITS..16 + path_bytes]
+        .iter_mut()
+        .rev()
+    {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
     }
@@ -107,9 +110,14 @@ pub struct Reply {
 
 /// The first whole reply in `received` and how many bytes it took; none if more must be read.
 pub fn decode_reply(received: &[u8]) -> io::Result<Option<(Reply, usize)>> {
-    let Some(length) = frame_bytes(received)? else { return Ok(None) };
+    let Some(length) = frame_bytes(received)? else {
+        return Ok(None);
+    };
     if length < 16 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a reply of {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a reply of {length} bytes"),
+        ));
     }
     let reply = Reply {
         xid: i32::from_be_bytes(received[4..8].try_into().expect("four bytes")),
@@ -122,10 +130,15 @@ pub fn decode_reply(received: &[u8]) -> io::Result<Option<(Reply, usize)>> {
 
 /// The length of the first frame if all of it has arrived.
 pub fn frame_bytes(received: &[u8]) -> io::Result<Option<usize>> {
-    let Some(prefix) = received.first_chunk::<4>() else { return Ok(None) };
+    let Some(prefix) = received.first_chunk::<4>() else {
+        return Ok(None);
+    };
     let length = i32::from_be_bytes(*prefix);
     if !(0..=REPLY_BYTES_MAX as i32).contains(&length) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {length} bytes"),
+        ));
     }
     Ok((received.len() >= 4 + length as usize).then_some(length as usize))
 }
@@ -173,7 +186,12 @@ mod tests {
     fn a_request_has_its_length_xid_and_kind_in_front() {
         let mut packet = get_data("/a");
         set_xid(&mut packet, 7);
-        assert_eq!(packet, [0, 0, 0, 15, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 2, b'/', b'a', 0]);
+        assert_eq!(
+            packet,
+            [
+                0, 0, 0, 15, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 2, b'/', b'a', 0
+            ]
+        );
     }
 
     #[test]
@@ -185,9 +203,16 @@ mod tests {
 
     #[test]
     fn a_reply_is_decoded_once_all_of_it_has_arrived() {
-        let bytes = [0, 0, 0, 17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 42];
+        let bytes = [
+            0, 0, 0, 17, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 42,
+        ];
         assert_eq!(decode_reply(&bytes[..20]).expect("valid so far"), None);
-        let reply = Reply { xid: 1, zxid: 9, error: 0, body_bytes: 1 };
+        let reply = Reply {
+            xid: 1,
+            zxid: 9,
+            error: 0,
+            body_bytes: 1,
+        };
         assert_eq!(decode_reply(&bytes).expect("valid"), Some((reply, 21)));
     }
 

@@ -16,7 +16,9 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds since the Unix epoch by some machine's clock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
@@ -62,6 +64,10 @@ pub trait Entropy: Debug + Send + Sync {
 
     /// A number below `bound` (zero if `bound` is zero). Slightly biased for huge bounds; no secret rests on it.
     fn below(&self, bound: u64) -> u64 {
-        if bound == 0 { 0 } else { self.next_u64() % bound }
+        if bound == 0 {
+            0
+        } else {
+            self.next_u64() % bound
+        }
     }
 }

@@ -103,7 +103,10 @@ impl<S> fmt::Debug for Case<S> {
 
 /// The case called `name`, which is one of `cases`.
 pub fn find<S>(cases: &[Case<S>], name: &str) -> Case<S> {
-    *cases.iter().find(|case| case.name == name).expect("the macro and the list are one list")
+    *cases
+        .iter()
+        .find(|case| case.name == name)
+        .expect("the macro and the list are one list")
 }
 
 /// How a provider runs a task beside the others: starts it at once and returns what waits for its end.
@@ -131,7 +134,10 @@ where
             }));
             async move {
                 ended.await;
-                slot.lock().unwrap_or_else(PoisonError::into_inner).take().expect("the task ended")
+                slot.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take()
+                    .expect("the task ended")
             }
         })
         .collect();
@@ -147,13 +153,20 @@ async fn within<T>(clock: &dyn Clock, what: &str, future: impl Future<Output = T
 }
 
 /// Looks again and again until `look` finds something; panics with `what` after [`PATIENCE`].
-async fn eventually<T>(clock: &dyn Clock, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+async fn eventually<T>(
+    clock: &dyn Clock,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let started = clock.monotonic();
     loop {
         if let Some(found) = look().await {
             return found;
         }
-        assert!(clock.monotonic().since(started) < PATIENCE, "waited in vain for {what}");
+        assert!(
+            clock.monotonic().since(started) < PATIENCE,
+            "waited in vain for {what}"
+        );
         clock.sleep(LOOK_AGAIN).await;
     }
 }

@@ -33,15 +33,21 @@ use serde::{Deserialize, Serialize};
 use crate::{Item, Result, queue::Message};
 
 /// Which start of a store: grows durably before the first visible write of each start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Incarnation(pub u64);
 
 /// A place in a store's order of mutations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Position(pub u64);
 
 /// A position in one start of a store. Points of one store are ordered, incarnation first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct DurabilityPoint {
     /// The start of the store.
     pub incarnation: Incarnation,
@@ -51,7 +57,10 @@ pub struct DurabilityPoint {
 
 impl DurabilityPoint {
     /// The point of stores whose every answer is durable already, and the one before all others.
-    pub const DURABLE: Self = Self { incarnation: Incarnation(0), position: Position(0) };
+    pub const DURABLE: Self = Self {
+        incarnation: Incarnation(0),
+        position: Position(0),
+    };
 }
 
 /// What a mutation cost, in the units clouds bill by. It follows from what was asked and what was there, so it is the
@@ -71,23 +80,40 @@ pub struct Cost {
 impl Cost {
     /// Of an item that is left as it is; none: there is none, or it is a lane's cursor.
     pub fn of_read(item: Option<&Item>) -> Self {
-        Self { reads: 1, writes: 0, bytes: bytes_of(item) }
+        Self {
+            reads: 1,
+            writes: 0,
+            bytes: bytes_of(item),
+        }
     }
 
     /// Of an item that was changed, as it is after that; none: it was deleted, or is a lane's cursor.
     pub fn of_write(item: Option<&Item>) -> Self {
-        Self { reads: 0, writes: 1, bytes: bytes_of(item) }
+        Self {
+            reads: 0,
+            writes: 1,
+            bytes: bytes_of(item),
+        }
     }
 
     /// Of messages that are sent.
     pub fn of_sending(messages: &[Message]) -> Self {
-        let bytes = messages.iter().map(|message| message.body.len() as u64).sum();
-        Self { bytes, ..Self::of_messages(messages.len()) }
+        let bytes = messages
+            .iter()
+            .map(|message| message.body.len() as u64)
+            .sum();
+        Self {
+            bytes,
+            ..Self::of_messages(messages.len())
+        }
     }
 
     /// Of messages that are acknowledged or given back, or of a queue that is made.
     pub fn of_messages(count: usize) -> Self {
-        Self { writes: count as u32, ..Self::default() }
+        Self {
+            writes: count as u32,
+            ..Self::default()
+        }
     }
 }
 

@@ -46,7 +46,11 @@ pub struct Error {
 impl Error {
     /// An error of `kind`; `attempted` reads like `update "sessions/0x2a" in redis`.
     pub fn new(kind: ErrorKind, attempted: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, attempted: attempted.into(), source: None }
+        Self {
+            kind,
+            attempted: attempted.into(),
+            source: None,
+        }
     }
 
     /// [`ErrorKind::Invalid`]: trying again cannot help.
@@ -61,7 +65,12 @@ impl Error {
 
     /// [`ErrorKind::Unavailable`] without a hint of how long to wait.
     pub fn unavailable(attempted: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(ErrorKind::Unavailable { retry_after_ms: None }, attempted)
+        Self::new(
+            ErrorKind::Unavailable {
+                retry_after_ms: None,
+            },
+            attempted,
+        )
     }
 
     /// The same error with what caused it.
@@ -77,7 +86,10 @@ impl Error {
 
     /// Whether trying the same call again may help.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind, ErrorKind::Unavailable { .. } | ErrorKind::OutcomeUnknown | ErrorKind::NoRoom)
+        matches!(
+            self.kind,
+            ErrorKind::Unavailable { .. } | ErrorKind::OutcomeUnknown | ErrorKind::NoRoom
+        )
     }
 }
 
@@ -93,6 +105,8 @@ impl fmt::Display for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+        self.source
+            .as_ref()
+            .map(|source| &**source as &(dyn StdError + 'static))
     }
 }

@@ -83,7 +83,10 @@ pub struct Script {
 impl Script {
     /// `faults` for the next calls of `operation`.
     pub fn of(operation: &'static str, faults: impl IntoIterator<Item = Fault>) -> Self {
-        Self { operation, faults: Mutex::new(faults.into_iter().collect()) }
+        Self {
+            operation,
+            faults: Mutex::new(faults.into_iter().collect()),
+        }
     }
 }
 
@@ -92,7 +95,11 @@ impl FaultSchedule for Script {
         if operation != self.operation {
             return Fault::None;
         }
-        self.faults.lock().unwrap_or_else(PoisonError::into_inner).pop_front().unwrap_or_default()
+        self.faults
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop_front()
+            .unwrap_or_default()
     }
 }
 
@@ -130,7 +137,12 @@ impl Weather {
 
 impl FaultSchedule for Weather {
     fn next(&self, _: &'static str) -> Fault {
-        let Rates { delay, refuse, lose_answer, delay_ms_max } = self.rates;
+        let Rates {
+            delay,
+            refuse,
+            lose_answer,
+            delay_ms_max,
+        } = self.rates;
         let drawn = self.entropy.below(1_000) as u32;
         if drawn < refuse {
             Fault::RefuseBefore

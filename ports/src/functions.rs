@@ -83,12 +83,19 @@ impl Failure {
 
     /// The first `completed` messages are done.
     pub fn after(completed: usize, reason: impl Into<String>) -> Self {
-        Self { completed, is_hopeless: false, reason: reason.into() }
+        Self {
+            completed,
+            is_hopeless: false,
+            reason: reason.into(),
+        }
     }
 
     /// The same, and the message behind them is given up.
     pub fn hopeless(completed: usize, reason: impl Into<String>) -> Self {
-        Self { is_hopeless: true, ..Self::after(completed, reason) }
+        Self {
+            is_hopeless: true,
+            ..Self::after(completed, reason)
+        }
     }
 }
 
@@ -135,7 +142,11 @@ impl Room {
 
 impl Debug for Room {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(if self.0.is_some() { "Room(kept)" } else { "Room" })
+        formatter.write_str(if self.0.is_some() {
+            "Room(kept)"
+        } else {
+            "Room"
+        })
     }
 }
 
@@ -152,7 +163,11 @@ pub struct FunctionOptions {
 
 impl Default for FunctionOptions {
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), attempts_max: 3, exception_handler: None }
+        Self {
+            timeout: Duration::from_secs(30),
+            attempts_max: 3,
+            exception_handler: None,
+        }
     }
 }
 

@@ -112,7 +112,12 @@ pub struct Scan {
 impl Scan {
     /// A whole partition, `items_max` items to a page.
     pub fn partition(partition: impl Into<Bytes>, items_max: usize) -> Self {
-        Self { partition: partition.into(), from: Bytes::new(), until: None, items_max }
+        Self {
+            partition: partition.into(),
+            from: Bytes::new(),
+            until: None,
+            items_max,
+        }
     }
 }
 

@@ -36,7 +36,10 @@ pub use queue::MeteredQueue;
 
 /// What can be asked of a port and is counted apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "each is the method of its port that has its name")]
+#[expect(
+    missing_docs,
+    reason = "each is the method of its port that has its name"
+)]
 pub enum Operation {
     KeyValueGet,
     KeyValueScan,
@@ -158,7 +161,11 @@ pub struct UnitBytes {
 impl Default for UnitBytes {
     /// Those of AWS.
     fn default() -> Self {
-        Self { read: 4 << 10, write: 1 << 10, message: 64 << 10 }
+        Self {
+            read: 4 << 10,
+            write: 1 << 10,
+            message: 64 << 10,
+        }
     }
 }
 
@@ -197,7 +204,10 @@ pub struct Meter {
 impl Meter {
     /// A meter at zero that counts in these units.
     pub fn new(unit_bytes: UnitBytes) -> Self {
-        Self { unit_bytes, ..Self::default() }
+        Self {
+            unit_bytes,
+            ..Self::default()
+        }
     }
 
     /// What was counted so far.
@@ -236,17 +246,40 @@ impl Meter {
 
     /// Counts a call before it is made, so that one that is given up counts too.
     fn call(&self, operation: Operation) {
-        self.count(operation, Count { calls: 1, ..Count::default() });
+        self.count(
+            operation,
+            Count {
+                calls: 1,
+                ..Count::default()
+            },
+        );
     }
 
     /// Counts the end of a call: what it carried, or that it failed.
-    fn ended<T, E>(&self, operation: Operation, result: &Result<T, E>, carried: impl FnOnce(&T) -> Carried) {
+    fn ended<T, E>(
+        &self,
+        operation: Operation,
+        result: &Result<T, E>,
+        carried: impl FnOnce(&T) -> Carried,
+    ) {
         let count = match result {
             Ok(value) => {
-                let Carried { items, bytes, units } = carried(value);
-                Count { items, bytes, units, ..Count::default() }
+                let Carried {
+                    items,
+                    bytes,
+                    units,
+                } = carried(value);
+                Count {
+                    items,
+                    bytes,
+                    units,
+                    ..Count::default()
+                }
             }
-            Err(_) => Count { failures: 1, ..Count::default() },
+            Err(_) => Count {
+                failures: 1,
+                ..Count::default()
+            },
         };
         self.count(operation, count);
     }
@@ -268,20 +301,31 @@ impl Carried {
     /// `bytes` of one item, in whole units of `unit_bytes`, at least one.
     fn item(bytes: usize, unit_bytes: u64) -> Self {
         let bytes = bytes as u64;
-        Self { items: 1, bytes, units: bytes.div_ceil(unit_bytes.max(1)).max(1) }
+        Self {
+            items: 1,
+            bytes,
+            units: bytes.div_ceil(unit_bytes.max(1)).max(1),
+        }
     }
 
     /// The same for several.
     fn items(sizes: impl IntoIterator<Item = usize>, unit_bytes: u64) -> Self {
         sizes.into_iter().fold(Self::default(), |sum, bytes| {
             let one = Self::item(bytes, unit_bytes);
-            Self { items: sum.items + 1, bytes: sum.bytes + one.bytes, units: sum.units + one.units }
+            Self {
+                items: sum.items + 1,
+                bytes: sum.bytes + one.bytes,
+                units: sum.units + one.units,
+            }
         })
     }
 
     /// One request of `items` and `bytes` together, in whole units.
     fn request(items: usize, bytes: usize, unit_bytes: u64) -> Self {
-        Self { items: items as u64, ..Self::item(bytes, unit_bytes) }
+        Self {
+            items: items as u64,
+            ..Self::item(bytes, unit_bytes)
+        }
     }
 }
 
@@ -295,7 +339,10 @@ pub struct Usage {
 
 impl Default for Usage {
     fn default() -> Self {
-        Self { counts: [Count::default(); Operation::ALL.len()], compute_mb_ms: 0 }
+        Self {
+            counts: [Count::default(); Operation::ALL.len()],
+            compute_mb_ms: 0,
+        }
     }
 }
 

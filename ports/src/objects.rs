@@ -22,7 +22,9 @@ use crate::{Error, ErrorKind};
 /// A store's failure in our words: `NoRoom` where the disk is full, `NoRoom` or `Invalid` where a store on our own ports
 /// said so, else `Unavailable`.
 pub fn failed(attempted: String, cause: ObjectError) -> Error {
-    let kind = refusal(&cause).unwrap_or(ErrorKind::Unavailable { retry_after_ms: None });
+    let kind = refusal(&cause).unwrap_or(ErrorKind::Unavailable {
+        retry_after_ms: None,
+    });
     Error::new(kind, attempted).caused_by(cause)
 }
 
@@ -39,17 +41,25 @@ pub fn io_error_of(failure: &ObjectError) -> Option<&io::Error> {
 /// Why the store will not, where trying again does not help.
 fn refusal(failure: &ObjectError) -> Option<ErrorKind> {
     causes(failure).find_map(|error| {
-        if let Some(kind @ (ErrorKind::NoRoom | ErrorKind::Invalid)) = error.downcast_ref().map(Error::kind) {
+        if let Some(kind @ (ErrorKind::NoRoom | ErrorKind::Invalid)) =
+            error.downcast_ref().map(Error::kind)
+        {
             return Some(kind);
         }
         let kind = error.downcast_ref::<io::Error>()?.kind();
-        matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded).then_some(ErrorKind::NoRoom)
+        matches!(
+            kind,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        )
+        .then_some(ErrorKind::NoRoom)
     })
 }
 
 /// The failure, what it was caused by, and so on.
 fn causes(failure: &ObjectError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
-    iter::successors(Some(failure as &(dyn StdError + 'static)), |&error| error.source())
+    iter::successors(Some(failure as &(dyn StdError + 'static)), |&error| {
+        error.source()
+    })
 }
 
 #[cfg(test)]
@@ -57,7 +67,10 @@ mod tests {
     use super::*;
 
     fn generic(source: impl Into<Box<dyn StdError + Send + Sync>>) -> ObjectError {
-        ObjectError::Generic { store: "disk", source: source.into() }
+        ObjectError::Generic {
+            store: "disk",
+            source: source.into(),
+        }
     }
 
     /// P6.
@@ -66,21 +79,34 @@ mod tests {
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let wrapped = failed("write".to_owned(), generic(generic(full())));
         assert_eq!(wrapped.kind(), ErrorKind::NoRoom);
-        let other = failed("write".to_owned(), generic(io::Error::from(io::ErrorKind::PermissionDenied)));
-        assert_eq!(other.kind(), ErrorKind::Unavailable { retry_after_ms: None });
+        let other = failed(
+            "write".to_owned(),
+            generic(io::Error::from(io::ErrorKind::PermissionDenied)),
+        );
+        assert_eq!(
+            other.kind(),
+            ErrorKind::Unavailable {
+                retry_after_ms: None
+            }
+        );
     }
     /// O1, of a store that is made of items.
     #[test]
     fn what_a_store_on_our_ports_refuses_is_refused_in_its_words() {
         for kind in [ErrorKind::NoRoom, ErrorKind::Invalid] {
-            let said = failed("write".to_owned(), generic(Error::new(kind, "update an item")));
+            let said = failed(
+                "write".to_owned(),
+                generic(Error::new(kind, "update an item")),
+            );
             assert_eq!(said.kind(), kind);
         }
         let unknown = generic(Error::new(ErrorKind::OutcomeUnknown, "update an item"));
         let said = failed("write".to_owned(), unknown);
         assert_eq!(
             said.kind(),
-            ErrorKind::Unavailable { retry_after_ms: None },
+            ErrorKind::Unavailable {
+                retry_after_ms: None
+            },
             "nobody but the store repeats it"
         );
     }

@@ -35,13 +35,20 @@ impl Outage {
         let Some(ongoing) = &mut self.0 else {
             let reason = reason.to_owned();
             let (reasons, again_after) = (vec![reason.clone()], SAID_AGAIN_AFTER);
-            self.0 = Some(Ongoing { began: now, said: now, again_after, reason, reasons });
+            self.0 = Some(Ongoing {
+                began: now,
+                said: now,
+                again_after,
+                reason,
+                reasons,
+            });
             return Some(Duration::ZERO);
         };
         if ongoing.reason != reason {
             reason.clone_into(&mut ongoing.reason);
         }
-        if ongoing.reasons.len() < REASONS_MAX && !ongoing.reasons.iter().any(|said| said == reason) {
+        if ongoing.reasons.len() < REASONS_MAX && !ongoing.reasons.iter().any(|said| said == reason)
+        {
             ongoing.reasons.push(reason.to_owned());
         } else if now.since(ongoing.said) >= ongoing.again_after {
             ongoing.again_after = (ongoing.again_after * 2).min(SAID_AGAIN_AFTER_MAX);
@@ -74,14 +81,18 @@ mod tests {
     /// At which seconds an outage of an hour is said that is tried each second.
     fn said(reason: impl Fn(u64) -> String) -> Vec<u64> {
         let mut outage = Outage::default();
-        (0..3_600).filter(|second| outage.failed(at(*second), &reason(*second)).is_some()).collect()
+        (0..3_600)
+            .filter(|second| outage.failed(at(*second), &reason(*second)).is_some())
+            .collect()
     }
 
     #[test]
     fn what_goes_on_is_said_ever_more_seldom() {
         assert_eq!(
             said(|_| "away".into()),
-            [0, 2, 6, 14, 30, 62, 126, 254, 510, 1_022, 1_622, 2_222, 2_822, 3_422]
+            [
+                0, 2, 6, 14, 30, 62, 126, 254, 510, 1_022, 1_622, 2_222, 2_822, 3_422
+            ]
         );
     }
 
@@ -90,7 +101,10 @@ mod tests {
         let reason = |second| ["away", "full"][usize::from(second >= 100)].to_owned();
         assert!(said(reason).contains(&100));
         let by_turns = said(|second| ["away", "full"][second as usize % 2].to_owned());
-        assert!(by_turns.starts_with(&[0, 1]) && by_turns.len() < 20, "{by_turns:?}");
+        assert!(
+            by_turns.starts_with(&[0, 1]) && by_turns.len() < 20,
+            "{by_turns:?}"
+        );
         let all_different = said(|second| second.to_string());
         assert!(all_different.len() < 30, "{all_different:?}");
     }
@@ -104,6 +118,10 @@ mod tests {
         assert_eq!(outage.reason(), Some("full"));
         assert_eq!(outage.ended(at(15)), Some(Duration::from_secs(5)));
         assert_eq!((outage.ended(at(16)), outage.reason()), (None, None));
-        assert_eq!(outage.failed(at(20), "away"), Some(Duration::ZERO), "another one");
+        assert_eq!(
+            outage.failed(at(20), "away"),
+            Some(Duration::ZERO),
+            "another one"
+        );
     }
 }

@@ -211,7 +211,13 @@ pub trait Queue: Externalize {
 
     /// Gives back a delivered message, and with it all later ones of its group that are with the same
     /// consumer; `reason` says what failed. It is delivered again after `delay_ms`.
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt>;
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt>;
 
     /// Gives up a delivered message for good: the first that its consumer has of its group, which gives back all that it has behind it.
     /// Stale handles are ignored (Q6). Where there is no room for a dead letter the message stays, and is delivered again a

@@ -90,7 +90,15 @@ impl Invocation {
     /// One whose requests are anybody's, and which waits for a free instance if `waits`.
     pub fn new(id: String, payload: Bytes, waits: bool) -> Self {
         let room = Room::default();
-        Self { id, payload, client_context: None, waits, room, timeout: None, scope: None }
+        Self {
+            id,
+            payload,
+            client_context: None,
+            waits,
+            room,
+            timeout: None,
+            scope: None,
+        }
     }
 }
 
@@ -203,7 +211,12 @@ pub trait Runtime: Debug + Send + Sync {
     /// The file at `path` in an installed archive; none: there is none.
     ///
     /// Errors: `Invalid` if it is longer than `bytes_max`.
-    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>>;
+    async fn file(
+        &self,
+        archive: &str,
+        path: &str,
+        bytes_max: usize,
+    ) -> crate::Result<Option<Bytes>>;
 
     /// Errors: why no instance of `function` can ever be started, as far as its archive, which is installed, shows. Whoever cannot tell
     /// has nothing against it.

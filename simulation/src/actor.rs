@@ -41,7 +41,10 @@ const PINGS_PER_TIMEOUT: u32 = 3;
 pub async fn act(house: House, client: usize, plan: Plan, mut rng: Rng) -> History {
     let mut actor = Actor {
         house,
-        history: History { client, moments: Vec::new() },
+        history: History {
+            client,
+            moments: Vec::new(),
+        },
         waiting: plan.requests.iter().cloned().collect(),
         plan,
         resume: None,
@@ -73,8 +76,11 @@ struct Actor {
 impl Actor {
     async fn connect(&mut self, machine: usize) -> Option<(Client, u64)> {
         let (gateway, generation) = self.house.gateway(machine).await;
-        let connect =
-            Connect { last_zxid_seen: self.last_zxid_seen, timeout: self.plan.timeout, resume: self.resume };
+        let connect = Connect {
+            last_zxid_seen: self.last_zxid_seen,
+            timeout: self.plan.timeout,
+            resume: self.resume,
+        };
         let connected = tokio::select! {
             biased;
             () = self.house.gone(generation) => return None,
@@ -83,7 +89,9 @@ impl Actor {
         match connected {
             Ok(client) => {
                 self.resume = Some((client.session(), client.password()));
-                self.history.moments.push(Moment::Connected(client.session()));
+                self.history
+                    .moments
+                    .push(Moment::Connected(client.session()));
                 Some((client, generation))
             }
             Err(ConnectError::Expired) => {
@@ -131,13 +139,19 @@ impl Actor {
     fn submit(&mut self, client: &mut Client, request: Request) {
         self.tag += 1;
         self.watching.asked(self.tag, &request);
-        self.history.moments.push(Moment::Asked(self.tag, request.clone()));
+        self.history
+            .moments
+            .push(Moment::Asked(self.tag, request.clone()));
         client.submit(self.tag, request);
     }
 
     /// Its session is over, and the watches that it set in it.
     fn expired(&mut self) {
-        self.history.moments.extend(self.resume.take().map(|(session, _)| Moment::Expired(session)));
+        self.history.moments.extend(
+            self.resume
+                .take()
+                .map(|(session, _)| Moment::Expired(session)),
+        );
         self.watching = Watching::default();
     }
 

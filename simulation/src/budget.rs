@@ -29,7 +29,10 @@ impl Budget {
 
     /// Says what the test came to, for whoever wonders how much larger it may become.
     pub fn report(self, test: &str) {
-        let Self { seeds, most: (port_calls, seed) } = self;
+        let Self {
+            seeds,
+            most: (port_calls, seed),
+        } = self;
         println!("{test}: {seeds} seeds, at most {port_calls} port calls, by seed {seed}");
     }
 }

@@ -79,7 +79,11 @@ enum Watched {
 
 impl Again {
     fn armed(&self, since: Zxid) -> Armed {
-        Armed { path: self.path.clone(), is_of_children: self.watched == Watched::Children, since }
+        Armed {
+            path: self.path.clone(),
+            is_of_children: self.watched == Watched::Children,
+            since,
+        }
     }
 
     /// What it has missed from `relative` up to `zxid`, as is seen of the znode there.
@@ -87,7 +91,9 @@ impl Again {
         match (self.watched, timeline.stat(&self.path, zxid)) {
             (Watched::Existence, stat) => stat.map(|_| EventKind::NodeCreated),
             (_, None) => Some(EventKind::NodeDeleted),
-            (Watched::Data, Some(stat)) => (stat.mzxid > relative).then_some(EventKind::NodeDataChanged),
+            (Watched::Data, Some(stat)) => {
+                (stat.mzxid > relative).then_some(EventKind::NodeDataChanged)
+            }
             (Watched::Children, Some(stat)) => {
                 (stat.pzxid > relative).then_some(EventKind::NodeChildrenChanged)
             }
@@ -100,7 +106,11 @@ impl Armed {
         if self.is_of_children {
             &[EventKind::NodeChildrenChanged, EventKind::NodeDeleted]
         } else {
-            &[EventKind::NodeCreated, EventKind::NodeDataChanged, EventKind::NodeDeleted]
+            &[
+                EventKind::NodeCreated,
+                EventKind::NodeDataChanged,
+                EventKind::NodeDeleted,
+            ]
         }
     }
 }
@@ -123,7 +133,10 @@ impl<'timeline> Connection<'timeline> {
     }
 
     fn violated(&mut self, what: &str) {
-        self.violations.push(format!("client {} in {:?}: {what}", self.client, self.session));
+        self.violations.push(format!(
+            "client {} in {:?}: {what}",
+            self.client, self.session
+        ));
     }
 
     fn take(&mut self, moment: &Moment) {
@@ -132,26 +145,46 @@ impl<'timeline> Connection<'timeline> {
             Moment::Asked(tag, request) => {
                 self.asked.insert(*tag, request.clone());
                 self.unanswered.push(*tag);
-                if let Request::SetWatches { relative, data, exists, children } = request {
+                if let Request::SetWatches {
+                    relative,
+                    data,
+                    exists,
+                    children,
+                } = request
+                {
                     self.setting = (*relative, watches(data, exists, children));
                 }
             }
             Moment::Shown(Output::Reply { tag, zxid, result }) => {
                 if self.unanswered.first() != Some(tag) {
-                    self.violated(&format!("tag {tag} was answered before {:?}", self.unanswered.first()));
+                    self.violated(&format!(
+                        "tag {tag} was answered before {:?}",
+                        self.unanswered.first()
+                    ));
                 }
                 self.unanswered.retain(|unanswered| unanswered != tag);
                 let request = self.asked[tag].clone();
                 if !is_update(&request) {
                     self.last_read = *zxid;
                 } else if *zxid <= self.last_read {
-                    self.violated(&format!("a read at {:?} saw the update asked for later", self.last_read));
+                    self.violated(&format!(
+                        "a read at {:?} saw the update asked for later",
+                        self.last_read
+                    ));
                 }
                 self.advance(*zxid);
                 self.reply(&request, *zxid, result);
             }
-            Moment::Shown(Output::Event { zxid: Some(zxid), kind, path }) => self.event(*zxid, *kind, path),
-            Moment::Shown(Output::Event { zxid: None, kind, path }) => {
+            Moment::Shown(Output::Event {
+                zxid: Some(zxid),
+                kind,
+                path,
+            }) => self.event(*zxid, *kind, path),
+            Moment::Shown(Output::Event {
+                zxid: None,
+                kind,
+                path,
+            }) => {
                 self.made_up.push((*kind, path.clone(), self.shown));
             }
             Moment::Disconnected | Moment::Expired(_) => {}
@@ -169,10 +202,15 @@ impl<'timeline> Connection<'timeline> {
 
     fn events_were_shown_through(&mut self, zxid: Zxid) {
         for armed in self.watches.clone() {
-            if let Some((fired, kind)) = self.timeline.first_event(&armed.path, armed.kinds(), armed.since)
+            if let Some((fired, kind)) =
+                self.timeline
+                    .first_event(&armed.path, armed.kinds(), armed.since)
                 && fired <= zxid
             {
-                self.violated(&format!("{zxid:?} was shown before {kind:?} of {} at {fired:?}", armed.path));
+                self.violated(&format!(
+                    "{zxid:?} was shown before {kind:?} of {} at {fired:?}",
+                    armed.path
+                ));
                 self.watches.retain(|other| *other != armed);
             }
         }
@@ -182,24 +220,36 @@ impl<'timeline> Connection<'timeline> {
         self.arm_what_is_being_set(Zxid(zxid.0 - 1), kind, path);
         let fires = |armed: &Armed| armed.path == path && armed.kinds().contains(&kind);
         if !self.watches.iter().any(fires) {
-            self.violated(&format!("{kind:?} of {path} at {zxid:?} was watched by nobody"));
+            self.violated(&format!(
+                "{kind:?} of {path} at {zxid:?} was watched by nobody"
+            ));
         }
         for armed in self.watches.iter().filter(|armed| fires(armed)) {
             let first = self.timeline.first_event(path, armed.kinds(), armed.since);
             if first.is_none_or(|(first, _)| first != zxid) {
-                self.violations.push(format!("{kind:?} of {path} came at {zxid:?} instead of {first:?}"));
+                self.violations.push(format!(
+                    "{kind:?} of {path} came at {zxid:?} instead of {first:?}"
+                ));
             }
         }
         self.watches.retain(|armed| !fires(armed));
         if zxid < self.shown {
-            self.violated(&format!("{kind:?} of {path} at {zxid:?} was shown after {:?}", self.shown));
+            self.violated(&format!(
+                "{kind:?} of {path} at {zxid:?} was shown after {:?}",
+                self.shown
+            ));
         }
         // One change may fire several watches, one event after the other.
         self.events_were_shown_through(Zxid(zxid.0 - 1));
         self.shown = self.shown.max(zxid);
     }
 
-    fn reply(&mut self, request: &Request, zxid: Zxid, result: &Result<Response, coordination::Error>) {
+    fn reply(
+        &mut self,
+        request: &Request,
+        zxid: Zxid,
+        result: &Result<Response, coordination::Error>,
+    ) {
         match request {
             request if is_update(request) => {
                 self.update_is_logged(zxid, result);
@@ -239,12 +289,25 @@ impl<'timeline> Connection<'timeline> {
     fn is_as_of(&mut self, path: &str, zxid: Zxid, shown: Option<Stat>) {
         let expected = self.timeline.stat(path, zxid);
         if shown != expected {
-            self.violated(&format!("{path} was shown as {shown:?} at {zxid:?} instead of {expected:?}"));
+            self.violated(&format!(
+                "{path} was shown as {shown:?} at {zxid:?} instead of {expected:?}"
+            ));
         }
     }
 
-    fn arm(&mut self, watching: Watching, arms: bool, path: &str, is_of_children: bool, since: Zxid) {
-        let armed = Armed { path: path.to_owned(), is_of_children, since };
+    fn arm(
+        &mut self,
+        watching: Watching,
+        arms: bool,
+        path: &str,
+        is_of_children: bool,
+        since: Zxid,
+    ) {
+        let armed = Armed {
+            path: path.to_owned(),
+            is_of_children,
+            since,
+        };
         let is_armed = |other: &Armed| other.path == path && other.is_of_children == is_of_children;
         if watching == Watching::Yes && arms && !self.watches.iter().any(is_armed) {
             self.watches.push(armed);
@@ -260,7 +323,8 @@ impl<'timeline> Connection<'timeline> {
             may_fire && again.missed(self.timeline, relative, zxid).is_none()
         };
         let (armed, setting): (Vec<_>, Vec<_>) = setting.into_iter().partition(is_armed);
-        self.watches.extend(armed.iter().map(|again| again.armed(zxid)));
+        self.watches
+            .extend(armed.iter().map(|again| again.armed(zxid)));
         self.setting = (relative, setting);
     }
 
@@ -277,14 +341,23 @@ impl<'timeline> Connection<'timeline> {
             if let Some(place) = made_up.iter().position(is_for_it) {
                 made_up.remove(place);
             } else if let Some(kind) = again.missed(self.timeline, relative, zxid) {
-                self.violated(&format!("{kind:?} of {} was not made up at {zxid:?}", again.path));
+                self.violated(&format!(
+                    "{kind:?} of {} was not made up at {zxid:?}",
+                    again.path
+                ));
             } else {
-                let Armed { path, is_of_children, since } = again.armed(zxid);
+                let Armed {
+                    path,
+                    is_of_children,
+                    since,
+                } = again.armed(zxid);
                 self.arm(Watching::Yes, true, &path, is_of_children, since);
             }
         }
         if !made_up.is_empty() {
-            self.violated(&format!("{made_up:?} was made up at {zxid:?} since {relative:?}"));
+            self.violated(&format!(
+                "{made_up:?} was made up at {zxid:?} since {relative:?}"
+            ));
         }
     }
 
@@ -292,32 +365,44 @@ impl<'timeline> Connection<'timeline> {
     fn failure_is_true(&mut self, request: &Request, zxid: Zxid, error: coordination::Error) {
         use coordination::Error;
         let (path, is_create, expected) = match request {
-            Request::Create { path, naming: Naming::Given, .. } => (path, true, -1),
+            Request::Create {
+                path,
+                naming: Naming::Given,
+                ..
+            } => (path, true, -1),
             Request::Delete { path, version } | Request::SetData { path, version, .. } => {
                 (path, false, *version)
             }
             _ => return,
         };
         let node = self.timeline.stat(path, zxid);
-        let parent = coordination::path::split(path).and_then(|(parent, _)| self.timeline.stat(parent, zxid));
+        let parent = coordination::path::split(path)
+            .and_then(|(parent, _)| self.timeline.stat(parent, zxid));
         let is_true = match error {
             Error::NodeExists => node.is_some(),
             Error::NoNode if is_create => parent.is_none(),
             Error::NoNode => node.is_none(),
             Error::NotEmpty => node.is_some_and(|node| node.num_children > 0),
             Error::BadVersion => node.is_some_and(|node| node.version != expected),
-            Error::NoChildrenForEphemerals => parent.is_some_and(|parent| parent.ephemeral_owner != 0),
+            Error::NoChildrenForEphemerals => {
+                parent.is_some_and(|parent| parent.ephemeral_owner != 0)
+            }
             _ => true,
         };
         if !is_true {
-            self.violated(&format!("{error:?} of {request:?} at {zxid:?}, where the znode is {node:?}"));
+            self.violated(&format!(
+                "{error:?} of {request:?} at {zxid:?}, where the znode is {node:?}"
+            ));
         }
     }
 
     /// Atomicity: what a client was told of its update is what the log says of it.
     fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         let told = match result {
-            Ok(Response::Created { path, stat }) => Ok(Answer::Created { path: path.clone(), stat: *stat }),
+            Ok(Response::Created { path, stat }) => Ok(Answer::Created {
+                path: path.clone(),
+                stat: *stat,
+            }),
             Ok(Response::Deleted) => Ok(Answer::Deleted),
             Ok(Response::Stat(stat)) => Ok(Answer::Set(*stat)),
             Ok(Response::Closed) => Ok(Answer::Closed),
@@ -325,7 +410,8 @@ impl<'timeline> Connection<'timeline> {
             Err(error) => Err(*error),
         };
         let logged = self.timeline.entries.get(&zxid);
-        if logged.is_none_or(|entry| Some(entry.id.session) != self.session || entry.answer != told) {
+        if logged.is_none_or(|entry| Some(entry.id.session) != self.session || entry.answer != told)
+        {
             self.violated(&format!("{told:?} at {zxid:?} is not in the log"));
         }
     }
@@ -333,28 +419,54 @@ impl<'timeline> Connection<'timeline> {
 
 /// All watches of a request to set them again.
 fn watches(data: &[String], exists: &[String], children: &[String]) -> Vec<Again> {
-    let lists = [(Watched::Data, data), (Watched::Existence, exists), (Watched::Children, children)];
-    let all = lists.into_iter().flat_map(|(watched, paths)| paths.iter().map(move |path| (watched, path)));
-    all.map(|(watched, path)| Again { path: path.clone(), watched }).collect()
+    let lists = [
+        (Watched::Data, data),
+        (Watched::Existence, exists),
+        (Watched::Children, children),
+    ];
+    let all = lists
+        .into_iter()
+        .flat_map(|(watched, paths)| paths.iter().map(move |path| (watched, path)));
+    all.map(|(watched, path)| Again {
+        path: path.clone(),
+        watched,
+    })
+    .collect()
 }
 
 fn is_update(request: &Request) -> bool {
     use Request::{Close, Create, Delete, RefuseUpdate, SetData};
-    matches!(request, Create { .. } | Delete { .. } | SetData { .. } | RefuseUpdate(_) | Close)
+    matches!(
+        request,
+        Create { .. } | Delete { .. } | SetData { .. } | RefuseUpdate(_) | Close
+    )
 }
 
 /// With the end of a session every znode that it owned is gone, and nothing comes to be that it would own.
 fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
-    let closed = timeline.entries.iter().filter(|(_, entry)| entry.answer == Ok(Answer::Closed));
-    let closed: BTreeMap<i64, Zxid> = closed.map(|(zxid, entry)| (entry.id.session.0, *zxid)).collect();
+    let closed = timeline
+        .entries
+        .iter()
+        .filter(|(_, entry)| entry.answer == Ok(Answer::Closed));
+    let closed: BTreeMap<i64, Zxid> = closed
+        .map(|(zxid, entry)| (entry.id.session.0, *zxid))
+        .collect();
     let mut violations = Vec::new();
     for path in timeline.paths() {
         for (session, zxid) in &closed {
-            let is_there =
-                |zxid: Zxid| timeline.stat(path, zxid).is_some_and(|stat| stat.ephemeral_owner == *session);
-            if timeline.entries.range(*zxid..).any(|(zxid, _)| is_there(*zxid)) {
-                violations
-                    .push(format!("{path} is there after {zxid:?}, which has ended its session {session:x}"));
+            let is_there = |zxid: Zxid| {
+                timeline
+                    .stat(path, zxid)
+                    .is_some_and(|stat| stat.ephemeral_owner == *session)
+            };
+            if timeline
+                .entries
+                .range(*zxid..)
+                .any(|(zxid, _)| is_there(*zxid))
+            {
+                violations.push(format!(
+                    "{path} is there after {zxid:?}, which has ended its session {session:x}"
+                ));
             }
         }
     }
@@ -363,10 +475,13 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
 
 /// The sessions that their clients were told had expired.
 pub fn sessions_that_expired(histories: &[History]) -> Vec<String> {
-    let expired = histories.iter().flat_map(|history| &history.moments).filter_map(|moment| match moment {
-        Moment::Expired(session) => Some(format!("{session:?} expired although it was used")),
-        _ => None,
-    });
+    let expired = histories
+        .iter()
+        .flat_map(|history| &history.moments)
+        .filter_map(|moment| match moment {
+            Moment::Expired(session) => Some(format!("{session:?} expired although it was used")),
+            _ => None,
+        });
     expired.collect()
 }
 
@@ -378,11 +493,16 @@ fn only_ended_sessions_expire(histories: &[History], timeline: &Timeline) -> Vec
             .values()
             .any(|entry| entry.id.session == *session && entry.answer == Ok(Answer::Closed))
     };
-    let told = histories.iter().flat_map(|history| &history.moments).filter_map(|moment| match moment {
-        Moment::Expired(session) => Some(session),
-        _ => None,
-    });
-    told.filter(|session| !has_ended(session)).map(|session| format!("{session:?} did not expire")).collect()
+    let told = histories
+        .iter()
+        .flat_map(|history| &history.moments)
+        .filter_map(|moment| match moment {
+            Moment::Expired(session) => Some(session),
+            _ => None,
+        });
+    told.filter(|session| !has_ended(session))
+        .map(|session| format!("{session:?} did not expire"))
+        .collect()
 }
 
 /// One change of one znode is one value, whoever reads it.
@@ -396,11 +516,18 @@ fn reads_of_one_change_agree(histories: &[History]) -> Vec<String> {
                 Moment::Asked(tag, Request::GetData { path, .. }) => {
                     asked.insert(*tag, path);
                 }
-                Moment::Shown(Output::Reply { tag, result: Ok(Response::Data { data, stat }), .. }) => {
+                Moment::Shown(Output::Reply {
+                    tag,
+                    result: Ok(Response::Data { data, stat }),
+                    ..
+                }) => {
                     let path = asked[tag];
                     let earlier = seen.entry((path, stat.mzxid)).or_insert(data);
                     if *earlier != data {
-                        violations.push(format!("{path} at {:?} was {earlier:?} and {data:?}", stat.mzxid));
+                        violations.push(format!(
+                            "{path} at {:?} was {earlier:?} and {data:?}",
+                            stat.mzxid
+                        ));
                     }
                 }
                 _ => {}

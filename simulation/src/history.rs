@@ -29,11 +29,16 @@ pub struct History {
 impl History {
     /// The stretches between connecting and disconnecting.
     pub fn connections(&self) -> Vec<&[Moment]> {
-        self.moments.split(|moment| matches!(moment, Moment::Disconnected)).collect()
+        self.moments
+            .split(|moment| matches!(moment, Moment::Disconnected))
+            .collect()
     }
 
     /// How many requests were answered.
     pub fn answered(&self) -> usize {
-        self.moments.iter().filter(|moment| matches!(moment, Moment::Shown(Output::Reply { .. }))).count()
+        self.moments
+            .iter()
+            .filter(|moment| matches!(moment, Moment::Shown(Output::Reply { .. })))
+            .count()
     }
 }

@@ -58,7 +58,12 @@ impl House {
     }
 
     /// The same on a cloud that keeps `instances`.
-    pub async fn start_on(world: &World, config: Config, machine_count: usize, instances: Instances) -> Self {
+    pub async fn start_on(
+        world: &World,
+        config: Config,
+        machine_count: usize,
+        instances: Instances,
+    ) -> Self {
         let house = Self {
             world: world.clone(),
             config,
@@ -78,14 +83,25 @@ impl House {
 
     /// The gateway of one machine, once there is one, and the generation it belongs to.
     pub async fn gateway(&self, machine: usize) -> (Gateway, u64) {
-        let _ = self.generation.subscribe().wait_for(|_| !self.machines.borrow().is_empty()).await;
+        let _ = self
+            .generation
+            .subscribe()
+            .wait_for(|_| !self.machines.borrow().is_empty())
+            .await;
         let machines = self.machines.borrow();
-        (machines[machine % machines.len()].service.gateway(), *self.generation.borrow())
+        (
+            machines[machine % machines.len()].service.gateway(),
+            *self.generation.borrow(),
+        )
     }
 
     /// Returns once the machines of `generation` are gone: their connections break.
     pub async fn gone(&self, generation: u64) {
-        let _ = self.generation.subscribe().wait_for(|current| *current != generation).await;
+        let _ = self
+            .generation
+            .subscribe()
+            .wait_for(|current| *current != generation)
+            .await;
     }
 
     /// Everything dies at once: the store loses what was not externalized, every machine its memory.
@@ -97,20 +113,34 @@ impl House {
     }
 
     async fn boot(&self) {
-        let services: Vec<Arc<Service>> = (0..self.machine_count).map(|_| Arc::new(self.service())).collect();
-        let instances: Vec<Vec<Definition>> = services.iter().map(|service| service.functions()).collect();
+        let services: Vec<Arc<Service>> = (0..self.machine_count)
+            .map(|_| Arc::new(self.service()))
+            .collect();
+        let instances: Vec<Vec<Definition>> =
+            services.iter().map(|service| service.functions()).collect();
         for (index, definition) in instances[0].iter().enumerate() {
-            let is_cold = self.instances == Instances::ColdHeartbeats && definition.name == names::HEARTBEAT;
+            let is_cold =
+                self.instances == Instances::ColdHeartbeats && definition.name == names::HEARTBEAT;
             let handlers = if is_cold {
                 services
                     .iter()
                     .map(|service| Arc::new(Cold::of(service, index)) as Arc<dyn Handler>)
                     .collect()
             } else {
-                instances.iter().map(|of_machine| of_machine[index].handler.clone()).collect()
+                instances
+                    .iter()
+                    .map(|of_machine| of_machine[index].handler.clone())
+                    .collect()
             };
-            let fleet = Fleet { name: definition.name.clone(), handlers, entropy: self.world.entropy() };
-            self.world.functions().register(Definition { handler: Arc::new(fleet), ..definition.clone() });
+            let fleet = Fleet {
+                name: definition.name.clone(),
+                handlers,
+                entropy: self.world.entropy(),
+            };
+            self.world.functions().register(Definition {
+                handler: Arc::new(fleet),
+                ..definition.clone()
+            });
         }
         for service in services {
             while service.start().await.is_err() {
@@ -126,7 +156,10 @@ impl House {
         let world = &self.world;
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+            regions: vec![Region {
+                items: world.key_value(),
+                objects: world.objects(),
+            }],
             queue: world.queue(),
             functions: world.functions(),
             clock: world.skewed_clock(),
@@ -146,7 +179,10 @@ struct Cold {
 
 impl Cold {
     fn of(service: &Arc<Service>, index: usize) -> Self {
-        Self { service: service.clone(), index }
+        Self {
+            service: service.clone(),
+            index,
+        }
     }
 }
 

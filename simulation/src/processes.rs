@@ -85,7 +85,13 @@ impl Processes {
     /// None yet, on the store of `world`.
     pub fn new(world: &World, dropped: Dropped) -> Self {
         let (numbers, witness, running) = Default::default();
-        Self { world: world.clone(), dropped, numbers, witness, running }
+        Self {
+            world: world.clone(),
+            dropped,
+            numbers,
+            witness,
+            running,
+        }
     }
 
     /// Starts one more, which joins as soon as it can.
@@ -94,9 +100,18 @@ impl Processes {
         let parts = self.parts(&reach);
         let (clock, functions) = (parts.clock.clone(), Arc::new(self.functions(&reach)));
         let (broken, log_look_period) = (self.dropped.coordination, Some(LOOK_AT_LOG));
-        let config = Config { broken, log_look_period, ..Config::default() };
-        let service =
-            Arc::new(Service::new(Parts { functions: Arc::clone(&functions) as Arc<_>, ..parts }, config));
+        let config = Config {
+            broken,
+            log_look_period,
+            ..Config::default()
+        };
+        let service = Arc::new(Service::new(
+            Parts {
+                functions: Arc::clone(&functions) as Arc<_>,
+                ..parts
+            },
+            config,
+        ));
         for definition in service.functions() {
             functions.register(definition);
         }
@@ -114,9 +129,19 @@ impl Processes {
             numbers: Arc::clone(&self.numbers),
             node: Arc::clone(&node),
         };
-        let says = says(Arc::clone(&self.witness), clock, Arc::clone(&membership), Arc::clone(&node));
+        let says = says(
+            Arc::clone(&self.witness),
+            clock,
+            Arc::clone(&membership),
+            Arc::clone(&node),
+        );
         let tasks = vec![tokio::spawn(starting.run()), tokio::spawn(says)];
-        held(&self.running).push(Process { reach, membership, node, tasks });
+        held(&self.running).push(Process {
+            reach,
+            membership,
+            node,
+            tasks,
+        });
     }
 
     /// How many there are.
@@ -139,17 +164,28 @@ impl Processes {
     /// Whether every process is a member, and knows of all others and of nobody else.
     pub fn are_whole(&self) -> bool {
         let running = held(&self.running);
-        let mut nodes: Vec<NodeId> = running.iter().filter_map(|process| *held(&process.node)).collect();
+        let mut nodes: Vec<NodeId> = running
+            .iter()
+            .filter_map(|process| *held(&process.node))
+            .collect();
         nodes.sort_unstable();
-        let knows_all =
-            |process: &Process| process.membership.members().nodes.into_keys().eq(nodes.iter().copied());
+        let knows_all = |process: &Process| {
+            process
+                .membership
+                .members()
+                .nodes
+                .into_keys()
+                .eq(nodes.iter().copied())
+        };
         nodes.len() == running.len() && running.iter().all(knows_all)
     }
 
     /// Whether `node` is no member any more for anybody who is one.
     pub fn have_missed(&self, node: NodeId) -> bool {
         let running = held(&self.running);
-        running.iter().all(|process| !process.membership.members().nodes.contains_key(&node))
+        running
+            .iter()
+            .all(|process| !process.membership.members().nodes.contains_key(&node))
     }
 
     /// What was said.
@@ -162,7 +198,10 @@ impl Processes {
         let items = Arc::new(ReachedKeyValue::new(world.key_value(), reach.clone()));
         Parts {
             system: items.clone(),
-            regions: vec![Region { items, objects: world.objects() }],
+            regions: vec![Region {
+                items,
+                objects: world.objects(),
+            }],
             queue: Arc::new(ReachedQueue::new(world.queue(), reach.clone())),
             functions: world.functions(),
             clock: Arc::new(ReachedClock::new(world.skewed_clock(), reach.clone())),
@@ -204,7 +243,9 @@ impl Starting {
             if self.membership.join(NodeId(number)).await.is_ok() {
                 *held(&self.node) = Some(NodeId(number));
                 while !self.membership.members().nodes.is_empty() {
-                    self.membership.changed(self.membership.members().view).await;
+                    self.membership
+                        .changed(self.membership.members().view)
+                        .await;
                 }
                 *held(&self.node) = None;
             }
@@ -214,7 +255,12 @@ impl Starting {
 }
 
 /// Says again and again what a process would answer.
-async fn says(witness: Arc<Mutex<Witness>>, clock: Arc<dyn Clock>, membership: Arc<Coordinated>, node: Node) {
+async fn says(
+    witness: Arc<Mutex<Witness>>,
+    clock: Arc<dyn Clock>,
+    membership: Arc<Coordinated>,
+    node: Node,
+) {
     loop {
         let node = *held(&node);
         if let Some(node) = node {

@@ -65,8 +65,10 @@ pub struct Scenario {
 
 impl Default for Scenario {
     fn default() -> Self {
-        let locks =
-            coordination::node::LockOptions { wait_min: Duration::from_millis(2), ..Default::default() };
+        let locks = coordination::node::LockOptions {
+            wait_min: Duration::from_millis(2),
+            ..Default::default()
+        };
         Self {
             clients: 3,
             requests: 10,
@@ -80,7 +82,11 @@ impl Default for Scenario {
             lingers: false,
             expires_nobody: false,
             mix: everything,
-            config: Config { locks, session_timeout_min: Duration::from_secs(12), ..Config::default() },
+            config: Config {
+                locks,
+                session_timeout_min: Duration::from_secs(12),
+                ..Config::default()
+            },
             cloud: Options::default(),
         }
     }
@@ -121,14 +127,17 @@ impl Scenario {
 
     async fn play(self, seed: u64) -> Outcome {
         let world = World::with_options(seed, self.cloud.clone());
-        let house = House::start_on(&world, self.config.clone(), self.machines, self.instances).await;
+        let house =
+            House::start_on(&world, self.config.clone(), self.machines, self.instances).await;
         let mut rng = Rng::with_seed(seed);
         self.weather.strike(&world);
-        let plans: Vec<(Plan, Rng)> =
-            (0..self.clients).map(|client| (self.plan(client, &mut rng), rng.fork())).collect();
+        let plans: Vec<(Plan, Rng)> = (0..self.clients)
+            .map(|client| (self.plan(client, &mut rng), rng.fork()))
+            .collect();
         let actors = plans.into_iter().enumerate();
-        let actors =
-            join_all(actors.map(|(client, (plan, rng))| actor::act(house.clone(), client, plan, rng)));
+        let actors = join_all(
+            actors.map(|(client, (plan, rng))| actor::act(house.clone(), client, plan, rng)),
+        );
         let disasters = async {
             for _ in 0..self.crashes {
                 tokio::time::sleep(Duration::from_millis(rng.u64(1..400))).await;
@@ -160,7 +169,10 @@ impl Scenario {
         let timeline = Timeline::read(world.key_value()).await;
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
             print_histories(&histories, &timeline);
-            world.trace().entries().for_each(|entry| println!("{entry:?}"));
+            world
+                .trace()
+                .entries()
+                .for_each(|entry| println!("{entry:?}"));
         }
         let mut violations = checks::all(&histories, &timeline);
         violations.extend(checks::nothing_is_left(&world).await);
@@ -178,7 +190,9 @@ impl Scenario {
 
     fn plan(&self, client: usize, rng: &mut Rng) -> Plan {
         Plan {
-            requests: (0..self.requests).map(|request| (self.mix)(rng, client, request)).collect(),
+            requests: (0..self.requests)
+                .map(|request| (self.mix)(rng, client, request))
+                .collect(),
             window_max: self.window_max,
             one_break_in: self.one_break_in,
             closes: rng.bool(),
@@ -223,7 +237,9 @@ impl Scenario {
 
     /// The same for a rule whose breach the program itself asserts against, in these words.
     pub fn is_caught_by(&self, assertion: &str, seeds_max: u64) {
-        self.is_caught_where(seeds_max, |outcome| outcome.is_err_and(|said| said.contains(assertion)));
+        self.is_caught_where(seeds_max, |outcome| {
+            outcome.is_err_and(|said| said.contains(assertion))
+        });
     }
 
     fn is_caught_where(&self, seeds_max: u64, shows: impl Fn(Result<Outcome, &str>) -> bool) {
@@ -233,7 +249,10 @@ impl Scenario {
         let caught = (0..seeds_max).any(|seed| match panic::catch_unwind(|| self.run(seed)) {
             Ok(outcome) => shows(Ok(outcome)),
             Err(payload) => {
-                let said = payload.downcast::<String>().map(|said| *said).unwrap_or_default();
+                let said = payload
+                    .downcast::<String>()
+                    .map(|said| *said)
+                    .unwrap_or_default();
                 let shows = shows(Err(&said));
                 panicked = Some((seed, said));
                 shows
@@ -241,7 +260,10 @@ impl Scenario {
         });
         panic::set_hook(quiet);
         let broken = self.config.broken;
-        assert!(caught, "{broken:?} was not caught by {seeds_max} seeds; the last to panic: {panicked:?}");
+        assert!(
+            caught,
+            "{broken:?} was not caught by {seeds_max} seeds; the last to panic: {panicked:?}"
+        );
     }
 }
 
@@ -266,7 +288,11 @@ pub fn seeds() -> Range<u64> {
 pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
     const PATHS: [&str; 4] = ["/a", "/b", "/a/c", "/a/d"];
     let path = PATHS[rng.usize(..PATHS.len())].to_owned();
-    let watching = if rng.bool() { Watching::Yes } else { Watching::No };
+    let watching = if rng.bool() {
+        Watching::Yes
+    } else {
+        Watching::No
+    };
     match rng.usize(..12) {
         0..=2 => create(
             path,
@@ -275,26 +301,48 @@ pub fn everything(rng: &mut Rng, client: usize, request: usize) -> Request {
             [Lifetime::Persistent, Lifetime::Ephemeral][rng.usize(..2)],
             Naming::Given,
         ),
-        3 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        3 => create(
+            "/q-".into(),
+            client,
+            request,
+            Lifetime::Ephemeral,
+            Naming::Sequential,
+        ),
         4 | 5 => set(path, client, request, -1),
         6 => Request::Delete { path, version: -1 },
         7 | 8 => Request::GetData { path, watching },
         9 => Request::Exists { path, watching },
-        10 => Request::GetChildren { path: ["/", "/a"][rng.usize(..2)].into(), watching },
+        10 => Request::GetChildren {
+            path: ["/", "/a"][rng.usize(..2)].into(),
+            watching,
+        },
         _ => Request::Sync { path: Some(path) },
     }
 }
 
 /// Everybody works in one line of znodes, far below what is there more often than not.
 pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
-    const LINE: [&str; 6] = ["/a", "/a/b", "/a/b/c", "/a/b/c/d", "/a/b/c/d/e", "/a/b/c/d/e/f"];
+    const LINE: [&str; 6] = [
+        "/a",
+        "/a/b",
+        "/a/b/c",
+        "/a/b/c/d",
+        "/a/b/c/d/e",
+        "/a/b/c/d/e/f",
+    ];
     let near = LINE[rng.usize(..2)].to_owned();
     let far = LINE[rng.usize(2..LINE.len())].to_owned();
     match rng.usize(..8) {
         0..=2 => create(near, client, request, Lifetime::Persistent, Naming::Given),
-        3 => Request::Delete { path: near, version: -1 },
+        3 => Request::Delete {
+            path: near,
+            version: -1,
+        },
         4 | 5 => create(far, client, request, Lifetime::Persistent, Naming::Given),
-        6 => Request::Delete { path: far, version: -1 },
+        6 => Request::Delete {
+            path: far,
+            version: -1,
+        },
         _ => set(far, client, request, -1),
     }
 }
@@ -302,7 +350,13 @@ pub fn deep(rng: &mut Rng, client: usize, request: usize) -> Request {
 /// Now and then something, and pings in between: a client that thinks for long but keeps its session.
 pub fn patient(rng: &mut Rng, client: usize, request: usize) -> Request {
     match rng.usize(..4) {
-        0 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        0 => create(
+            "/q-".into(),
+            client,
+            request,
+            Lifetime::Ephemeral,
+            Naming::Sequential,
+        ),
         _ => Request::Ping,
     }
 }
@@ -317,7 +371,10 @@ pub fn watched(rng: &mut Rng, client: usize, request: usize) -> Request {
         (0, _) => set(path, client, request, -1),
         (_, 0..=4) => Request::Exists { path, watching },
         (_, 5..=6) => Request::GetData { path, watching },
-        _ => Request::GetChildren { path: "/".into(), watching },
+        _ => Request::GetChildren {
+            path: "/".into(),
+            watching,
+        },
     }
 }
 
@@ -327,7 +384,10 @@ pub fn sets(rng: &mut Rng, client: usize, request: usize) -> Request {
     match rng.usize(..8) {
         0 => Request::Delete { path, version: -1 },
         1 | 2 => create(path, client, request, Lifetime::Persistent, Naming::Given),
-        3 => Request::GetData { path, watching: Watching::No },
+        3 => Request::GetData {
+            path,
+            watching: Watching::No,
+        },
         _ => set(path, client, request, -1),
     }
 }
@@ -337,34 +397,98 @@ pub fn ephemerals(rng: &mut Rng, client: usize, request: usize) -> Request {
     let path = ["/e", "/f"][rng.usize(..2)].to_owned();
     match rng.usize(..3) {
         0 => Request::Delete { path, version: -1 },
-        1 => create("/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
+        1 => create(
+            "/q-".into(),
+            client,
+            request,
+            Lifetime::Ephemeral,
+            Naming::Sequential,
+        ),
         _ => create(path, client, request, Lifetime::Ephemeral, Naming::Given),
     }
 }
 
 /// Locks, queues and what lasts, in one znode that comes and goes itself.
 pub fn locks(rng: &mut Rng, client: usize, request: usize) -> Request {
-    let watching = if rng.bool() { Watching::Yes } else { Watching::No };
+    let watching = if rng.bool() {
+        Watching::Yes
+    } else {
+        Watching::No
+    };
     match rng.usize(..12) {
-        0 | 1 => create("/l".into(), client, request, Lifetime::Persistent, Naming::Given),
-        2 => Request::Delete { path: "/l".into(), version: -1 },
-        3 | 4 => create("/l/lock".into(), client, request, Lifetime::Ephemeral, Naming::Given),
-        5 | 6 => Request::Delete { path: "/l/lock".into(), version: -1 },
-        7 => create("/l/q-".into(), client, request, Lifetime::Ephemeral, Naming::Sequential),
-        8 => Request::Delete { path: format!("/l/q-{:010}", rng.u8(..4)), version: -1 },
-        9 => create("/l/lock".into(), client, request, Lifetime::Persistent, Naming::Given),
-        10 => Request::Exists { path: "/l/lock".into(), watching },
-        _ => Request::GetChildren { path: "/l".into(), watching },
+        0 | 1 => create(
+            "/l".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Given,
+        ),
+        2 => Request::Delete {
+            path: "/l".into(),
+            version: -1,
+        },
+        3 | 4 => create(
+            "/l/lock".into(),
+            client,
+            request,
+            Lifetime::Ephemeral,
+            Naming::Given,
+        ),
+        5 | 6 => Request::Delete {
+            path: "/l/lock".into(),
+            version: -1,
+        },
+        7 => create(
+            "/l/q-".into(),
+            client,
+            request,
+            Lifetime::Ephemeral,
+            Naming::Sequential,
+        ),
+        8 => Request::Delete {
+            path: format!("/l/q-{:010}", rng.u8(..4)),
+            version: -1,
+        },
+        9 => create(
+            "/l/lock".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Given,
+        ),
+        10 => Request::Exists {
+            path: "/l/lock".into(),
+            watching,
+        },
+        _ => Request::GetChildren {
+            path: "/l".into(),
+            watching,
+        },
     }
 }
 
 /// Everybody sets the same znode at the version it was last seen at, and reads it.
 pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
     match (request, rng.usize(..3)) {
-        (0, _) => create("/hot".into(), client, request, Lifetime::Persistent, Naming::Given),
-        (_, 0) => Request::GetData { path: "/hot".into(), watching: Watching::Yes },
+        (0, _) => create(
+            "/hot".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Given,
+        ),
+        (_, 0) => Request::GetData {
+            path: "/hot".into(),
+            watching: Watching::Yes,
+        },
         (_, 1) => set("/hot".into(), client, request, rng.i32(0..4)),
-        _ => create("/hot/n-".into(), client, request, Lifetime::Persistent, Naming::Sequential),
+        _ => create(
+            "/hot/n-".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Sequential,
+        ),
     }
 }
 
@@ -372,21 +496,64 @@ pub fn contended(rng: &mut Rng, client: usize, request: usize) -> Request {
 pub fn configuration(rng: &mut Rng, client: usize, request: usize) -> Request {
     let watching = Watching::Yes;
     match (client, request) {
-        (0, 0) => create("/valid".into(), client, request, Lifetime::Persistent, Naming::Given),
-        (0, 1) => create("/parameter".into(), client, request, Lifetime::Persistent, Naming::Given),
-        (0, request) => set(["/valid", "/parameter"][request % 2].into(), client, request, -1),
-        _ if rng.bool() => Request::GetData { path: "/valid".into(), watching },
-        _ => Request::GetData { path: "/parameter".into(), watching: Watching::No },
+        (0, 0) => create(
+            "/valid".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Given,
+        ),
+        (0, 1) => create(
+            "/parameter".into(),
+            client,
+            request,
+            Lifetime::Persistent,
+            Naming::Given,
+        ),
+        (0, request) => set(
+            ["/valid", "/parameter"][request % 2].into(),
+            client,
+            request,
+            -1,
+        ),
+        _ if rng.bool() => Request::GetData {
+            path: "/valid".into(),
+            watching,
+        },
+        _ => Request::GetData {
+            path: "/parameter".into(),
+            watching: Watching::No,
+        },
     }
 }
 
-fn create(path: String, client: usize, request: usize, lifetime: Lifetime, naming: Naming) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    Request::Create { path, data: Some(data(client, request)), acl, lifetime, naming }
+fn create(
+    path: String,
+    client: usize,
+    request: usize,
+    lifetime: Lifetime,
+    naming: Naming,
+) -> Request {
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Request::Create {
+        path,
+        data: Some(data(client, request)),
+        acl,
+        lifetime,
+        naming,
+    }
 }
 
 fn set(path: String, client: usize, request: usize, version: i32) -> Request {
-    Request::SetData { path, data: Some(data(client, request)), version }
+    Request::SetData {
+        path,
+        data: Some(data(client, request)),
+        version,
+    }
 }
 
 fn data(client: usize, request: usize) -> bytes::Bytes {

@@ -34,7 +34,10 @@ impl Timeline {
         let mut slots = Vec::new();
         let mut cursor = Cursor::START;
         loop {
-            let page = log.read(cursor, usize::MAX).await.expect("the world is healed");
+            let page = log
+                .read(cursor, usize::MAX)
+                .await
+                .expect("the world is healed");
             slots.extend(page.slots);
             cursor = page.cursor;
             if page.is_tail {
@@ -42,11 +45,20 @@ impl Timeline {
             }
         }
         let mut timeline = Self::default();
-        for (path, children) in
-            [("/", 1), ("/zookeeper", 2), ("/zookeeper/config", 0), ("/zookeeper/quota", 0)]
-        {
-            let stat = Stat { num_children: children, cversion: -children, ..Stat::default() };
-            timeline.nodes.insert(path.into(), vec![(Zxid(0), Some(stat))]);
+        for (path, children) in [
+            ("/", 1),
+            ("/zookeeper", 2),
+            ("/zookeeper/config", 0),
+            ("/zookeeper/quota", 0),
+        ] {
+            let stat = Stat {
+                num_children: children,
+                cversion: -children,
+                ..Stat::default()
+            };
+            timeline
+                .nodes
+                .insert(path.into(), vec![(Zxid(0), Some(stat))]);
         }
         let mut requests = BTreeSet::new();
         for logged in slots {
@@ -66,9 +78,17 @@ impl Timeline {
 
     /// The names of the children of `path` as of `zxid`.
     pub fn children(&self, path: &str, zxid: Zxid) -> Vec<String> {
-        let is_child = |candidate: &&String| path::split(candidate).is_some_and(|(parent, _)| parent == path);
-        let present = self.nodes.keys().filter(is_child).filter(|child| self.stat(child, zxid).is_some());
-        present.filter_map(|child| path::split(child)).map(|(_, name)| name.to_owned()).collect()
+        let is_child =
+            |candidate: &&String| path::split(candidate).is_some_and(|(parent, _)| parent == path);
+        let present = self
+            .nodes
+            .keys()
+            .filter(is_child)
+            .filter(|child| self.stat(child, zxid).is_some());
+        present
+            .filter_map(|child| path::split(child))
+            .map(|(_, name)| name.to_owned())
+            .collect()
     }
 
     /// Every path that ever was.
@@ -82,21 +102,34 @@ impl Timeline {
     }
 
     /// The first event after `since` that fires a watch of `path` for one of `kinds`.
-    pub fn first_event(&self, path: &str, kinds: &[EventKind], since: Zxid) -> Option<(Zxid, EventKind)> {
+    pub fn first_event(
+        &self,
+        path: &str,
+        kinds: &[EventKind],
+        since: Zxid,
+    ) -> Option<(Zxid, EventKind)> {
         let later = self.entries.range(Zxid(since.0 + 1)..);
         later
-            .flat_map(|(zxid, entry)| entry.events.iter().map(move |(kind, changed)| (*zxid, *kind, changed)))
+            .flat_map(|(zxid, entry)| {
+                entry
+                    .events
+                    .iter()
+                    .map(move |(kind, changed)| (*zxid, *kind, changed))
+            })
             .find(|(_, kind, changed)| *changed == path && kinds.contains(kind))
             .map(|(zxid, kind, _)| (zxid, kind))
     }
 
     fn take(&mut self, zxid: Zxid, entry: &Entry, requests: &mut BTreeSet<(SessionId, u64, u64)>) {
         if zxid.0 != self.last().0 + 1 {
-            self.violations.push(format!("{zxid:?} follows {:?}", self.last()));
+            self.violations
+                .push(format!("{zxid:?} follows {:?}", self.last()));
         }
         let request = (entry.id.session, entry.attach, entry.request);
         if entry.request > 0 && !requests.insert(request) {
-            self.violations.push(format!("request {request:?} was decided twice, again at {zxid:?}"));
+            self.violations.push(format!(
+                "request {request:?} was decided twice, again at {zxid:?}"
+            ));
         }
         self.check_session_order(zxid, entry);
         match &entry.answer {
@@ -110,42 +143,75 @@ impl Timeline {
 
     /// Appendix A, linearized writes: a session's updates come in the order it asked for them.
     fn check_session_order(&mut self, zxid: Zxid, entry: &Entry) {
-        let of_session = self.entries.values().rev().find(|earlier| earlier.id.session == entry.id.session);
+        let of_session = self
+            .entries
+            .values()
+            .rev()
+            .find(|earlier| earlier.id.session == entry.id.session);
         if let Some(earlier) = of_session
             && (earlier.attach, earlier.request) >= (entry.attach, entry.request)
             && entry.request > 0
         {
-            self.violations.push(format!("{zxid:?} takes {:?} behind {:?}", entry.id, earlier.id));
+            self.violations.push(format!(
+                "{zxid:?} takes {:?} behind {:?}",
+                entry.id, earlier.id
+            ));
         }
     }
 
     fn create(&mut self, zxid: Zxid, path: &str, stat: Stat) {
         if self.stat(path, zxid).is_some() {
-            self.violations.push(format!("{zxid:?} creates {path}, which is there"));
+            self.violations
+                .push(format!("{zxid:?} creates {path}, which is there"));
         }
-        let expected =
-            Stat { czxid: zxid, mzxid: zxid, pzxid: zxid, version: 0, cversion: 0, num_children: 0, ..stat };
+        let expected = Stat {
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            version: 0,
+            cversion: 0,
+            num_children: 0,
+            ..stat
+        };
         if stat != expected {
-            self.violations.push(format!("{zxid:?} creates {path} as {stat:?}"));
+            self.violations
+                .push(format!("{zxid:?} creates {path} as {stat:?}"));
         }
-        self.nodes.entry(path.to_owned()).or_default().push((zxid, Some(stat)));
+        self.nodes
+            .entry(path.to_owned())
+            .or_default()
+            .push((zxid, Some(stat)));
         self.change_children(zxid, path, 1);
     }
 
     fn set(&mut self, zxid: Zxid, entry: &Entry, stat: Stat) {
-        let Some((_, path)) = entry.events.first() else { return };
+        let Some((_, path)) = entry.events.first() else {
+            return;
+        };
         match self.stat(path, zxid) {
             Some(before) => {
                 let (mtime, data_length) = (stat.mtime, stat.data_length);
-                let expected =
-                    Stat { mzxid: zxid, mtime, data_length, version: before.version + 1, ..before };
+                let expected = Stat {
+                    mzxid: zxid,
+                    mtime,
+                    data_length,
+                    version: before.version + 1,
+                    ..before
+                };
                 if stat != expected {
-                    self.violations.push(format!("{zxid:?} sets {path} to {stat:?} instead of {expected:?}"));
+                    self.violations.push(format!(
+                        "{zxid:?} sets {path} to {stat:?} instead of {expected:?}"
+                    ));
                 }
             }
-            None => self.violations.push(format!("{zxid:?} sets {path}, which is not there")),
+            None => self
+                .violations
+                .push(format!("{zxid:?} sets {path}, which is not there")),
         }
-        self.nodes.entry(path.clone()).or_default().push((zxid, Some(stat)));
+        self.nodes
+            .entry(path.clone())
+            .or_default()
+            .push((zxid, Some(stat)));
     }
 
     fn delete(&mut self, zxid: Zxid, entry: &Entry) {
@@ -154,19 +220,27 @@ impl Timeline {
                 continue;
             }
             match self.stat(path, zxid) {
-                None => self.violations.push(format!("{zxid:?} deletes {path}, which is not there")),
+                None => self
+                    .violations
+                    .push(format!("{zxid:?} deletes {path}, which is not there")),
                 Some(stat) if stat.num_children > 0 => {
-                    self.violations.push(format!("{zxid:?} deletes {path}, which has children"));
+                    self.violations
+                        .push(format!("{zxid:?} deletes {path}, which has children"));
                 }
                 Some(_) => {}
             }
-            self.nodes.entry(path.clone()).or_default().push((zxid, None));
+            self.nodes
+                .entry(path.clone())
+                .or_default()
+                .push((zxid, None));
             self.change_children(zxid, path, -1);
         }
     }
 
     fn change_children(&mut self, zxid: Zxid, path: &str, by: i32) {
-        let Some((parent, _)) = path::split(path) else { return };
+        let Some((parent, _)) = path::split(path) else {
+            return;
+        };
         match self.stat(parent, zxid) {
             Some(before) => {
                 let stat = Stat {
@@ -175,11 +249,15 @@ impl Timeline {
                     num_children: before.num_children + by,
                     ..before
                 };
-                self.nodes.entry(parent.to_owned()).or_default().push((zxid, Some(stat)));
+                self.nodes
+                    .entry(parent.to_owned())
+                    .or_default()
+                    .push((zxid, Some(stat)));
             }
             None => {
-                self.violations
-                    .push(format!("{zxid:?} changes the children of {parent}, which is not there"));
+                self.violations.push(format!(
+                    "{zxid:?} changes the children of {parent}, which is not there"
+                ));
             }
         }
     }

@@ -17,9 +17,18 @@ pub(crate) struct Watching {
 impl Watching {
     /// Notes what was asked for under `tag`.
     pub(crate) fn asked(&mut self, tag: i32, request: &Request) {
-        if let Request::Exists { watching: Asked::Yes, .. }
-        | Request::GetData { watching: Asked::Yes, .. }
-        | Request::GetChildren { watching: Asked::Yes, .. } = request
+        if let Request::Exists {
+            watching: Asked::Yes,
+            ..
+        }
+        | Request::GetData {
+            watching: Asked::Yes,
+            ..
+        }
+        | Request::GetChildren {
+            watching: Asked::Yes,
+            ..
+        } = request
         {
             self.asked.insert(tag, request.clone());
         }
@@ -41,7 +50,10 @@ impl Watching {
                     self.data.remove(path);
                     self.exists.remove(path);
                 }
-                if matches!(kind, EventKind::NodeChildrenChanged | EventKind::NodeDeleted) {
+                if matches!(
+                    kind,
+                    EventKind::NodeChildrenChanged | EventKind::NodeDeleted
+                ) {
                     self.children.remove(path);
                 }
             }
@@ -55,6 +67,11 @@ impl Watching {
         let all = |paths: &BTreeSet<String>| paths.iter().cloned().collect::<Vec<_>>();
         let (data, exists, children) = (all(&self.data), all(&self.exists), all(&self.children));
         let is_needed = data.len() + exists.len() + children.len() > 0;
-        is_needed.then_some(Request::SetWatches { relative, data, exists, children })
+        is_needed.then_some(Request::SetWatches {
+            relative,
+            data,
+            exists,
+            children,
+        })
     }
 }

@@ -49,15 +49,30 @@ struct Finding {
 
 impl Finding {
     fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, found: found.into(), advice: None }
+        Self {
+            check,
+            verdict: Verdict::Ok,
+            found: found.into(),
+            advice: None,
+        }
     }
 
     fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Warn, found: found.into(), advice: Some(advice.into()) }
+        Self {
+            check,
+            verdict: Verdict::Warn,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
     }
 
     fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
+        Self {
+            check,
+            verdict: Verdict::Fail,
+            found: found.into(),
+            advice: Some(advice.into()),
+        }
     }
 }
 
@@ -85,10 +100,20 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             )]
         }
     };
-    let failed = findings.iter().any(|finding| finding.verdict == Verdict::Fail);
-    let text = if arguments.json { json(&findings)? } else { lines(&findings)? };
+    let failed = findings
+        .iter()
+        .any(|finding| finding.verdict == Verdict::Fail);
+    let text = if arguments.json {
+        json(&findings)?
+    } else {
+        lines(&findings)?
+    };
     super::print(&text)?;
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn json(findings: &[Finding]) -> serde_json::Result<String> {
@@ -98,7 +123,10 @@ fn json(findings: &[Finding]) -> serde_json::Result<String> {
         (false, true) => Verdict::Warn,
         (false, false) => Verdict::Ok,
     };
-    Ok(serde_json::to_string_pretty(&Report { verdict, checks: findings })? + "\n")
+    Ok(serde_json::to_string_pretty(&Report {
+        verdict,
+        checks: findings,
+    })? + "\n")
 }
 
 fn lines(findings: &[Finding]) -> Result<String, std::fmt::Error> {

@@ -126,7 +126,11 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
 impl Deploy {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let deployed = self.deploy()?;
-        if self.watch { self.watch(package::Seen::Whole(deployed)) } else { Ok(ExitCode::SUCCESS) }
+        if self.watch {
+            self.watch(package::Seen::Whole(deployed))
+        } else {
+            Ok(ExitCode::SUCCESS)
+        }
     }
 
     /// Deploys whatever comes after `seen`, which is deployed.
@@ -167,16 +171,27 @@ impl Deploy {
         let state = package::State::of(&self.manifest)?;
         let package = package::Package::make(&self.manifest)?;
         let path = format!("/v1/applications/{}", segment(&package.name));
-        let request =
-            Request { method: "PUT", body: &package.content, wait_max: DEPLOY_MAX, ..Request::get(&path) };
+        let request = Request {
+            method: "PUT",
+            body: &package.content,
+            wait_max: DEPLOY_MAX,
+            ..Request::get(&path)
+        };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
         if self.json {
             super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
         } else {
             let functions: Vec<Listed> = listed(&answer.body)?;
-            let names: Vec<_> = functions.iter().map(|function| function.name.as_str()).collect();
+            let names: Vec<_> = functions
+                .iter()
+                .map(|function| function.name.as_str())
+                .collect();
             let kilobytes = package.content.len().div_ceil(1024);
-            super::print(&format!("deployed {} ({kilobytes} KiB): {}\n", package.name, names.join(", ")))?;
+            super::print(&format!(
+                "deployed {} ({kilobytes} KiB): {}\n",
+                package.name,
+                names.join(", ")
+            ))?;
         }
         Ok(state)
     }
@@ -186,20 +201,33 @@ impl Invoke {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let payload = if self.payload == "-" {
             let mut payload = Vec::new();
-            io::stdin().read_to_end(&mut payload).context("read the payload from stdin")?;
+            io::stdin()
+                .read_to_end(&mut payload)
+                .context("read the payload from stdin")?;
             payload
         } else {
             self.payload.clone().into_bytes()
         };
         let path = format!("/2015-03-31/functions/{}/invocations", segment(&self.name));
-        let kind = if self.event { "Event" } else { "RequestResponse" };
+        let kind = if self.event {
+            "Event"
+        } else {
+            "RequestResponse"
+        };
         let log = if self.log { "Tail" } else { "None" };
         let headers = [("X-Amz-Invocation-Type", kind), ("X-Amz-Log-Type", log)];
-        let request =
-            Request { method: "POST", path: &path, headers: &headers, body: &payload, wait_max: INVOKE_MAX };
+        let request = Request {
+            method: "POST",
+            path: &path,
+            headers: &headers,
+            body: &payload,
+            wait_max: INVOKE_MAX,
+        };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
         if let Some(log) = answer.header("x-amz-log-result") {
-            let log = BASE64_STANDARD.decode(log).context("the log is no base64")?;
+            let log = BASE64_STANDARD
+                .decode(log)
+                .context("the log is no base64")?;
             // Where nobody can be shown the log, the result is still printed.
             let _ = if io::stderr().is_terminal() {
                 io::stderr().write_all(super::printable(&String::from_utf8_lossy(&log)).as_bytes())
@@ -213,7 +241,11 @@ impl Invoke {
         }
         let failed = answer.header("x-amz-function-error").is_some();
         super::print(&format!("{}\n", String::from_utf8_lossy(&answer.body)))?;
-        Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if failed {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 }
 
@@ -225,7 +257,15 @@ impl List {
         }
         let functions = listed(body.as_bytes())?;
         let mut text = String::new();
-        for Listed { name, application, handler, memory_mb, timeout_s, concurrency } in functions {
+        for Listed {
+            name,
+            application,
+            handler,
+            memory_mb,
+            timeout_s,
+            concurrency,
+        } in functions
+        {
             writeln!(
                 text,
                 "{name:<24} {application:<16} {handler:<24} {memory_mb:>6} MB {timeout_s:>4} s  {concurrency} at a time"
@@ -238,7 +278,11 @@ impl List {
 impl Remove {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let path = format!("/v1/applications/{}", segment(&self.application));
-        let request = Request { method: "DELETE", wait_max: DEPLOY_MAX, ..Request::get(&path) };
+        let request = Request {
+            method: "DELETE",
+            wait_max: DEPLOY_MAX,
+            ..Request::get(&path)
+        };
         self.target.ask(&request)?.accepted(&self.target, &path)?;
         super::print(&format!("removed {}\n", self.application))
     }

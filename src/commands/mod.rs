@@ -21,8 +21,15 @@ use anyhow::Context as _;
 /// (`landfast status | head`) is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut stdout = io::stdout().lock();
-    let text = if stdout.is_terminal() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    let text = if stdout.is_terminal() {
+        Cow::Owned(printable(text))
+    } else {
+        Cow::Borrowed(text)
+    };
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("stdout cannot be written; send it somewhere else")
         }
@@ -32,7 +39,11 @@ pub(crate) fn print(text: &str) -> anyhow::Result<ExitCode> {
 
 /// The same to stderr, for what stdout is not to have.
 pub(crate) fn print_aside(text: &str) {
-    let shown = if io::stderr().is_terminal() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
+    let shown = if io::stderr().is_terminal() {
+        Cow::Owned(printable(text))
+    } else {
+        Cow::Borrowed(text)
+    };
     eprint!("{shown}");
 }
 
@@ -68,6 +79,9 @@ mod tests {
         let text = "a\u{7f}b\u{9b}1m\u{85}\u{1b}";
         let json = serde_json::to_string(text).expect("JSON");
         assert_eq!(printable(&json), r#""a\u007fb\u009b1m\u0085\u001b""#);
-        assert_eq!(serde_json::from_str::<String>(&printable(&json)).expect("JSON"), text);
+        assert_eq!(
+            serde_json::from_str::<String>(&printable(&json)).expect("JSON"),
+            text
+        );
     }
 }

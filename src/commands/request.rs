@@ -43,7 +43,9 @@ pub(crate) fn segment(name: &str) -> String {
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Target").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("Target")
+            .field("url", &self.url)
+            .finish_non_exhaustive()
     }
 }
 
@@ -75,15 +77,24 @@ impl Target {
 
     /// The body at `path`, if the server answers 200.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<String> {
-        let answer = self.ask(&Request { wait_max: WAIT_MAX, ..Request::get(path) })?.accepted(self, path)?;
-        String::from_utf8(answer.body).with_context(|| format!("{}{path} answered no UTF-8", self.url))
+        let answer = self
+            .ask(&Request {
+                wait_max: WAIT_MAX,
+                ..Request::get(path)
+            })?
+            .accepted(self, path)?;
+        String::from_utf8(answer.body)
+            .with_context(|| format!("{}{path} answered no UTF-8", self.url))
     }
 
     /// What the server answers, whatever that is. Errors: [`Unavailable`], if it may answer later.
     pub(crate) fn ask(&self, request: &Request<'_>) -> anyhow::Result<Answer> {
         let host = self.host()?;
         let answer = self.exchange(host, request).with_context(|| {
-            Unavailable(format!("{} does not answer (is `landfast serve` running there?)", self.url))
+            Unavailable(format!(
+                "{} does not answer (is `landfast serve` running there?)",
+                self.url
+            ))
         })?;
         ensure!(
             answer.len() as u64 <= ANSWER_BYTES_MAX,
@@ -108,12 +119,20 @@ impl Target {
     }
 
     fn exchange(&self, host: &str, request: &Request<'_>) -> anyhow::Result<Vec<u8>> {
-        let Request { method, path, headers, body, wait_max } = request;
+        let Request {
+            method,
+            path,
+            headers,
+            body,
+            wait_max,
+        } = request;
         let mut stream = TcpStream::connect_timeout(&address(host)?, WAIT_MAX)?;
         stream.set_read_timeout(Some(*wait_max))?;
         stream.set_write_timeout(Some(WAIT_MAX))?;
-        let mut head =
-            format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n", body.len());
+        let mut head = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {host}\r\nContent-Length: {}\r\n",
+            body.len()
+        );
         if let Some(token) = &self.token {
             head.extend(["Authorization: Bearer ", token, "\r\n"]);
         }
@@ -135,10 +154,17 @@ impl Target {
 
     /// The host as it is named in the URL, with its port if it has one.
     fn host(&self) -> anyhow::Result<&str> {
-        let rest = self.url.strip_prefix("http://").map(|rest| rest.strip_suffix('/').unwrap_or(rest));
-        rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@'])).with_context(|| {
-            format!("--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing behind it", self.url)
-        })
+        let rest = self
+            .url
+            .strip_prefix("http://")
+            .map(|rest| rest.strip_suffix('/').unwrap_or(rest));
+        rest.filter(|host| !host.is_empty() && !host.contains(['/', '?', '#', '@']))
+            .with_context(|| {
+                format!(
+                    "--url (LANDFAST_URL) {:?}: give http://HOST:PORT and nothing behind it",
+                    self.url
+                )
+            })
     }
 }
 
@@ -168,7 +194,13 @@ pub(crate) struct Request<'a> {
 impl<'a> Request<'a> {
     /// What lies at `path`.
     pub(crate) fn get(path: &'a str) -> Self {
-        Self { method: "GET", path, headers: &[], body: &[], wait_max: WAIT_MAX }
+        Self {
+            method: "GET",
+            path,
+            headers: &[],
+            body: &[],
+            wait_max: WAIT_MAX,
+        }
     }
 }
 
@@ -187,13 +219,24 @@ impl Answer {
         let head = std::str::from_utf8(&bytes[..end]).ok()?;
         let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
         let status = (status.len() == 3).then(|| status.parse().ok())??;
-        Some(Self { status, head: head.to_owned(), body: bytes[end + 4..].to_vec() })
+        Some(Self {
+            status,
+            head: head.to_owned(),
+            body: bytes[end + 4..].to_vec(),
+        })
     }
 
     /// The value of a header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        fields.filter(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
+        let fields = self
+            .head
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split_once(':'));
+        fields
+            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.trim())
+            .next()
     }
 
     /// Where what was asked for took effect on a run, or may have, and cannot be seen yet: what the server says of that.
@@ -207,26 +250,43 @@ impl Answer {
         if (200..300).contains(&self.status) {
             return Ok(self);
         }
-        let said = format!("{}{path} answered {}: {}", target.url, self.status, refusal(&self.body));
+        let said = format!(
+            "{}{path} answered {}: {}",
+            target.url,
+            self.status,
+            refusal(&self.body)
+        );
         // Of a gateway before the server too: it says so of one that is away.
-        if matches!(self.status, 502..=504) { Err(Unavailable(said).into()) } else { bail!(said) }
+        if matches!(self.status, 502..=504) {
+            Err(Unavailable(said).into())
+        } else {
+            bail!(said)
+        }
     }
 }
 
 /// Whether an error says that whoever is connected has closed the connection.
 fn is_an_end(error: &io::Error) -> bool {
     use io::ErrorKind as K;
-    matches!(error.kind(), K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe)
+    matches!(
+        error.kind(),
+        K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe
+    )
 }
 
 /// Whether `answer` is one of HTTP of which something is missing, which may be all of it.
 fn is_cut_short(answer: &[u8]) -> bool {
     const BEGINNING: &[u8] = b"HTTP/1.";
     let Some(whole) = Answer::parse(answer) else {
-        let is_one = answer.iter().zip(BEGINNING).all(|(came, expected)| came == expected);
+        let is_one = answer
+            .iter()
+            .zip(BEGINNING)
+            .all(|(came, expected)| came == expected);
         return is_one && !answer.windows(4).any(|four| four == b"\r\n\r\n");
     };
-    let announced = whole.header("content-length").and_then(|bytes| bytes.parse::<usize>().ok());
+    let announced = whole
+        .header("content-length")
+        .and_then(|bytes| bytes.parse::<usize>().ok());
     announced.is_some_and(|bytes| whole.body.len() < bytes)
 }
 
@@ -250,9 +310,18 @@ fn refusal(body: &[u8]) -> String {
 
 /// The address of a host; port 80 if it names none.
 fn address(host: &str) -> anyhow::Result<SocketAddr> {
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let target = if has_port { host.to_owned() } else { format!("{host}:80") };
-    target.to_socket_addrs()?.next().context("the host has no address")
+    let has_port = host
+        .rsplit_once(':')
+        .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let target = if has_port {
+        host.to_owned()
+    } else {
+        format!("{host}:80")
+    };
+    target
+        .to_socket_addrs()?
+        .next()
+        .context("the host has no address")
 }
 
 #[cfg(test)]
@@ -264,7 +333,10 @@ mod tests {
     /// What is said of a server that answers this and goes.
     fn said_of(answer: &'static [u8]) -> anyhow::Result<Answer> {
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let target = Target { url: format!("http://{}", listener.local_addr().expect("bound")), token: None };
+        let target = Target {
+            url: format!("http://{}", listener.local_addr().expect("bound")),
+            token: None,
+        };
         let server = thread::spawn(move || {
             let (mut peer, _) = listener.accept().expect("connected");
             let mut asked = Vec::new();
@@ -275,7 +347,9 @@ mod tests {
             }
             peer.write_all(answer).expect("sent");
         });
-        let said = target.ask(&Request::get("/v1/status")).and_then(|answer| answer.accepted(&target, "/"));
+        let said = target
+            .ask(&Request::get("/v1/status"))
+            .and_then(|answer| answer.accepted(&target, "/"));
         server.join().expect("it has answered");
         said
     }
@@ -290,12 +364,20 @@ mod tests {
         ];
         for answer in broken {
             let error = said_of(answer).expect_err("it breaks off");
-            assert!(error.to_string().contains("closed the connection before it answered"), "{error:#}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("closed the connection before it answered"),
+                "{error:#}"
+            );
             assert!(error.is::<Unavailable>());
         }
         for answer in [&b"SSH-2.0-x\r\n"[..], b"HTTP/1.1 two hundred\r\n\r\n"] {
             let error = said_of(answer).expect_err("no HTTP");
-            assert!(error.to_string().contains("does not speak HTTP"), "{error:#}");
+            assert!(
+                error.to_string().contains("does not speak HTTP"),
+                "{error:#}"
+            );
             assert!(!error.is::<Unavailable>());
         }
         let whole = said_of(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab").expect("it answers");
@@ -308,10 +390,17 @@ mod tests {
         assert!(starting.is::<Unavailable>(), "{starting:#}");
         let refused = said_of(b"HTTP/1.1 409 Conflict\r\n\r\n{}").expect_err("never");
         assert!(!refused.is::<Unavailable>(), "{refused:#}");
-        let unused =
-            TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("bound");
-        let target = Target { url: format!("http://{unused}"), token: None };
+        let unused = TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .expect("bound");
+        let target = Target {
+            url: format!("http://{unused}"),
+            token: None,
+        };
         let nobody = target.ask(&Request::get("/")).expect_err("nobody listens");
-        assert!(nobody.is::<Unavailable>() && nobody.to_string().contains("does not answer"), "{nobody:#}");
+        assert!(
+            nobody.is::<Unavailable>() && nobody.to_string().contains("does not answer"),
+            "{nobody:#}"
+        );
     }
 }

@@ -103,7 +103,10 @@ struct Stop {
 
 impl Stop {
     fn listen() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Returns when the next signal arrives.
@@ -118,10 +121,14 @@ impl Stop {
 
 /// Logs go to stderr: stdout holds the `ready` line alone.
 fn start_logs() -> anyhow::Result<Log> {
-    let set = ["LANDFAST_LOG", "RUST_LOG"].into_iter().find_map(|name| Some((name, env::var(name).ok()?)));
+    let set = ["LANDFAST_LOG", "RUST_LOG"]
+        .into_iter()
+        .find_map(|name| Some((name, env::var(name).ok()?)));
     let filter = match set {
         Some((name, filter)) => EnvFilter::try_new(&filter).with_context(|| {
-            format!("{name}={filter}: give levels, as in `debug` or `info,zookeeper_frontend=debug`")
+            format!(
+                "{name}={filter}: give levels, as in `debug` or `info,zookeeper_frontend=debug`"
+            )
         })?,
         None => EnvFilter::new("info"),
     };

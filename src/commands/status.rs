@@ -26,7 +26,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let body = arguments.target.get("/v1/status")?;
     let status = read(&body)?;
-    let text = if arguments.json { format!("{}\n", body.trim_end()) } else { table(&status)? };
+    let text = if arguments.json {
+        format!("{}\n", body.trim_end())
+    } else {
+        table(&status)?
+    };
     super::print(&text)
 }
 
@@ -37,24 +41,55 @@ pub(crate) fn read(body: &str) -> anyhow::Result<Status> {
 
 fn table(status: &Status) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
-    let readiness =
-        status.why_not_ready().map_or("ready".to_owned(), |reason| format!("not ready: {reason}"));
-    writeln!(text, "landfast {} {readiness}, up {}", status.version, duration(status.uptime_ms))?;
+    let readiness = status
+        .why_not_ready()
+        .map_or("ready".to_owned(), |reason| format!("not ready: {reason}"));
+    writeln!(
+        text,
+        "landfast {} {readiness}, up {}",
+        status.version,
+        duration(status.uptime_ms)
+    )?;
     writeln!(text, "provider      {}", status.provider)?;
     for (name, address) in &status.listeners {
         writeln!(text, "{name:<13} {address}")?;
     }
     if let Some(numbers) = &status.coordination {
-        let Coordination { sessions, connections, watches, zxid, requests, responses, malformed } = numbers;
-        writeln!(text, "sessions      {sessions} on {connections} connections, {watches} watches")?;
+        let Coordination {
+            sessions,
+            connections,
+            watches,
+            zxid,
+            requests,
+            responses,
+            malformed,
+        } = numbers;
+        writeln!(
+            text,
+            "sessions      {sessions} on {connections} connections, {watches} watches"
+        )?;
         writeln!(text, "zxid          {zxid:#x}")?;
-        writeln!(text, "requests      {requests} in, {responses} replies and events out")?;
+        writeln!(
+            text,
+            "requests      {requests} in, {responses} replies and events out"
+        )?;
         if *malformed > 0 {
-            writeln!(text, "malformed     {malformed} packets that no client sends; the log says whose")?;
+            writeln!(
+                text,
+                "malformed     {malformed} packets that no client sends; the log says whose"
+            )?;
         }
     }
     if let Some(numbers) = &status.transactions {
-        let Figures { open, committed, aborted, expired, packs, packs_bytes, .. } = numbers;
+        let Figures {
+            open,
+            committed,
+            aborted,
+            expired,
+            packs,
+            packs_bytes,
+            ..
+        } = numbers;
         writeln!(
             text,
             "transactions  {open} open, {committed} committed, {aborted} aborted, {expired} expired"
@@ -72,8 +107,18 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
     if let Some(numbers) = &status.journal {
         journal(&mut text, numbers)?;
     }
-    if let Some(Store { servers, acknowledged, trouble, .. }) = &status.store {
-        writeln!(text, "store         {} (acknowledged: {acknowledged})", servers.join(", "))?;
+    if let Some(Store {
+        servers,
+        acknowledged,
+        trouble,
+        ..
+    }) = &status.store
+    {
+        writeln!(
+            text,
+            "store         {} (acknowledged: {acknowledged})",
+            servers.join(", ")
+        )?;
         if let Some(trouble) = trouble {
             writeln!(text, "trouble       {trouble}")?;
         }
@@ -81,14 +126,30 @@ fn table(status: &Status) -> Result<String, std::fmt::Error> {
     objects(&mut text, status)?;
     if status.blocked_groups > 0 {
         let groups = status.blocked_groups;
-        writeln!(text, "blocked       {groups} queue groups: their first message has failed for good")?;
+        writeln!(
+            text,
+            "blocked       {groups} queue groups: their first message has failed for good"
+        )?;
     }
     if status.log_lines_dropped > 0 {
-        writeln!(text, "log           {} lines dropped: nobody read them", status.log_lines_dropped)?;
+        writeln!(
+            text,
+            "log           {} lines dropped: nobody read them",
+            status.log_lines_dropped
+        )?;
     }
     for line in &status.usage {
-        let Usage { operation, calls, failures, bytes, .. } = line;
-        writeln!(text, "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes")?;
+        let Usage {
+            operation,
+            calls,
+            failures,
+            bytes,
+            ..
+        } = line;
+        writeln!(
+            text,
+            "{operation:<24} {calls:>12} calls {failures:>8} failed {bytes:>14} bytes"
+        )?;
     }
     Ok(text)
 }
@@ -102,14 +163,24 @@ fn objects(text: &mut String, status: &Status) -> std::fmt::Result {
         )?;
     }
     if status.objects_full {
-        writeln!(text, "objects       FULL: values over 1 KiB are refused until room is made, reads go on")?;
+        writeln!(
+            text,
+            "objects       FULL: values over 1 KiB are refused until room is made, reads go on"
+        )?;
     }
     Ok(())
 }
 
 /// Nothing is said where nothing is deployed.
 fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
-    let Functions { deployed, instances_busy, instances_warm, instances_frozen, spares, .. } = numbers;
+    let Functions {
+        deployed,
+        instances_busy,
+        instances_warm,
+        instances_frozen,
+        spares,
+        ..
+    } = numbers;
     if *deployed == 0 && numbers.invocations == 0 {
         return Ok(());
     }
@@ -117,7 +188,15 @@ fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
         text,
         "functions     {deployed} deployed, instances: {instances_busy} busy, {instances_warm} warm, {instances_frozen} frozen, {spares} spare"
     )?;
-    let Functions { invocations, cold_starts, adopted, throttled, unavailable, failures, .. } = numbers;
+    let Functions {
+        invocations,
+        cold_starts,
+        adopted,
+        throttled,
+        unavailable,
+        failures,
+        ..
+    } = numbers;
     let failed: u64 = failures.values().sum();
     writeln!(
         text,
@@ -125,16 +204,30 @@ fn functions(text: &mut String, numbers: &Functions) -> std::fmt::Result {
         throttled + unavailable
     )?;
     let kinds = failures.iter().filter(|(_, count)| **count > 0);
-    let kinds: Vec<_> = kinds.map(|(kind, count)| format!("{count} {kind}")).collect();
+    let kinds: Vec<_> = kinds
+        .map(|(kind, count)| format!("{count} {kind}"))
+        .collect();
     if !kinds.is_empty() {
         writeln!(text, "failures      {}", kinds.join(", "))?;
     }
-    writeln!(text, "events        {} waiting, {} dead letters", numbers.events_waiting, numbers.dead_letters)
+    writeln!(
+        text,
+        "events        {} waiting, {} dead letters",
+        numbers.events_waiting, numbers.dead_letters
+    )
 }
 
 /// The same where no run was ever begun.
 fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
-    let Workflows { active, begun, succeeded, failed, cancelled, far_stores, far_stores_more } = numbers;
+    let Workflows {
+        active,
+        begun,
+        succeeded,
+        failed,
+        cancelled,
+        far_stores,
+        far_stores_more,
+    } = numbers;
     if *numbers != Workflows::default() {
         writeln!(
             text,
@@ -144,9 +237,17 @@ fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
     for store in far_stores {
         let how = far_store(store);
         let (bytes, waited) = (store.waiting_bytes, duration(store.waiting_ms));
-        writeln!(text, "far store     {} {how}; {bytes} bytes wait, for {waited}", store.address)?;
+        writeln!(
+            text,
+            "far store     {} {how}; {bytes} bytes wait, for {waited}",
+            store.address
+        )?;
         if store.stopped_runs > 0 {
-            writeln!(text, "stopped       {} runs by a permanent error of it", store.stopped_runs)?;
+            writeln!(
+                text,
+                "stopped       {} runs by a permanent error of it",
+                store.stopped_runs
+            )?;
         }
     }
     if *far_stores_more > 0 {
@@ -157,7 +258,9 @@ fn workflows(text: &mut String, numbers: &Workflows) -> std::fmt::Result {
 
 /// A far store is asked for nothing to show this: how it was is as old as is said.
 fn far_store(store: &FarStore) -> String {
-    let answered = store.answered_ms_ago.map(|ago| format!("it answered {} ago", duration(ago)));
+    let answered = store
+        .answered_ms_ago
+        .map(|ago| format!("it answered {} ago", duration(ago)));
     match (&store.trouble, answered) {
         (None, answered) => answered.unwrap_or_else(|| "it was reachable".to_owned()),
         (Some(why), None) => format!("UNREACHABLE: {why}"),
@@ -166,12 +269,28 @@ fn far_store(store: &FarStore) -> String {
 }
 
 fn journal(text: &mut String, numbers: &Journal) -> std::fmt::Result {
-    let Journal { bytes, position, durable, syncs, checkpoints, .. } = numbers;
+    let Journal {
+        bytes,
+        position,
+        durable,
+        syncs,
+        checkpoints,
+        ..
+    } = numbers;
     let waiting = position.saturating_sub(*durable);
-    writeln!(text, "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints")?;
-    writeln!(text, "changes       {position} ordered, {waiting} of them not yet durable")?;
+    writeln!(
+        text,
+        "journal       {bytes} bytes, {syncs} syncs, {checkpoints} checkpoints"
+    )?;
+    writeln!(
+        text,
+        "changes       {position} ordered, {waiting} of them not yet durable"
+    )?;
     if numbers.full {
-        writeln!(text, "disk          FULL: writes fail until room is made, reads go on")?;
+        writeln!(
+            text,
+            "disk          FULL: writes fail until room is made, reads go on"
+        )?;
     }
     if let Some(trouble) = &numbers.trouble {
         writeln!(text, "trouble       {trouble}")?;

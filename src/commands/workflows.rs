@@ -171,13 +171,23 @@ fn drawn_id() -> String {
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
-fn timeline(target: &Target, name: &str, shown: &Shown, durable_ms: Option<u64>) -> anyhow::Result<Timeline> {
+fn timeline(
+    target: &Target,
+    name: &str,
+    shown: &Shown,
+    durable_ms: Option<u64>,
+) -> anyhow::Result<Timeline> {
     let body = target.get(&format!("{}/steps", path_of(name, &shown.run)))?;
-    let Steps { steps } = serde_json::from_str(&body).context("the answer is not a list of steps")?;
-    let Shown { began_ms, ended_ms, .. } = *shown;
+    let Steps { steps } =
+        serde_json::from_str(&body).context("the answer is not a list of steps")?;
+    let Shown {
+        began_ms, ended_ms, ..
+    } = *shown;
     Ok(Timeline {
         name: format!("{name} {}", shown.run),
         began_ms,
@@ -193,17 +203,29 @@ impl Run {
         let mut input = Vec::from(self.input.as_bytes());
         if self.input == "-" {
             input.clear();
-            io::stdin().read_to_end(&mut input).context("stdin cannot be read")?;
+            io::stdin()
+                .read_to_end(&mut input)
+                .context("stdin cannot be read")?;
         }
         let wait = self.wait;
         let id = self.id.clone().unwrap_or_else(drawn_id);
-        let path = format!("/v1/workflows/{}/runs?wait={wait}&id={}", segment(&self.name), segment(&id));
+        let path = format!(
+            "/v1/workflows/{}/runs?wait={wait}&id={}",
+            segment(&self.name),
+            segment(&id)
+        );
         // Who interrupts it, or loses the connection, can look at it all the same.
         if wait > 0 && io::stderr().is_terminal() {
             eprintln!("run {id}");
         }
         let wait_max = Duration::from_secs(wait) + ANSWER_MAX;
-        let request = Request { method: "POST", path: &path, headers: &[], body: &input, wait_max };
+        let request = Request {
+            method: "POST",
+            path: &path,
+            headers: &[],
+            body: &input,
+            wait_max,
+        };
         let asked_ms = now_ms();
         let asked = self.target.ask(&request);
         let answer = asked.with_context(|| format!("the run, if it has begun, is {id}"))?;
@@ -213,9 +235,13 @@ impl Run {
         }
         let answer = answer.accepted(&self.target, &path)?;
         let answered_ms = now_ms();
-        let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
+        let shown: Shown =
+            serde_json::from_slice(&answer.body).context("the answer is not a run")?;
         // Of one that had ended before it was asked for nobody knows when it was durable.
-        let durable_ms = shown.ended_ms.is_none_or(|ended| ended >= asked_ms).then_some(answered_ms);
+        let durable_ms = shown
+            .ended_ms
+            .is_none_or(|ended| ended >= asked_ms)
+            .then_some(answered_ms);
         let drawn = self.draw(&shown, durable_ms);
         let code = self.end(&shown, &String::from_utf8_lossy(&answer.body))?;
         drawn.map(|()| code)
@@ -230,7 +256,8 @@ impl Run {
             super::print_aside(&timeline.text()?);
         }
         if let Some(file) = &self.svg {
-            fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+            fs::write(file, timeline.svg()?)
+                .with_context(|| format!("write {}", file.display()))?;
         }
         Ok(())
     }
@@ -255,13 +282,19 @@ impl Run {
             return Ok(ExitCode::from(NOT_ENDED));
         }
         let is_bad = matches!(shown.status.as_str(), "failed" | "cancelled");
-        Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if is_bad {
+            ExitCode::FAILURE
+        } else {
+            ExitCode::SUCCESS
+        })
     }
 }
 
 impl List {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let Some(name) = &self.name else { return self.workflows() };
+        let Some(name) = &self.name else {
+            return self.workflows();
+        };
         let mut after = None::<String>;
         loop {
             let mut path = format!("/v1/workflows/{}/runs?", segment(name));
@@ -274,7 +307,11 @@ impl List {
             let Runs { runs, next } =
                 serde_json::from_str(&body).context("the answer is not a list of runs")?;
             for run in runs {
-                super::print(&if self.json { format!("{run}\n") } else { line(&run)? })?;
+                super::print(&if self.json {
+                    format!("{run}\n")
+                } else {
+                    line(&run)?
+                })?;
             }
             match next {
                 Some(next) => after = Some(next),
@@ -291,8 +328,18 @@ impl List {
         let Workflows { workflows } =
             serde_json::from_str(&body).context("the answer is not a list of workflows")?;
         let mut text = String::new();
-        for Listed { name, functions, far } in workflows {
-            writeln!(text, "{name:<24} {:<48} {}", functions.join(" "), far.unwrap_or_default())?;
+        for Listed {
+            name,
+            functions,
+            far,
+        } in workflows
+        {
+            writeln!(
+                text,
+                "{name:<24} {:<48} {}",
+                functions.join(" "),
+                far.unwrap_or_default()
+            )?;
         }
         super::print(&text)
     }
@@ -301,8 +348,15 @@ impl List {
 /// A run in one line.
 fn line(run: &RawValue) -> anyhow::Result<String> {
     let shown: Shown = serde_json::from_str(run.get()).context("the answer is not a run")?;
-    let took = shown.ended_ms.map(|ended| format!("{} ms", ended.saturating_sub(shown.began_ms)));
-    Ok(format!("{:<34} {:<10} {}\n", shown.run, shown.status, took.unwrap_or_default()))
+    let took = shown
+        .ended_ms
+        .map(|ended| format!("{} ms", ended.saturating_sub(shown.began_ms)));
+    Ok(format!(
+        "{:<34} {:<10} {}\n",
+        shown.run,
+        shown.status,
+        took.unwrap_or_default()
+    ))
 }
 
 impl Show {
@@ -311,19 +365,34 @@ impl Show {
         let shown: Shown = serde_json::from_str(&body).context("the answer is not a run")?;
         let timeline = timeline(&self.target, &self.name, &shown, None)?;
         if let Some(file) = &self.svg {
-            fs::write(file, timeline.svg()?).with_context(|| format!("write {}", file.display()))?;
+            fs::write(file, timeline.svg()?)
+                .with_context(|| format!("write {}", file.display()))?;
         }
-        let came_to = shown.output.as_ref().or(shown.error.as_ref()).map_or("", |came_to| came_to.get());
-        super::print(&format!("{} {}\n{}{came_to}\n", shown.run, shown.status, timeline.text()?))
+        let came_to = shown
+            .output
+            .as_ref()
+            .or(shown.error.as_ref())
+            .map_or("", |came_to| came_to.get());
+        super::print(&format!(
+            "{} {}\n{}{came_to}\n",
+            shown.run,
+            shown.status,
+            timeline.text()?
+        ))
     }
 }
 
 impl Cancel {
     fn run(&self) -> anyhow::Result<ExitCode> {
         let path = path_of(&self.name, &self.run);
-        let request = Request { method: "DELETE", wait_max: ANSWER_MAX, ..Request::get(&path) };
+        let request = Request {
+            method: "DELETE",
+            wait_max: ANSWER_MAX,
+            ..Request::get(&path)
+        };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
-        let shown: Shown = serde_json::from_slice(&answer.body).context("the answer is not a run")?;
+        let shown: Shown =
+            serde_json::from_slice(&answer.body).context("the answer is not a run")?;
         super::print(&format!("{} {}\n", shown.run, shown.status))
     }
 }

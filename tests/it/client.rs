@@ -29,7 +29,12 @@ impl House {
         let server = start(directory.path());
         let relay = Relay::to(Some(server.address("http"))).await;
         let client = Client::connect([relay.url()]).expect("an address");
-        Self { directory, server: Some(server), relay, client }
+        Self {
+            directory,
+            server: Some(server),
+            relay,
+            client,
+        }
     }
 
     /// Once an answer has been lost, kills the server and starts it again.
@@ -52,11 +57,23 @@ fn start(directory: &Path) -> Server {
 }
 
 async fn count(client: &Client) -> u64 {
-    number(client.state().get("count").await.expect("a read").as_deref())
+    number(
+        client
+            .state()
+            .get("count")
+            .await
+            .expect("a read")
+            .as_deref(),
+    )
 }
 
 fn number(value: Option<&[u8]>) -> u64 {
-    value.map_or(0, |text| std::str::from_utf8(text).expect("text").parse().expect("a number"))
+    value.map_or(0, |text| {
+        std::str::from_utf8(text)
+            .expect("text")
+            .parse()
+            .expect("a number")
+    })
 }
 
 async fn increment(t: &Transaction) -> Result<u64> {
@@ -69,15 +86,29 @@ async fn increment(t: &Transaction) -> Result<u64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_answer_died_with_the_server_is_repeated_and_takes_effect_once() {
     let mut house = House::open().await;
-    for (begin, expected) in [(house.client.transaction(), 1), (house.client.transaction().id("order"), 2)] {
+    for (begin, expected) in [
+        (house.client.transaction(), 1),
+        (house.client.transaction().id("order"), 2),
+    ] {
         house.relay.lose("/commit HTTP", Loss::Once);
         let paying = tokio::spawn(begin.transact(|t| async move { increment(&t).await }));
         house.kill_and_restart_at_the_loss().await;
-        assert_eq!(paying.await.expect("no panic").expect("it committed"), Some(expected));
+        assert_eq!(
+            paying.await.expect("no panic").expect("it committed"),
+            Some(expected)
+        );
         assert_eq!(house.count().await, expected);
     }
-    assert_eq!(house.relay.requests("/commit HTTP").len(), 4, "each commit was asked for twice");
-    let again = house.client.transaction().id("order").transact(|t| async move { increment(&t).await });
+    assert_eq!(
+        house.relay.requests("/commit HTTP").len(),
+        4,
+        "each commit was asked for twice"
+    );
+    let again = house
+        .client
+        .transaction()
+        .id("order")
+        .transact(|t| async move { increment(&t).await });
     assert_eq!(again.await.expect("an answer"), None);
     assert_eq!(house.count().await, 2);
 }
@@ -87,8 +118,15 @@ async fn a_commit_whose_answer_died_with_the_server_is_repeated_and_takes_effect
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_value_whose_server_died_is_written_again_and_read_whole() {
     let mut house = House::open().await;
-    let value: Vec<u8> = (0..64 << 20).map(|place: u32| (place ^ (place >> 9)) as u8).collect();
-    house.client.state().put("k", "before").await.expect("written");
+    let value: Vec<u8> = (0..64 << 20)
+        .map(|place: u32| (place ^ (place >> 9)) as u8)
+        .collect();
+    house
+        .client
+        .state()
+        .put("k", "before")
+        .await
+        .expect("written");
     house.relay.lose("PUT /v1/transactions/", Loss::Once);
     let (client, expected) = (house.client.clone(), value.clone());
     let writing = tokio::spawn(async move {
@@ -99,8 +137,18 @@ async fn a_large_value_whose_server_died_is_written_again_and_read_whole() {
         client.transaction().id("large").transact(write).await
     });
     house.kill_and_restart_at_the_loss().await;
-    writing.await.expect("no panic").expect("it committed").expect("by this one");
-    let read = house.client.state().get("k").await.expect("a read").expect("a value");
+    writing
+        .await
+        .expect("no panic")
+        .expect("it committed")
+        .expect("by this one");
+    let read = house
+        .client
+        .state()
+        .get("k")
+        .await
+        .expect("a read")
+        .expect("a value");
     assert!(read[..] == expected[..], "{} bytes", read.len());
 }
 
@@ -136,9 +184,15 @@ async fn a_commit_whose_outcome_is_unknown_may_be_asked_for_again() {
     increment(&t).await.expect("written");
     house.relay.lose("/commit HTTP", Loss::Always);
     let error = t.commit().await.expect_err("no answer ever comes");
-    assert_eq!((error.kind(), error.may_have_happened()), (ErrorKind::OutcomeUnknown, true));
+    assert_eq!(
+        (error.kind(), error.may_have_happened()),
+        (ErrorKind::OutcomeUnknown, true)
+    );
     assert_eq!(error.transaction(), Some(t.id()));
-    let error = t.put("count", "7").await.expect_err("it may have committed");
+    let error = t
+        .put("count", "7")
+        .await
+        .expect_err("it may have committed");
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
     house.relay.heal();
     t.commit().await.expect("the same again");
@@ -158,10 +212,18 @@ async fn a_body_is_not_run_again_while_its_commit_is_unknown() {
         runs += 1;
         async move { increment(&t).await }
     };
-    let error = client.transaction().id("order").transact(body).await.expect_err("no answer ever comes");
+    let error = client
+        .transaction()
+        .id("order")
+        .transact(body)
+        .await
+        .expect_err("no answer ever comes");
     assert_eq!((error.kind(), runs), (ErrorKind::OutcomeUnknown, 1));
     house.relay.heal();
-    let again = client.transaction().id("order").transact(|t| async move { increment(&t).await });
+    let again = client
+        .transaction()
+        .id("order")
+        .transact(|t| async move { increment(&t).await });
     assert_eq!(again.await.expect("an answer"), None);
     assert_eq!(house.count().await, 1);
 }
@@ -176,7 +238,9 @@ async fn the_next_node_is_asked_at_the_first_reset() {
     drop(gone);
     let client = Client::connect([resets.url(), gone_url, house.relay.url()]).expect("addresses");
     for expected in 1..=3 {
-        let paid = client.transact(|t| async move { increment(&t).await }).await;
+        let paid = client
+            .transact(|t| async move { increment(&t).await })
+            .await;
         assert_eq!(paid.expect("the third serves"), Some(expected));
     }
     assert_eq!(resets.requests("HTTP/1.1").len(), 1);
@@ -204,19 +268,39 @@ async fn an_attempt_with_a_cancelled_write_never_commits() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_is_dropped_is_aborted() {
     let house = House::open().await;
-    let t = house.client.transaction().id("dropped").await.expect("begun");
+    let t = house
+        .client
+        .transaction()
+        .id("dropped")
+        .await
+        .expect("begun");
     increment(&t).await.expect("written");
     let other = house.client.transaction().id("other").await.expect("begun");
     assert_eq!(t.status().await.expect("an answer"), "open");
     drop(t);
     let aborted = async {
-        while house.relay.requests("DELETE /v1/transactions/dropped HTTP").is_empty() {
+        while house
+            .relay
+            .requests("DELETE /v1/transactions/dropped HTTP")
+            .is_empty()
+        {
             other.status().await.expect("an answer");
         }
         // It has arrived; the server answers in no order, but soon.
-        while house.client.transaction().id("dropped").await.expect("begun anew").commit().await.is_err() {}
+        while house
+            .client
+            .transaction()
+            .id("dropped")
+            .await
+            .expect("begun anew")
+            .commit()
+            .await
+            .is_err()
+        {}
     };
-    tokio::time::timeout(WAIT_MAX, aborted).await.expect("it was aborted");
+    tokio::time::timeout(WAIT_MAX, aborted)
+        .await
+        .expect("it was aborted");
     assert_eq!(house.count().await, 0);
 }
 
@@ -231,16 +315,34 @@ async fn each_client_carries_its_last_commit_to_its_next_begin() {
     let token = t.after().expect("a commit answers it");
     one.transaction().id("carries").await.expect("begun");
     other.transaction().id("does-not").await.expect("begun");
-    one.clone().transaction().id("inherits").await.expect("begun");
-    other.transaction().id("told").after(&token).await.expect("begun");
+    one.clone()
+        .transaction()
+        .id("inherits")
+        .await
+        .expect("begun");
+    other
+        .transaction()
+        .id("told")
+        .after(&token)
+        .await
+        .expect("begun");
     one.state().put("a", "2").await.expect("written");
     one.transaction().id("later").await.expect("begun");
     let carried = |id: &str| {
-        let head = house.relay.requests(&format!("{{\"id\":\"{id}\"}}")).pop().expect("it was asked for");
-        let found = head.lines().find_map(|line| line.strip_prefix("landfast-after: ").map(str::to_owned));
+        let head = house
+            .relay
+            .requests(&format!("{{\"id\":\"{id}\"}}"))
+            .pop()
+            .expect("it was asked for");
+        let found = head
+            .lines()
+            .find_map(|line| line.strip_prefix("landfast-after: ").map(str::to_owned));
         found.unwrap_or_default()
     };
-    assert_eq!([carried("carries"), carried("inherits"), carried("told")], [&*token, &*token, &*token]);
+    assert_eq!(
+        [carried("carries"), carried("inherits"), carried("told")],
+        [&*token, &*token, &*token]
+    );
     assert_eq!(carried("does-not"), "");
     assert!(!carried("later").is_empty() && carried("later") != token);
 }
@@ -253,14 +355,22 @@ async fn every_key_and_value_comes_back_as_it_was() {
     let keys: [&[u8]; 6] = [b"a/b?c#d%", "ü".as_bytes(), b"\x00\xff/", b".", b"..", b""];
     let values = [&b""[..], b"text", &[0, 255, 10]];
     for (key, value) in keys.into_iter().zip(values.into_iter().cycle()) {
-        let t = house.client.transaction().id("id/ü ..").await.expect("begun");
+        let t = house
+            .client
+            .transaction()
+            .id("id/ü ..")
+            .await
+            .expect("begun");
         t.put(key, value.to_vec()).await.expect("written");
         assert_eq!(t.get(key).await.expect("a read").as_deref(), Some(value));
         assert_eq!(state.get(key).await.expect("a read"), None);
         t.abort().await.expect("aborted");
         t.abort().await.expect("it is over");
         state.put(key, value.to_vec()).await.expect("written");
-        assert_eq!(state.get(key).await.expect("a read").as_deref(), Some(value));
+        assert_eq!(
+            state.get(key).await.expect("a read").as_deref(),
+            Some(value)
+        );
         let t = house.client.transaction().await.expect("begun");
         t.delete(key).await.expect("deleted");
         assert_eq!(t.get(key).await.expect("a read"), None);
@@ -288,9 +398,17 @@ async fn a_body_that_fails_by_itself_is_aborted_and_not_run_again() {
         .await;
     let aborts = house.relay.requests("DELETE /v1/transactions/poor HTTP");
     assert_eq!(aborts.len(), 1, "it is over when transact returns");
-    assert_eq!(failed.expect_err("it fails").to_string(), "not enough money");
+    assert_eq!(
+        failed.expect_err("it fails").to_string(),
+        "not enough money"
+    );
     assert_eq!((runs, house.count().await), (1, 0));
-    let t = house.client.transaction().id("poor").await.expect("it can be begun anew");
+    let t = house
+        .client
+        .transaction()
+        .id("poor")
+        .await
+        .expect("it can be begun anew");
     assert_eq!(t.status().await.expect("an answer"), "open");
 }
 
@@ -321,11 +439,19 @@ async fn tasks_that_race_for_an_id_pay_it_once() {
         match task.await.expect("no panic") {
             Ok(_) => {}
             // The other one began the same id anew.
-            Err(error) => assert!(matches!(error.kind(), ErrorKind::TransactionFinished(_)), "{error}"),
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::TransactionFinished(_)),
+                "{error}"
+            ),
         }
     }
     for number in 0..IDS {
-        let paid = house.client.state().get(format!("paid/{number}")).await.expect("a read");
+        let paid = house
+            .client
+            .state()
+            .get(format!("paid/{number}"))
+            .await
+            .expect("a read");
         assert_eq!(paid.as_deref(), Some(&b"1"[..]), "{number}");
     }
 }

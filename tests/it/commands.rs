@@ -19,9 +19,18 @@ fn status_shows_a_running_server_and_its_json_is_the_servers() {
     let shown = text(&output.stdout);
     let first = format!("landfast {} ready, up ", env!("CARGO_PKG_VERSION"));
     assert!(shown.starts_with(&first), "{shown}");
-    assert!(shown.contains(&server.address("zookeeper").to_string()), "{shown}");
-    assert!(shown.contains("transactions  0 open, 0 committed, 0 aborted, 0 expired"), "{shown}");
-    assert!(shown.contains("sessions      0 on 0 connections, 0 watches"), "{shown}");
+    assert!(
+        shown.contains(&server.address("zookeeper").to_string()),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("transactions  0 open, 0 committed, 0 aborted, 0 expired"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("sessions      0 on 0 connections, 0 watches"),
+        "{shown}"
+    );
 
     let output = run(landfast(directory.path(), &["status", "--json"]).env("LANDFAST_URL", &url));
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
@@ -31,12 +40,18 @@ fn status_shows_a_running_server_and_its_json_is_the_servers() {
 #[test]
 fn status_without_a_server_says_what_to_run() {
     let directory = tempfile::tempdir().expect("a directory");
-    let free = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .expect("a free port")
+        .local_addr()
+        .expect("an address");
     let url = format!("http://{free}");
     let output = run(&mut landfast(directory.path(), &["status", "--url", &url]));
     assert_eq!(output.status.code(), Some(1));
     let complaint = text(&output.stderr);
-    assert!(complaint.contains(&url) && complaint.contains("landfast serve"), "{complaint}");
+    assert!(
+        complaint.contains(&url) && complaint.contains("landfast serve"),
+        "{complaint}"
+    );
 }
 
 #[test]
@@ -47,7 +62,14 @@ fn status_says_what_is_wrong_with_the_address() {
         assert_eq!(output.status.code(), Some(1), "{url}");
         text(&output.stderr)
     };
-    for url in ["127.0.0.1:7600", "", "https://x", "nonsense", "http://", "http://127.0.0.1:7600/nope"] {
+    for url in [
+        "127.0.0.1:7600",
+        "",
+        "https://x",
+        "nonsense",
+        "http://",
+        "http://127.0.0.1:7600/nope",
+    ] {
         let complaint =
             format!("--url (LANDFAST_URL) {url:?}: give http://HOST:PORT and nothing behind it\n");
         assert_eq!(says(url), format!("landfast: {complaint}"));
@@ -55,10 +77,17 @@ fn status_says_what_is_wrong_with_the_address() {
     let server = Server::start(&mut serve(directory.path(), &[]));
     let url = format!("http://{}", server.address("zookeeper"));
     let complaint = says(&url);
-    assert!(complaint.contains(&url) && complaint.contains("give the address behind `http=`"), "{complaint}");
+    assert!(
+        complaint.contains(&url) && complaint.contains("give the address behind `http=`"),
+        "{complaint}"
+    );
     let output = run(&mut landfast(
         directory.path(),
-        &["status", "--url", &format!("http://{}/", server.address("http"))],
+        &[
+            "status",
+            "--url",
+            &format!("http://{}/", server.address("http")),
+        ],
     ));
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
@@ -68,12 +97,22 @@ fn doctor_says_as_a_start_would_that_the_data_directory_is_none() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::write(directory.path().join("taken"), "").expect("a file");
     for place in ["taken", "taken/below"] {
-        let arguments =
-            ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data-dir", place];
+        let arguments = [
+            "doctor",
+            "--zookeeper",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+            "--data-dir",
+            place,
+        ];
         let output = run(&mut landfast(directory.path(), &arguments));
         assert_eq!(output.status.code(), Some(1));
         let shown = text(&output.stdout);
-        assert!(shown.contains("fail  data directory  taken is there and is not a directory\n"), "{shown}");
+        assert!(
+            shown.contains("fail  data directory  taken is there and is not a directory\n"),
+            "{shown}"
+        );
         assert!(shown.contains("choose another --data-dir"), "{shown}");
         assert!(!shown.contains("permissions"), "{shown}");
     }
@@ -87,13 +126,24 @@ fn who_cannot_be_told_learns_it_from_the_exit_code() {
     let unread = || io::pipe().expect("a pipe").1;
     let ends = |arguments: &[&str], stdout: Stdio, stderr: Stdio| {
         let mut command = landfast(directory.path(), arguments);
-        command.stdout(stdout).stderr(stderr).status().expect("the binary starts").code()
+        command
+            .stdout(stdout)
+            .stderr(stderr)
+            .status()
+            .expect("the binary starts")
+            .code()
     };
     let refused = ["status", "--url", "http://127.0.0.1:1"];
     assert_eq!(ends(&refused, Stdio::null(), full().into()), Some(1));
     assert_eq!(ends(&refused, Stdio::null(), unread().into()), Some(1));
-    assert_eq!(ends(&["completions", "bash"], unread().into(), full().into()), Some(0));
-    assert_eq!(ends(&["completions", "bash"], full().into(), full().into()), Some(1));
+    assert_eq!(
+        ends(&["completions", "bash"], unread().into(), full().into()),
+        Some(0)
+    );
+    assert_eq!(
+        ends(&["completions", "bash"], full().into(), full().into()),
+        Some(1)
+    );
     assert_eq!(ends(&["--help"], unread().into(), full().into()), Some(0));
 }
 
@@ -102,7 +152,11 @@ fn stdout_that_cannot_be_written_is_named() {
     let directory = tempfile::tempdir().expect("a directory");
     let full = || fs::File::create("/dev/full").expect("it is there");
     let said = |mut command: Command| {
-        let output = command.stdout(full()).stderr(Stdio::piped()).output().expect("the binary starts");
+        let output = command
+            .stdout(full())
+            .stderr(Stdio::piped())
+            .output()
+            .expect("the binary starts");
         assert_eq!(output.status.code(), Some(1));
         text(&output.stderr)
     };
@@ -112,70 +166,139 @@ fn stdout_that_cannot_be_written_is_named() {
         "{complaint}"
     );
     let complaint = said(serve(directory.path(), &[]));
-    let (_, complaint) = complaint.split_once("landfast: the ready line, ").expect("it is named");
-    assert!(complaint.contains("stdout cannot be written"), "{complaint}");
+    let (_, complaint) = complaint
+        .split_once("landfast: the ready line, ")
+        .expect("it is named");
+    assert!(
+        complaint.contains("stdout cannot be written"),
+        "{complaint}"
+    );
 }
 
 #[test]
 fn doctor_finds_a_fresh_place_fit_and_leaves_nothing_behind() {
     let directory = tempfile::tempdir().expect("a directory");
-    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"];
+    let arguments = [
+        "doctor",
+        "--zookeeper",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--json",
+    ];
     let output = run(&mut landfast(directory.path(), &arguments));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let checks = report["checks"].as_array().expect("checks");
-    let names: Vec<&str> = checks.iter().filter_map(|check| check["check"].as_str()).collect();
-    for name in
-        ["data directory", "lock", "format", "free space", "port zookeeper", "fsync", "open files", "clock"]
-    {
+    let names: Vec<&str> = checks
+        .iter()
+        .filter_map(|check| check["check"].as_str())
+        .collect();
+    for name in [
+        "data directory",
+        "lock",
+        "format",
+        "free space",
+        "port zookeeper",
+        "fsync",
+        "open files",
+        "clock",
+    ] {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     assert_ne!(report["verdict"], "fail", "{report:#}");
     assert!(output.status.success());
-    assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 0);
+    assert_eq!(
+        std::fs::read_dir(directory.path())
+            .expect("a directory")
+            .count(),
+        0
+    );
 }
 
 #[test]
 fn doctor_tells_a_data_directory_that_a_start_would_refuse() {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("landfast-data");
-    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"];
+    let arguments = [
+        "doctor",
+        "--zookeeper",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--json",
+    ];
     let format = || {
         let output = run(&mut landfast(directory.path(), &arguments));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let mut checks = report["checks"].as_array().expect("checks").iter();
-        let found = checks.find(|check| check["check"] == "format").expect("it is looked at").clone();
-        (found["verdict"].clone(), text(found["found"].as_str().expect("a text").as_bytes()))
+        let found = checks
+            .find(|check| check["check"] == "format")
+            .expect("it is looked at")
+            .clone();
+        (
+            found["verdict"].clone(),
+            text(found["found"].as_str().expect("a text").as_bytes()),
+        )
     };
     drop(Server::start(&mut serve(directory.path(), &[])));
-    assert_eq!(format(), ("ok".into(), "2, which this release reads".to_owned()));
+    assert_eq!(
+        format(),
+        ("ok".into(), "2, which this release reads".to_owned())
+    );
     let record = data.join("format");
     let text = std::fs::read_to_string(&record).expect("it reads");
     std::fs::write(&record, text.replace("format 2", "format 3")).expect("it is written");
     let (verdict, found) = format();
-    assert!(verdict == "fail" && found.contains("has format 3"), "{verdict} {found}");
+    assert!(
+        verdict == "fail" && found.contains("has format 3"),
+        "{verdict} {found}"
+    );
     std::fs::remove_file(&record).expect("it goes");
     let (verdict, found) = format();
-    assert!(verdict == "fail" && found.contains("landfast-data/format is missing"), "{verdict} {found}");
+    assert!(
+        verdict == "fail" && found.contains("landfast-data/format is missing"),
+        "{verdict} {found}"
+    );
 }
 
 #[test]
 fn doctor_verifies_the_stored_bytes_where_it_is_asked_to_and_the_server_has_stopped() {
     let directory = tempfile::tempdir().expect("a directory");
-    let arguments = ["doctor", "--zookeeper", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--verify"];
+    let arguments = [
+        "doctor",
+        "--zookeeper",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--json",
+        "--verify",
+    ];
     let stored = || {
         let output = run(&mut landfast(directory.path(), &arguments));
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let mut checks = report["checks"].as_array().expect("checks").iter();
-        let found = checks.find(|check| check["check"] == "stored bytes").expect("it is looked at").clone();
-        (found["verdict"].clone(), text(found["found"].as_str().expect("a text").as_bytes()))
+        let found = checks
+            .find(|check| check["check"] == "stored bytes")
+            .expect("it is looked at")
+            .clone();
+        (
+            found["verdict"].clone(),
+            text(found["found"].as_str().expect("a text").as_bytes()),
+        )
     };
     let server = Server::start(&mut serve(directory.path(), &[]));
     let (verdict, found) = stored();
-    assert!(verdict == "warn" && found.contains("in use by process"), "{verdict} {found}");
+    assert!(
+        verdict == "warn" && found.contains("in use by process"),
+        "{verdict} {found}"
+    );
     server.signal("TERM");
     server.ended_within(Duration::from_secs(30));
     let (verdict, found) = stored();
-    assert!(verdict == "ok" && found.contains("records, each read back"), "{verdict} {found}");
+    assert!(
+        verdict == "ok" && found.contains("records, each read back"),
+        "{verdict} {found}"
+    );
     let file = directory.path().join("landfast-data/state.redb");
     let mut bytes = std::fs::read(&file).expect("it reads");
     // Both copies of its head.
@@ -184,7 +307,10 @@ fn doctor_verifies_the_stored_bytes_where_it_is_asked_to_and_the_server_has_stop
     }
     std::fs::write(&file, bytes).expect("it is written");
     let (verdict, found) = stored();
-    assert!(verdict == "fail" && found.contains("state.redb is damaged at byte 0"), "{verdict} {found}");
+    assert!(
+        verdict == "fail" && found.contains("state.redb is damaged at byte 0"),
+        "{verdict} {found}"
+    );
 }
 
 #[test]
@@ -192,8 +318,14 @@ fn help_says_which_options_are_not_in_this_build() {
     let directory = tempfile::tempdir().expect("a directory");
     let help = text(&run(&mut landfast(directory.path(), &["serve", "--help"])).stdout);
     for option in ["--s3", "--tls-cert"] {
-        let described = help.split(&format!("{option} ")).nth(1).and_then(|rest| rest.split("--").next());
-        assert!(described.is_some_and(|text| text.contains("not in this build")), "{option}: {described:?}");
+        let described = help
+            .split(&format!("{option} "))
+            .nth(1)
+            .and_then(|rest| rest.split("--").next());
+        assert!(
+            described.is_some_and(|text| text.contains("not in this build")),
+            "{option}: {described:?}"
+        );
     }
 }
 
@@ -206,21 +338,36 @@ fn doctor_names_the_flag_of_a_busy_port_and_fails() {
     let output = run(&mut landfast(directory.path(), &arguments));
     assert_eq!(output.status.code(), Some(1));
     let shown = text(&output.stdout);
-    assert!(shown.contains(&format!("fail  port zookeeper  {address}")), "{shown}");
-    assert!(shown.contains("choose another address with --zookeeper"), "{shown}");
+    assert!(
+        shown.contains(&format!("fail  port zookeeper  {address}")),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("choose another address with --zookeeper"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn doctor_knows_the_running_servers_directory_and_ports() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(directory.path(), &[]));
-    let (zookeeper, http) = (server.address("zookeeper").to_string(), server.address("http").to_string());
+    let (zookeeper, http) = (
+        server.address("zookeeper").to_string(),
+        server.address("http").to_string(),
+    );
     // Where it answers is said by where it was told to.
     let arguments = ["doctor", "--zookeeper", &zookeeper, "--http", &http];
     let output = run(&mut landfast(directory.path(), &arguments));
     let shown = text(&output.stdout);
-    assert!(shown.contains("ok    lock            held by a running server"), "{shown}");
-    assert!(shown.contains(&format!("{zookeeper} is the running server's")), "{shown}");
+    assert!(
+        shown.contains("ok    lock            held by a running server"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains(&format!("{zookeeper} is the running server's")),
+        "{shown}"
+    );
     assert!(output.status.success(), "{shown}");
 }
 
@@ -231,7 +378,10 @@ fn completions_and_help_name_every_command() {
         let output = run(&mut landfast(directory.path(), arguments));
         assert!(output.status.success());
         for command in ["serve", "status", "doctor", "completions"] {
-            assert!(text(&output.stdout).contains(command), "{arguments:?}: {command}");
+            assert!(
+                text(&output.stdout).contains(command),
+                "{arguments:?}: {command}"
+            );
         }
     }
 }

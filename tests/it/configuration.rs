@@ -10,26 +10,51 @@ fn flags_hide_the_environment_which_hides_the_file() {
     let file = "data_dir = \"from-file\"\nzookeeper = \"127.0.0.1:0\"\nhttp = \"file is not an address\"\n";
     let wrong = directory.path().join("wrong.toml");
     fs::write(&wrong, file).expect("a file");
-    fs::write(directory.path().join("landfast.toml"), file.replace("file is not an address", "127.0.0.1:0"))
-        .expect("a file");
+    fs::write(
+        directory.path().join("landfast.toml"),
+        file.replace("file is not an address", "127.0.0.1:0"),
+    )
+    .expect("a file");
     let path = wrong.to_str().expect("text");
 
-    let output = run(&mut landfast(directory.path(), &["serve", "--config", path]));
+    let output = run(&mut landfast(
+        directory.path(),
+        &["serve", "--config", path],
+    ));
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("wrong.toml"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("wrong.toml"),
+        "{}",
+        text(&output.stderr)
+    );
 
     drop(Server::start(&mut landfast(directory.path(), &["serve"])));
-    assert!(directory.path().join("from-file").is_dir(), "the file is read without being named");
+    assert!(
+        directory.path().join("from-file").is_dir(),
+        "the file is read without being named"
+    );
 
-    drop(Server::start(landfast(directory.path(), &["serve"]).env("LANDFAST_DATA_DIR", "from-environment")));
+    drop(Server::start(
+        landfast(directory.path(), &["serve"]).env("LANDFAST_DATA_DIR", "from-environment"),
+    ));
     assert!(directory.path().join("from-environment").is_dir());
 
-    let mut command = landfast(directory.path(), &["serve", "--data-dir", "from-flag", "--zookeeper", "off"]);
-    let server =
-        Server::start(command.env("LANDFAST_DATA_DIR", "never").env("LANDFAST_ZOOKEEPER", "nonsense:0"));
+    let mut command = landfast(
+        directory.path(),
+        &["serve", "--data-dir", "from-flag", "--zookeeper", "off"],
+    );
+    let server = Server::start(
+        command
+            .env("LANDFAST_DATA_DIR", "never")
+            .env("LANDFAST_ZOOKEEPER", "nonsense:0"),
+    );
     assert!(directory.path().join("from-flag").is_dir());
     assert!(!directory.path().join("never").exists());
-    assert!(!server.ready_line.contains("zookeeper"), "{}", server.ready_line);
+    assert!(
+        !server.ready_line.contains("zookeeper"),
+        "{}",
+        server.ready_line
+    );
 }
 
 #[test]
@@ -43,18 +68,31 @@ fn the_default_directory_is_created_where_it_is_started() {
 fn what_this_build_lacks_is_refused_before_anything_is_touched() {
     let directory = tempfile::tempdir().expect("a directory");
     for (arguments, complaint) in [
-        (["--provider", "postgres"], "provider \"postgres\" is not in this build"),
+        (
+            ["--provider", "postgres"],
+            "provider \"postgres\" is not in this build",
+        ),
         (["--provider", "redis"], "--store redis://HOST:PORT"),
         (["--tls-cert", "cert.pem"], "TLS is not in this build"),
-        (["--objects", "s3://bucket"], "--objects s3: not in this build, which takes file:///DIR"),
+        (
+            ["--objects", "s3://bucket"],
+            "--objects s3: not in this build, which takes file:///DIR",
+        ),
         (["--http", "0.0.0.0:0"], "--insecure"),
         (["--config", "absent.toml"], "--config absent.toml"),
     ] {
         let output = run(&mut serve(directory.path(), &arguments));
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
-        assert!(text(&output.stderr).contains(complaint), "{arguments:?}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(complaint),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
     }
-    assert_eq!(fs::read_dir(directory.path()).expect("a directory").count(), 0);
+    assert_eq!(
+        fs::read_dir(directory.path()).expect("a directory").count(),
+        0
+    );
 }
 
 /// The bound is the store's, so that no packet is taken that cannot be kept.
@@ -64,12 +102,18 @@ fn packets_longer_than_the_store_keeps_are_refused_at_the_start() {
     let most = (4 << 20) - 16 * 1024;
     let output = run(&mut serve(
         directory.path(),
-        &["--http", "127.0.0.1:0", "--zookeeper-packet-bytes-max", &(most + 1).to_string()],
+        &[
+            "--http",
+            "127.0.0.1:0",
+            "--zookeeper-packet-bytes-max",
+            &(most + 1).to_string(),
+        ],
     ));
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(
-        said.contains("--zookeeper-packet-bytes-max") && said.contains(&format!("up to {most} bytes")),
+        said.contains("--zookeeper-packet-bytes-max")
+            && said.contains(&format!("up to {most} bytes")),
         "{said}"
     );
     let file = format!("zookeeper_packet_bytes_max = {most}\n");
@@ -99,7 +143,10 @@ fn what_is_in_the_way_of_a_directory_is_named_with_what_to_do() {
 #[test]
 fn an_error_says_its_cause_once_and_what_to_do() {
     let directory = tempfile::tempdir().expect("a directory");
-    let complaint = refused(&mut serve(directory.path(), &["--data-dir", "/proc/landfast"]));
+    let complaint = refused(&mut serve(
+        directory.path(),
+        &["--data-dir", "/proc/landfast"],
+    ));
     assert!(
         complaint.contains("choose another place, or give this user the right to write there"),
         "{complaint}"
@@ -107,8 +154,15 @@ fn an_error_says_its_cause_once_and_what_to_do() {
     assert_eq!(complaint.matches("os error").count(), 1, "{complaint}");
 
     let complaint = refused(serve(directory.path(), &[]).env("LANDFAST_LOG", "nonsense====="));
-    assert!(complaint.contains("LANDFAST_LOG=nonsense=====: give levels, as in `debug`"), "{complaint}");
-    assert_eq!(complaint.matches("error parsing level").count(), 1, "{complaint}");
+    assert!(
+        complaint.contains("LANDFAST_LOG=nonsense=====: give levels, as in `debug`"),
+        "{complaint}"
+    );
+    assert_eq!(
+        complaint.matches("error parsing level").count(),
+        1,
+        "{complaint}"
+    );
 }
 
 #[test]
@@ -116,10 +170,20 @@ fn a_value_of_the_environment_is_said_to_be_from_there() {
     let directory = tempfile::tempdir().expect("a directory");
     let tip = "the value is from LANDFAST_THREADS in the environment";
     let complaint = refused(landfast(directory.path(), &["serve"]).env("LANDFAST_THREADS", "abc"));
-    assert!(complaint.contains("'abc' for '--threads <COUNT>'") && complaint.contains(tip), "{complaint}");
-    for arguments in [&["serve", "--threads=abd"][..], &["doctor", "--threads", "abd"]] {
-        let complaint = refused(landfast(directory.path(), arguments).env("LANDFAST_THREADS", "abc"));
-        assert!(complaint.contains("'abd'") && !complaint.contains("LANDFAST_THREADS"), "{complaint}");
+    assert!(
+        complaint.contains("'abc' for '--threads <COUNT>'") && complaint.contains(tip),
+        "{complaint}"
+    );
+    for arguments in [
+        &["serve", "--threads=abd"][..],
+        &["doctor", "--threads", "abd"],
+    ] {
+        let complaint =
+            refused(landfast(directory.path(), arguments).env("LANDFAST_THREADS", "abc"));
+        assert!(
+            complaint.contains("'abd'") && !complaint.contains("LANDFAST_THREADS"),
+            "{complaint}"
+        );
     }
 }
 
@@ -136,10 +200,15 @@ fn refused(command: &mut Command) -> String {
 fn a_store_that_cannot_be_reached_is_named_a_few_times() {
     let directory = tempfile::tempdir().expect("a directory");
     // Nobody listens on the first port, and who is not root cannot begin to.
-    let output =
-        run(&mut serve(directory.path(), &["--provider", "redis", "--store", "redis://127.0.0.1:1"]));
+    let output = run(&mut serve(
+        directory.path(),
+        &["--provider", "redis", "--store", "redis://127.0.0.1:1"],
+    ));
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!((2..=5).contains(&said.lines().count()), "{said}");
-    assert!(said.lines().all(|line| line.contains("127.0.0.1:1")), "{said}");
+    assert!(
+        said.lines().all(|line| line.contains("127.0.0.1:1")),
+        "{said}"
+    );
 }

@@ -36,9 +36,16 @@ enum Told {
 }
 
 /// A request and the status of its answer; none: the connection broke.
-pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, content: &str) -> Option<(u16, String)> {
+pub(crate) fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    content: &str,
+) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(ANSWER_MAX)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(ANSWER_MAX))
+        .expect("a timeout");
     let length = content.len();
     write!(
         stream,
@@ -59,7 +66,12 @@ fn transact(address: SocketAddr, number: usize) -> Option<Told> {
         assert_eq!(status, expected, "{answer}");
         Some(())
     };
-    let (status, answer) = ask(address, "POST", "/v1/transactions", &format!(r#"{{"id":"t{number}"}}"#))?;
+    let (status, answer) = ask(
+        address,
+        "POST",
+        "/v1/transactions",
+        &format!(r#"{{"id":"t{number}"}}"#),
+    )?;
     assert_eq!(status, 201, "{answer}");
     expect("PUT", &format!("/keys/k{number}"), "v", 204)?;
     for place in 0..EFFECTS {
@@ -84,7 +96,9 @@ fn work_and_kill(server: Server, first: usize, told: &Mutex<BTreeMap<usize, Told
                 loop {
                     let number = next.fetch_add(1, Ordering::SeqCst);
                     let answer = transact(address, number);
-                    told.lock().expect("no panic").insert(number, answer.unwrap_or(Told::Nothing));
+                    told.lock()
+                        .expect("no panic")
+                        .insert(number, answer.unwrap_or(Told::Nothing));
                     match answer {
                         Some(Told::Committed) => drop(committed.fetch_add(1, Ordering::SeqCst)),
                         Some(_) => {}
@@ -105,7 +119,10 @@ fn work_and_kill(server: Server, first: usize, told: &Mutex<BTreeMap<usize, Told
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime").block_on(work)
 }
 
@@ -118,14 +135,25 @@ async fn open(directory: &Path) -> Embedded {
 /// Makes a client's queue.
 pub(crate) async fn make_queue(directory: &Path, queue: &str) {
     let store = open(directory).await;
-    let created = store.queue().create(&queue_name(queue), QueueOptions::default()).await;
-    store.queue().externalize(created.expect("a queue").point).await.expect("it is durable");
+    let created = store
+        .queue()
+        .create(&queue_name(queue), QueueOptions::default())
+        .await;
+    store
+        .queue()
+        .externalize(created.expect("a queue").point)
+        .await
+        .expect("it is durable");
     store.close().await;
 }
 
 /// Stops the server once all effects of commits have left.
 pub(crate) fn stop_when_sent(server: Server) {
-    while !server.get("/v1/status").expect("a status").contains(r#""effects_unsent":0,"#) {
+    while !server
+        .get("/v1/status")
+        .expect("a status")
+        .contains(r#""effects_unsent":0,"#)
+    {
         thread::yield_now();
     }
     server.signal("TERM");
@@ -147,7 +175,10 @@ pub(crate) async fn receive_all(directory: &Path, queue: &str) -> Vec<(String, S
         for delivery in batch {
             let id = delivery.deduplication.expect("every effect has an id");
             received.push((text(&id), text(&delivery.body)));
-            queue.acknowledge(&name, &[delivery.handle]).await.expect("the queue answers");
+            queue
+                .acknowledge(&name, &[delivery.handle])
+                .await
+                .expect("the queue answers");
         }
     }
 }
@@ -166,16 +197,29 @@ fn effects_of_commits_survive_kill_9_and_those_of_others_never_leave() {
     let server = Server::start(&mut serve(directory.path(), &["--zookeeper", "off"]));
     let mut told = told.into_inner().expect("no panic");
     for (number, told) in told.iter_mut().filter(|(_, told)| **told == Told::Nothing) {
-        let (_, answer) = ask(server.address("http"), "GET", &format!("/v1/transactions/t{number}"), "")
-            .expect("an answer");
-        *told = if answer.contains(r#""status":"committed""#) { Told::Committed } else { Told::Aborted };
+        let (_, answer) = ask(
+            server.address("http"),
+            "GET",
+            &format!("/v1/transactions/t{number}"),
+            "",
+        )
+        .expect("an answer");
+        *told = if answer.contains(r#""status":"committed""#) {
+            Told::Committed
+        } else {
+            Told::Aborted
+        };
     }
     stop_when_sent(server);
 
     let received = block_on(receive_all(directory.path(), QUEUE));
     let mut by_id: BTreeMap<&str, &str> = BTreeMap::new();
     for (id, body) in &received {
-        assert_eq!(*by_id.entry(id).or_insert(body), body, "an id stands for one effect");
+        assert_eq!(
+            *by_id.entry(id).or_insert(body),
+            body,
+            "an id stands for one effect"
+        );
     }
     for (number, told) in &told {
         for place in 0..EFFECTS {

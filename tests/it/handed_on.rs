@@ -44,13 +44,20 @@ retries = 0
 fn client(directory: &Path, server: &Server, arguments: &[&str]) {
     let mut command = landfast(directory, arguments);
     let answered = run(command.env("LANDFAST_URL", format!("http://{}", server.address("http"))));
-    assert!(answered.status.success(), "{arguments:?}: {}", text(&answered.stderr));
+    assert!(
+        answered.status.success(),
+        "{arguments:?}: {}",
+        text(&answered.stderr)
+    );
 }
 
 fn stop(server: Server) {
     server.signal("TERM");
     let ended = server.ended_within(STOP_MAX);
-    assert!(ended.status.success() && !ended.stderr.contains("stopping takes longer"), "{ended:?}");
+    assert!(
+        ended.status.success() && !ended.stderr.contains("stopping takes longer"),
+        "{ended:?}"
+    );
 }
 
 /// Makes what is deployed a circle, by what is said in place of a line of it.
@@ -60,12 +67,20 @@ fn close_the_circle(directory: &Path, (line, instead): (&str, &str)) {
         let store = Embedded::open(embedded::Config::new(directory.join("landfast-data"))).await;
         let store = store.expect("the store opens");
         let (items, row) = (store.key_value(), Key::new(APPLICATIONS, "shop"));
-        let read = items.get(&row).await.expect("it is read").value.expect("it is deployed");
+        let read = items
+            .get(&row)
+            .await
+            .expect("it is read")
+            .value
+            .expect("it is deployed");
         let manifest = read.bytes("manifest").expect("it has one").to_vec();
         let manifest = text(&manifest).replace(line, instead);
         let update = Update::modify(row, vec![Action::set("manifest", manifest)]);
         let updated = items.update(update).await.expect("it is written");
-        items.externalize(updated.receipt.point).await.expect("it is durable");
+        items
+            .externalize(updated.receipt.point)
+            .await
+            .expect("it is durable");
         store.close().await;
     });
 }
@@ -83,7 +98,11 @@ fn with_events_in_a_circle(directory: &Path, closing: (&str, &str)) -> Server {
     close_the_circle(directory, closing);
     let server = Server::start(&mut serve(directory, &[]));
     for _ in 0..EVENTS {
-        client(directory, &server, &["functions", "invoke", "first", "--event"]);
+        client(
+            directory,
+            &server,
+            &["functions", "invoke", "first", "--event"],
+        );
     }
     server
 }

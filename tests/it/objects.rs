@@ -63,16 +63,24 @@ fn write_until_killed(server: Server, next: &AtomicUsize) -> Vec<usize> {
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < WAIT_MAX, "{what}: not within {WAIT_MAX:?}");
+        assert!(
+            began.elapsed() < WAIT_MAX,
+            "{what}: not within {WAIT_MAX:?}"
+        );
         thread::yield_now();
     }
 }
 
 fn packs(objects: &Path) -> usize {
     let homes = fs::read_dir(objects.join("packs")).expect("it is there");
-    let nodes = homes.flat_map(|home| fs::read_dir(home.expect("a folder").path()).expect("a folder"));
-    let nodes = nodes.map(|node| node.expect("a folder").path()).filter(|node| node.is_dir());
-    nodes.map(|node| fs::read_dir(node).expect("a folder").count()).sum()
+    let nodes =
+        homes.flat_map(|home| fs::read_dir(home.expect("a folder").path()).expect("a folder"));
+    let nodes = nodes
+        .map(|node| node.expect("a folder").path())
+        .filter(|node| node.is_dir());
+    nodes
+        .map(|node| fs::read_dir(node).expect("a folder").count())
+        .sum()
 }
 
 #[test]
@@ -87,25 +95,38 @@ fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
     }
     let server = start();
     for number in &written {
-        assert_eq!(server.get(&format!("/v1/state/k{number}")).as_ref(), Ok(&value(*number)));
+        assert_eq!(
+            server.get(&format!("/v1/state/k{number}")).as_ref(),
+            Ok(&value(*number))
+        );
     }
     assert!(written.len() >= KILLS * WRITES);
     let packs = packs(&objects);
-    assert!((1..=next.load(Ordering::Relaxed)).contains(&packs), "{packs} packs");
+    assert!(
+        (1..=next.load(Ordering::Relaxed)).contains(&packs),
+        "{packs} packs"
+    );
     let metrics = server.get("/metrics").expect("metrics");
     assert!(metrics.contains("objects.get"), "{metrics}");
     drop(server);
     let elsewhere = format!("file://{}", directory.path().join("elsewhere").display());
-    for (arguments, complaint) in
-        [(&[][..], "none was given"), (&["--objects", &elsewhere][..], "not this store's")]
-    {
+    for (arguments, complaint) in [
+        (&[][..], "none was given"),
+        (&["--objects", &elsewhere][..], "not this store's"),
+    ] {
         let refused = run(&mut serve(directory.path(), arguments));
         assert_eq!(refused.status.code(), Some(1));
         let said = text(&refused.stderr);
-        assert!(said.contains(complaint) && said.contains("--objects"), "{said}");
+        assert!(
+            said.contains(complaint) && said.contains("--objects"),
+            "{said}"
+        );
         assert!(!said.contains("damaged"), "{said}");
     }
-    assert!(!directory.path().join("elsewhere").exists(), "what a refused start has made goes with it");
+    assert!(
+        !directory.path().join("elsewhere").exists(),
+        "what a refused start has made goes with it"
+    );
     assert_eq!(start().get("/v1/state/k0").as_ref(), Ok(&value(0)));
 }
 
@@ -113,7 +134,10 @@ fn values_in_packs_survive_kill_9_and_are_missed_at_the_start() {
 #[test]
 fn values_wait_for_a_directory_of_objects_that_is_missing() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (objects, aside) = (directory.path().join("objects"), directory.path().join("aside"));
+    let (objects, aside) = (
+        directory.path().join("objects"),
+        directory.path().join("aside"),
+    );
     let url = format!("file://{}", objects.display());
     let server = Server::start(&mut serve(directory.path(), &["--objects", &url]));
     let address = server.address("http");
@@ -122,13 +146,19 @@ fn values_wait_for_a_directory_of_objects_that_is_missing() {
     fs::create_dir(&objects).expect("made");
     until("it is not ready", || server.get("/health/ready").is_err());
     let has_refused = || {
-        !server.get("/metrics").expect("metrics").contains("port_failures_total{operation=\"objects.put\"} 0")
+        !server
+            .get("/metrics")
+            .expect("metrics")
+            .contains("port_failures_total{operation=\"objects.put\"} 0")
     };
     let written = thread::scope(|scope| {
         let writer = scope.spawn(|| write(address, 1));
         until("the put of its pack was refused", has_refused);
         // It is small, and goes elsewhere.
-        assert_eq!(ask(address, "PUT", "/v1/state/small", "1").map(|(status, _)| status), Some(204));
+        assert_eq!(
+            ask(address, "PUT", "/v1/state/small", "1").map(|(status, _)| status),
+            Some(204)
+        );
         assert_eq!(fs::read_dir(&objects).expect("it lists").count(), 0);
         fs::remove_dir(&objects).expect("nothing is in it");
         fs::rename(&aside, &objects).expect("renamed");
@@ -139,6 +169,9 @@ fn values_wait_for_a_directory_of_objects_that_is_missing() {
     drop(server);
     let server = Server::start(&mut serve(directory.path(), &["--objects", &url]));
     for number in 0..2 {
-        assert_eq!(server.get(&format!("/v1/state/k{number}")).as_ref(), Ok(&value(number)));
+        assert_eq!(
+            server.get(&format!("/v1/state/k{number}")).as_ref(),
+            Ok(&value(number))
+        );
     }
 }

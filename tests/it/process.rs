@@ -18,19 +18,31 @@ const LINES_MAX: usize = 4096;
 /// `landfast` in `directory`, deaf to the environment of whoever runs the tests.
 pub(crate) fn landfast(directory: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_landfast"));
-    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("LANDFAST_") || name == "RUST_LOG")
+    for (name, _) in
+        std::env::vars().filter(|(name, _)| name.starts_with("LANDFAST_") || name == "RUST_LOG")
     {
         command.env_remove(name);
     }
-    command.current_dir(directory).args(arguments).stdin(Stdio::null());
+    command
+        .current_dir(directory)
+        .args(arguments)
+        .stdin(Stdio::null());
     command
 }
 
 /// Runs a command that ends by itself; one that does not is ended, and fails the test.
 pub(crate) fn run(command: &mut Command) -> Output {
     let ended = Server::spawn(command).ended_within(WAIT_MAX);
-    let stdout = ended.stdout.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect();
-    Output { status: ended.status, stdout, stderr: ended.stderr.into_bytes() }
+    let stdout = ended
+        .stdout
+        .iter()
+        .flat_map(|line| [line.as_bytes(), b"\n"].concat())
+        .collect();
+    Output {
+        status: ended.status,
+        stdout,
+        stderr: ended.stderr.into_bytes(),
+    }
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -40,7 +52,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 /// `serve` on free ports, in `directory`.
 pub(crate) fn serve(directory: &Path, more: &[&str]) -> Command {
     let mut command = landfast(directory, &["serve"]);
-    command.env("LANDFAST_ZOOKEEPER", "127.0.0.1:0").env("LANDFAST_HTTP", "127.0.0.1:0").args(more);
+    command
+        .env("LANDFAST_ZOOKEEPER", "127.0.0.1:0")
+        .env("LANDFAST_HTTP", "127.0.0.1:0")
+        .args(more);
     command
 }
 
@@ -73,32 +88,51 @@ impl Server {
     }
 
     fn spawn(command: &mut Command) -> Self {
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
         let (lines, stdout) = sync_channel(LINES_MAX);
         let reader = BufReader::new(child.stdout.take().expect("piped"));
-        thread::spawn(move || reader.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
+        thread::spawn(move || {
+            reader
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| lines.send(line))
+        });
         let mut errors = child.stderr.take().expect("piped");
         let stderr = thread::spawn(move || {
             let mut bytes = Vec::new();
             let _ = errors.read_to_end(&mut bytes);
             text(&bytes)
         });
-        Self { child, stdout, stderr: Some(stderr), ready_line: String::new() }
+        Self {
+            child,
+            stdout,
+            stderr: Some(stderr),
+            ready_line: String::new(),
+        }
     }
 
     /// Where a front end accepts, from the `ready` line.
     pub(crate) fn address(&self, front_end: &str) -> SocketAddr {
-        let found =
-            self.ready_line.split(' ').find_map(|word| word.strip_prefix(front_end)?.strip_prefix('='));
-        found.unwrap_or_else(|| panic!("no {front_end} in {:?}", self.ready_line)).parse().expect("HOST:PORT")
+        let found = self
+            .ready_line
+            .split(' ')
+            .find_map(|word| word.strip_prefix(front_end)?.strip_prefix('='));
+        found
+            .unwrap_or_else(|| panic!("no {front_end} in {:?}", self.ready_line))
+            .parse()
+            .expect("HOST:PORT")
     }
 
     /// The body at `path`, if the answer is 200; the whole answer otherwise.
     pub(crate) fn get(&self, path: &str) -> Result<String, String> {
         let mut stream = TcpStream::connect(self.address("http")).expect("the server accepts");
         stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("the request is sent");
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            .expect("the request is sent");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         match answer.split_once("\r\n\r\n") {
@@ -110,7 +144,10 @@ impl Server {
     /// Sends a signal by its name, such as `TERM`.
     pub(crate) fn signal(&self, name: &str) {
         let script = format!("kill -{name} {}", self.child.id());
-        let status = Command::new("sh").args(["-c", &script]).status().expect("sh starts");
+        let status = Command::new("sh")
+            .args(["-c", &script])
+            .status()
+            .expect("sh starts");
         assert!(status.success(), "{script}");
     }
 
@@ -123,11 +160,18 @@ impl Server {
             match self.stdout.recv_timeout(left) {
                 Ok(line) => stdout.push(line),
                 Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => break,
-                Err(error) => panic!("still running after {most:?} ({error}): {:?}", self.killed()),
+                Err(error) => panic!(
+                    "still running after {most:?} ({error}): {:?}",
+                    self.killed()
+                ),
             }
         }
         let status = self.child.wait().expect("a child");
-        Ended { status, stdout, stderr: self.stderr() }
+        Ended {
+            status,
+            stdout,
+            stderr: self.stderr(),
+        }
     }
 
     fn killed(&mut self) -> String {
@@ -137,7 +181,10 @@ impl Server {
     }
 
     fn stderr(&mut self) -> String {
-        self.stderr.take().map(|reader| reader.join().expect("it only reads")).unwrap_or_default()
+        self.stderr
+            .take()
+            .map(|reader| reader.join().expect("it only reads"))
+            .unwrap_or_default()
     }
 }
 

@@ -16,7 +16,10 @@ fn the_ready_line_names_every_listener_and_each_accepts() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(directory.path(), &[]));
     let (zookeeper, http) = (server.address("zookeeper"), server.address("http"));
-    assert_eq!(server.ready_line, format!("ready zookeeper={zookeeper} http={http}"));
+    assert_eq!(
+        server.ready_line,
+        format!("ready zookeeper={zookeeper} http={http}")
+    );
     for address in [zookeeper, http] {
         assert_ne!(address.port(), 0);
         TcpStream::connect(address).expect("it accepts");
@@ -26,11 +29,20 @@ fn the_ready_line_names_every_listener_and_each_accepts() {
 #[test]
 fn a_listener_that_is_off_is_left_out() {
     let directory = tempfile::tempdir().expect("a directory");
-    let server = Server::start(&mut serve(directory.path(), &["--zookeeper", "off", "--s3", "off"]));
-    assert_eq!(server.ready_line, format!("ready http={}", server.address("http")));
+    let server = Server::start(&mut serve(
+        directory.path(),
+        &["--zookeeper", "off", "--s3", "off"],
+    ));
+    assert_eq!(
+        server.ready_line,
+        format!("ready http={}", server.address("http"))
+    );
     drop(server);
     let server = Server::start(&mut serve(directory.path(), &["--http", "off"]));
-    assert_eq!(server.ready_line, format!("ready zookeeper={}", server.address("zookeeper")));
+    assert_eq!(
+        server.ready_line,
+        format!("ready zookeeper={}", server.address("zookeeper"))
+    );
 }
 
 #[test]
@@ -43,7 +55,11 @@ fn a_busy_port_names_its_flag_and_ends_the_start() {
         assert_eq!(output.status.code(), Some(1), "{flag}");
         assert_eq!(text(&output.stdout), "", "{flag}");
         let complaint = format!("{flag} {address}: it cannot listen there; give another address");
-        assert!(text(&output.stderr).contains(&complaint), "{}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(&complaint),
+            "{}",
+            text(&output.stderr)
+        );
     }
 }
 
@@ -53,7 +69,8 @@ fn sigterm_and_interrupt_stop_it_in_time_with_connections_open() {
     for signal in ["TERM", "INT"] {
         let server = Server::start(&mut serve(directory.path(), &[]));
         let mut half = TcpStream::connect(server.address("http")).expect("it accepts");
-        half.write_all(b"GET / HTTP/1.1\r\nHost: loc").expect("half a request");
+        half.write_all(b"GET / HTTP/1.1\r\nHost: loc")
+            .expect("half a request");
         let silent = TcpStream::connect(server.address("zookeeper")).expect("it accepts");
         server.signal(signal);
         let ended = server.ended_within(STOP_MAX);
@@ -73,7 +90,10 @@ fn a_second_server_on_the_same_directory_is_refused() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text(&output.stdout), "");
     let complaint = text(&output.stderr);
-    assert!(complaint.contains("landfast-data") && complaint.contains("process"), "{complaint}");
+    assert!(
+        complaint.contains("landfast-data") && complaint.contains("process"),
+        "{complaint}"
+    );
     assert!(first.get("/health/ready").is_ok());
     drop(first);
     Server::start(&mut serve(directory.path(), &[]));
@@ -83,18 +103,33 @@ fn a_second_server_on_the_same_directory_is_refused() {
 fn health_status_and_metrics_agree_with_the_ready_line() {
     let directory = tempfile::tempdir().expect("a directory");
     let server = Server::start(&mut serve(directory.path(), &[]));
-    assert_eq!(server.get("/health/live").expect("live"), r#"{"status":"live"}"#);
-    assert_eq!(server.get("/health/ready").expect("ready"), r#"{"status":"ready"}"#);
+    assert_eq!(
+        server.get("/health/live").expect("live"),
+        r#"{"status":"live"}"#
+    );
+    assert_eq!(
+        server.get("/health/ready").expect("ready"),
+        r#"{"status":"ready"}"#
+    );
     let metrics = server.get("/metrics").expect("metrics");
     assert!(metrics.contains("\nlandfast_ready 1\n"), "{metrics}");
-    assert!(metrics.contains("\nlandfast_coordination_sessions 0\n"), "{metrics}");
-    assert!(metrics.contains("\nlandfast_transactions_open 0\n"), "{metrics}");
+    assert!(
+        metrics.contains("\nlandfast_coordination_sessions 0\n"),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains("\nlandfast_transactions_open 0\n"),
+        "{metrics}"
+    );
     let status: serde_json::Value =
         serde_json::from_str(&server.get("/v1/status").expect("status")).expect("JSON");
     assert_eq!(status["phase"], "ready");
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     for front_end in ["zookeeper", "http"] {
-        assert_eq!(status["listeners"][front_end], server.address(front_end).to_string());
+        assert_eq!(
+            status["listeners"][front_end],
+            server.address(front_end).to_string()
+        );
     }
 }
 
@@ -102,10 +137,21 @@ fn health_status_and_metrics_agree_with_the_ready_line() {
 fn logs_go_to_stderr_and_hold_no_secret() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = serve(directory.path(), &["--s3", "127.0.0.1:0"]);
-    let server = Server::start(command.env("LANDFAST_LOG", "trace").env("LANDFAST_TOKEN", "open sesame"));
-    server.get("/v1/status").expect("on loopback no token is needed");
+    let server = Server::start(
+        command
+            .env("LANDFAST_LOG", "trace")
+            .env("LANDFAST_TOKEN", "open sesame"),
+    );
+    server
+        .get("/v1/status")
+        .expect("on loopback no token is needed");
     server.signal("TERM");
     let ended = server.ended_within(STOP_MAX);
-    assert!(ended.stderr.contains("--s3 127.0.0.1:0: the S3 front end is not in this build"), "{ended:?}");
+    assert!(
+        ended
+            .stderr
+            .contains("--s3 127.0.0.1:0: the S3 front end is not in this build"),
+        "{ended:?}"
+    );
     assert!(!ended.stderr.contains("sesame"), "{ended:?}");
 }

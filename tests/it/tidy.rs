@@ -13,7 +13,14 @@ use std::{
 };
 
 /// Folders that hold nothing of ours.
-const NOT_OURS: [&str; 6] = ["target", "node_modules", "landfast-data", "__pycache__", "venv", "corpus"];
+const NOT_OURS: [&str; 6] = [
+    "target",
+    "node_modules",
+    "landfast-data",
+    "__pycache__",
+    "venv",
+    "corpus",
+];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -28,7 +35,10 @@ fn files(endings: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder of ours").map(|entry| entry.expect("an entry")) {
+        for entry in fs::read_dir(&folder)
+            .expect("a folder of ours")
+            .map(|entry| entry.expect("an entry"))
+        {
             let name = entry.file_name().to_string_lossy().into_owned();
             let kind = entry.file_type().expect("a file's type");
             if name.starts_with('.') || NOT_OURS.contains(&name.as_str()) {
@@ -46,11 +56,19 @@ fn files(endings: &[&str]) -> Vec<String> {
 }
 
 fn from_root(path: &Path) -> String {
-    let inside: PathBuf = path.strip_prefix(root()).expect("a path below the root").to_owned();
+    let inside: PathBuf = path
+        .strip_prefix(root())
+        .expect("a path below the root")
+        .to_owned();
     inside.to_string_lossy().into_owned()
 }
 
 /// Fails with every complaint at once, so that one run shows all there is to do.
 fn assert_tidy(complaints: &[String]) {
-    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+    assert!(
+        complaints.is_empty(),
+        "{} complaints:\n{}",
+        complaints.len(),
+        complaints.join("\n")
+    );
 }

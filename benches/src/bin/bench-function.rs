@@ -41,7 +41,11 @@ impl Connection {
         let stream = TcpStream::connect(&host).with_context(|| format!("connect to {host}"))?;
         stream.set_nodelay(true)?;
         let reader = BufReader::new(stream.try_clone()?);
-        Ok(Self { stream, reader, host })
+        Ok(Self {
+            stream,
+            reader,
+            host,
+        })
     }
 
     fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
@@ -76,9 +80,11 @@ impl Connection {
 }
 
 fn main() -> Result<()> {
-    let host =
-        env::var("AWS_LAMBDA_RUNTIME_API").context("AWS_LAMBDA_RUNTIME_API says where the Runtime API is")?;
-    let pause_ms = env::var("PAUSE_MS").ok().and_then(|pause| pause.parse().ok());
+    let host = env::var("AWS_LAMBDA_RUNTIME_API")
+        .context("AWS_LAMBDA_RUNTIME_API says where the Runtime API is")?;
+    let pause_ms = env::var("PAUSE_MS")
+        .ok()
+        .and_then(|pause| pause.parse().ok());
     let mut connection = Connection::open(host)?;
     loop {
         let next = connection.ask("GET", "/2018-06-01/runtime/invocation/next", b"")?;

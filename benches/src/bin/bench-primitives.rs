@@ -54,7 +54,10 @@ struct Row {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(run(&arguments))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(&arguments))
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
@@ -64,11 +67,27 @@ async fn run(arguments: &Arguments) -> Result<()> {
     let config = redis_provider::Config::from_url(&format!("redis://{}", redis.address))?;
     let on_redis = Redis::open(&config).await?;
     let stores = [
-        Store { name: "embedded, durable", key_value: embedded.key_value(), waits: Waits::Durable },
-        Store { name: "embedded, ordered", key_value: embedded.key_value(), waits: Waits::Ordered },
-        Store { name: "Redis, durable", key_value: on_redis.key_value(), waits: Waits::Durable },
+        Store {
+            name: "embedded, durable",
+            key_value: embedded.key_value(),
+            waits: Waits::Durable,
+        },
+        Store {
+            name: "embedded, ordered",
+            key_value: embedded.key_value(),
+            waits: Waits::Ordered,
+        },
+        Store {
+            name: "Redis, durable",
+            key_value: on_redis.key_value(),
+            waits: Waits::Durable,
+        },
         // Its durability takes virtual time only, so what it shows is the floor: no journal, no disk.
-        Store { name: "simulated (in memory)", key_value: open_simulated(), waits: Waits::Ordered },
+        Store {
+            name: "simulated (in memory)",
+            key_value: open_simulated(),
+            waits: Waits::Ordered,
+        },
     ];
     let bar = ProgressBar::new((Operation::ALL.len() * stores.len()) as u64)
         .with_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}")?);
@@ -77,10 +96,21 @@ async fn run(arguments: &Arguments) -> Result<()> {
         for store in &stores {
             let (name, size) = operation.label();
             bar.set_message(format!("{name} {size} on {}", store.name));
-            let latency =
-                latency::measure(&store.key_value, operation, store.waits, arguments.repetitions as usize);
-            let latency = latency.await.with_context(|| format!("{name} {size} on {}", store.name))?;
-            rows.push(Row { operation: name, size, store: store.name, latency });
+            let latency = latency::measure(
+                &store.key_value,
+                operation,
+                store.waits,
+                arguments.repetitions as usize,
+            );
+            let latency = latency
+                .await
+                .with_context(|| format!("{name} {size} on {}", store.name))?;
+            rows.push(Row {
+                operation: name,
+                size,
+                store: store.name,
+                latency,
+            });
             bar.inc(1);
         }
     }
@@ -104,8 +134,18 @@ async fn open_embedded(arguments: &Arguments) -> Result<Embedded> {
 
 fn open_simulated() -> SharedKeyValue {
     let options = simulated::Options::default();
-    let key_value = KeyValueLimits { item_bytes_max: SIMULATED_ITEM_BYTES_MAX, ..options.key_value };
-    simulated::World::with_options(1, simulated::Options { key_value, ..options }).key_value()
+    let key_value = KeyValueLimits {
+        item_bytes_max: SIMULATED_ITEM_BYTES_MAX,
+        ..options.key_value
+    };
+    simulated::World::with_options(
+        1,
+        simulated::Options {
+            key_value,
+            ..options
+        },
+    )
+    .key_value()
 }
 
 fn show(arguments: &Arguments, machine: &Machine, rows: &[Row]) -> Result<()> {
@@ -118,12 +158,22 @@ fn show(arguments: &Arguments, machine: &Machine, rows: &[Row]) -> Result<()> {
         machine.kernel,
         machine.load_average
     );
-    let mut cells = vec![table::strings(["operation", "size", "store", "min", "p50", "p95", "p99", "max"])];
+    let mut cells = vec![table::strings([
+        "operation",
+        "size",
+        "store",
+        "min",
+        "p50",
+        "p95",
+        "p99",
+        "max",
+    ])];
     cells.extend(rows.iter().map(|row| {
         let show = |figure: fn(&Latency) -> f64| {
-            row.latency
-                .as_ref()
-                .map_or_else(|| "over its limit".to_owned(), |latency| format!("{:.1}", figure(latency)))
+            row.latency.as_ref().map_or_else(
+                || "over its limit".to_owned(),
+                |latency| format!("{:.1}", figure(latency)),
+            )
         };
         vec![
             row.operation.to_owned(),
@@ -138,7 +188,10 @@ fn show(arguments: &Arguments, machine: &Machine, rows: &[Row]) -> Result<()> {
     }));
     table::grid(&mut text, &cells);
     println!("{text}");
-    fs::write(arguments.directory.join("primitives.json"), serde_json::to_vec_pretty(rows)?)?;
+    fs::write(
+        arguments.directory.join("primitives.json"),
+        serde_json::to_vec_pretty(rows)?,
+    )?;
     if let Some(path) = &arguments.markdown {
         fs::write(path, text).with_context(|| path.display().to_string())?;
     }

@@ -45,11 +45,24 @@ fn main() -> Result<()> {
     let machine = Machine::here()?;
     let clients = arguments.clients as usize;
     let transactions = clients * arguments.transactions as usize;
-    let mix = Mix { zipf: arguments.zipf, clients, transactions, ..Mix::default() };
+    let mix = Mix {
+        zipf: arguments.zipf,
+        clients,
+        transactions,
+        ..Mix::default()
+    };
     let mut scales: Vec<Scale> = Vec::new();
     for &nodes in &arguments.nodes {
-        let scale = scaling::measure(nodes.into(), mix, arguments.warm_up as usize, arguments.seed)?;
-        eprintln!("{nodes} nodes: {:.0} per virtual second", scale.figures.per_second);
+        let scale = scaling::measure(
+            nodes.into(),
+            mix,
+            arguments.warm_up as usize,
+            arguments.seed,
+        )?;
+        eprintln!(
+            "{nodes} nodes: {:.0} per virtual second",
+            scale.figures.per_second
+        );
         scales.push(scale);
     }
     let command = std::iter::once("bench-scaling".to_owned()).chain(std::env::args().skip(1));

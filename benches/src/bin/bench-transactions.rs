@@ -119,16 +119,30 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure(&arguments))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(measure(&arguments))
 }
 
 async fn measure(arguments: &Arguments) -> Result<()> {
     fs::create_dir_all(&arguments.directory)?;
     let machine = Machine::here()?;
-    let mut bench = Bench { arguments, port_calls: Vec::new(), commits_per_slot: 0.0 };
-    let beside_redis = if arguments.zipf.is_empty() { Vec::new() } else { bench.beside_redis().await? };
-    let (embedded, disk) =
-        if arguments.embedded_clients == 0 { (Vec::new(), Vec::new()) } else { bench.embedded().await? };
+    let mut bench = Bench {
+        arguments,
+        port_calls: Vec::new(),
+        commits_per_slot: 0.0,
+    };
+    let beside_redis = if arguments.zipf.is_empty() {
+        Vec::new()
+    } else {
+        bench.beside_redis().await?
+    };
+    let (embedded, disk) = if arguments.embedded_clients == 0 {
+        (Vec::new(), Vec::new())
+    } else {
+        bench.embedded().await?
+    };
     let collection = bench.collection().await?;
     let overwrites = match &collection {
         Some(collection) => Some(bench.overwrites(collection.offered_per_second).await?),
@@ -160,8 +174,11 @@ async fn measure(arguments: &Arguments) -> Result<()> {
 
 /// What Redis was, and when it answers.
 fn redis(arguments: &Arguments) -> String {
-    let servers =
-        if arguments.cluster { "Redis is a cluster of two masters with a replica each. " } else { "" };
+    let servers = if arguments.cluster {
+        "Redis is a cluster of two masters with a replica each. "
+    } else {
+        ""
+    };
     let acknowledged = match arguments.fsync.as_str() {
         "always" => "what is synced to the append-only file (`appendfsync always`)",
         _ => "from memory",
@@ -178,7 +195,12 @@ struct Bench<'a> {
 impl Bench<'_> {
     fn mix(&self, zipf: f64) -> Mix {
         let clients = self.arguments.clients as usize;
-        Mix { zipf, clients, transactions: clients * self.arguments.transactions as usize, ..Mix::default() }
+        Mix {
+            zipf,
+            clients,
+            transactions: clients * self.arguments.transactions as usize,
+            ..Mix::default()
+        }
     }
 
     async fn beside_redis(&mut self) -> Result<Vec<Cell>> {
@@ -202,16 +224,25 @@ impl Bench<'_> {
         let redis = || -> Watched<'_> { ("redis", Box::new(|| servers.cpu())) };
         let generator = |name: &'static str| -> Watched<'_> { (name, Box::new(server::own_cpu)) };
 
-        let (urls, prefix, epoch) = (servers.masters(), format!("plain-{number}:"), Instant::now());
+        let (urls, prefix, epoch) = (
+            servers.masters(),
+            format!("plain-{number}:"),
+            Instant::now(),
+        );
         let mut plain = Vec::new();
         for client in 0..mix.clients {
-            plain.push(Target::Plain(Plain::connect(&urls, &prefix, client as u32, epoch).await?));
+            plain.push(Target::Plain(
+                Plain::connect(&urls, &prefix, client as u32, epoch).await?,
+            ));
         }
 
         let store = servers.store(&format!("engine-{number}"));
         let provider = Redis::open(&redis_provider::Config::from_url(&store)?).await?;
         let meter = Arc::new(Meter::default());
-        let metered = Arc::new(MeteredKeyValue::new(provider.key_value(), Arc::clone(&meter)));
+        let metered = Arc::new(MeteredKeyValue::new(
+            provider.key_value(),
+            Arc::clone(&meter),
+        ));
         let (engine, background) = start(metered, Config::default()).await?;
         let in_process = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
 
@@ -222,19 +253,33 @@ impl Bench<'_> {
         let http = connect(address, mix.clients).await?;
         let landfast_cpu: Watched<'_> = ("landfast", Box::new(|| landfast.cpu()));
 
-        let (plain_watched, both) = (vec![redis(), generator("generator")], "engine and generator");
+        let (plain_watched, both) = (
+            vec![redis(), generator("generator")],
+            "engine and generator",
+        );
         let http_watched = vec![redis(), generator("generator"), landfast_cpu];
         let watching = Watching::Anomalies;
         let mut entrants = [
-            self.entrant("plain Redis", mix, plain, plain_watched, watching).await?,
-            self.entrant("in process on Redis", mix, in_process, vec![redis(), generator(both)], watching)
+            self.entrant("plain Redis", mix, plain, plain_watched, watching)
                 .await?,
-            self.entrant("HTTP on Redis", mix, http, http_watched, watching).await?,
+            self.entrant(
+                "in process on Redis",
+                mix,
+                in_process,
+                vec![redis(), generator(both)],
+                watching,
+            )
+            .await?,
+            self.entrant("HTTP on Redis", mix, http, http_watched, watching)
+                .await?,
         ];
         for round in 0..arguments.rounds {
             turns::round(&mut entrants, round, self.turn(mix)).await?;
         }
-        let cells = entrants.iter().map(Entrant::cell).collect::<Result<Vec<_>>>()?;
+        let cells = entrants
+            .iter()
+            .map(Entrant::cell)
+            .collect::<Result<Vec<_>>>()?;
         drop(entrants);
         if number == 0 {
             self.profile(&meter, &engine);
@@ -250,23 +295,41 @@ impl Bench<'_> {
         let arguments = self.arguments;
         let clients = arguments.embedded_clients as usize;
         let transactions = clients * arguments.embedded_transactions as usize;
-        let mix = Mix { clients, transactions, ..Mix::default() };
+        let mix = Mix {
+            clients,
+            transactions,
+            ..Mix::default()
+        };
         let data = arguments.directory.join("landfast").display().to_string();
         let provider = ["--data-dir".to_owned(), data];
         let (landfast, address) =
             Process::landfast_on(&arguments.landfast, &arguments.directory, &provider).await?;
         let targets = connect(address, clients).await?;
-        let watched: Vec<Watched<'_>> =
-            vec![("landfast", Box::new(|| landfast.cpu())), ("generator", Box::new(server::own_cpu))];
-        let mut entrants = vec![self.entrant("HTTP", mix, targets, watched, Watching::Times).await?];
+        let watched: Vec<Watched<'_>> = vec![
+            ("landfast", Box::new(|| landfast.cpu())),
+            ("generator", Box::new(server::own_cpu)),
+        ];
+        let mut entrants = vec![
+            self.entrant("HTTP", mix, targets, watched, Watching::Times)
+                .await?,
+        ];
         let mut running = Vec::new();
         for value_bytes in [1_024, 4_096] {
             let mix = Mix { value_bytes, ..mix };
-            let store = embedded(&arguments.directory.join(format!("transactions-{value_bytes}"))).await?;
+            let store = embedded(
+                &arguments
+                    .directory
+                    .join(format!("transactions-{value_bytes}")),
+            )
+            .await?;
             let (engine, background) = start(store.key_value(), Config::default()).await?;
             let targets = (0..clients).map(|_| Target::engine(&engine)).collect();
-            let watched: Vec<Watched<'_>> = vec![("engine and generator", Box::new(server::own_cpu))];
-            entrants.push(self.entrant("in process", mix, targets, watched, Watching::Times).await?);
+            let watched: Vec<Watched<'_>> =
+                vec![("engine and generator", Box::new(server::own_cpu))];
+            entrants.push(
+                self.entrant("in process", mix, targets, watched, Watching::Times)
+                    .await?,
+            );
             running.push((store, background));
         }
         let mut disk = Disk::under(&arguments.directory)?;
@@ -274,7 +337,10 @@ impl Bench<'_> {
             turns::round(&mut entrants, round, self.turn(mix)).await?;
             disk.turn()?;
         }
-        let cells = entrants.iter().map(Entrant::cell).collect::<Result<Vec<_>>>()?;
+        let cells = entrants
+            .iter()
+            .map(Entrant::cell)
+            .collect::<Result<Vec<_>>>()?;
         drop(entrants);
         landfast.stop().await?;
         for (store, background) in running {
@@ -294,7 +360,12 @@ impl Bench<'_> {
         watching: Watching,
     ) -> Result<Entrant<'a>> {
         let clients = Clients::prepare(targets, mix, watching, self.arguments.seed).await;
-        Ok(Entrant::new(store, mix, clients.with_context(|| format!("prepare {store}"))?, watched))
+        Ok(Entrant::new(
+            store,
+            mix,
+            clients.with_context(|| format!("prepare {store}"))?,
+            watched,
+        ))
     }
 
     /// What one turn has of a mix.
@@ -303,7 +374,13 @@ impl Bench<'_> {
     }
 
     fn tell(&self, cells: &[Cell]) {
-        for Cell { store, zipf, figures, .. } in cells.iter().filter(|_| !self.arguments.json) {
+        for Cell {
+            store,
+            zipf,
+            figures,
+            ..
+        } in cells.iter().filter(|_| !self.arguments.json)
+        {
             eprintln!(
                 "{store:<20} zipf {zipf:.1}: {:.0} per second, p50 {:.2} ms",
                 figures.per_second, figures.p50_ms
@@ -317,18 +394,30 @@ impl Bench<'_> {
         if arguments.collection_seconds == 0 || arguments.embedded_clients == 0 {
             return Ok(None);
         }
-        let turn = Duration::try_from_secs_f64(arguments.collection_turn).context("--collection-turn")?;
-        ensure!(!turn.is_zero(), "--collection-turn must be longer than nothing");
-        let mix = Mix { clients: arguments.embedded_clients as usize, ..Mix::default() };
+        let turn =
+            Duration::try_from_secs_f64(arguments.collection_turn).context("--collection-turn")?;
+        ensure!(
+            !turn.is_zero(),
+            "--collection-turn must be longer than nothing"
+        );
+        let mix = Mix {
+            clients: arguments.embedded_clients as usize,
+            ..Mix::default()
+        };
         let data = arguments.directory.join("collection");
-        collection::measure(&data, mix, arguments.rounds, turn, arguments.seed).await.map(Some)
+        collection::measure(&data, mix, arguments.rounds, turn, arguments.seed)
+            .await
+            .map(Some)
     }
 
     /// What that store holds.
     async fn overwrites(&self, offered_per_second: f64) -> Result<Overwrites> {
         let arguments = self.arguments;
         let steadily = Steadily {
-            mix: Mix { clients: arguments.embedded_clients as usize, ..Mix::default() },
+            mix: Mix {
+                clients: arguments.embedded_clients as usize,
+                ..Mix::default()
+            },
             offered_per_second,
             lasts: Duration::from_secs(arguments.collection_seconds.into()),
             window: Duration::from_secs(arguments.window_seconds.into()),
@@ -345,7 +434,12 @@ impl Bench<'_> {
         let mut lengths = Vec::new();
         for &functions in &arguments.lengths {
             let (clients, defaults) = (lengths::CLIENTS, Mix::default());
-            let mix = Mix { functions, clients, transactions: clients * each, ..defaults };
+            let mix = Mix {
+                functions,
+                clients,
+                transactions: clients * each,
+                ..defaults
+            };
             lengths.push(lengths::measure(&data, mix, arguments.seed).await?);
         }
         Ok(lengths)
@@ -354,11 +448,17 @@ impl Bench<'_> {
     /// What packed values cost an object store.
     async fn packing(&self) -> Result<Vec<Packing>> {
         let arguments = self.arguments;
-        let (clients, data) = (arguments.packing_clients as usize, arguments.directory.join("packing"));
+        let (clients, data) = (
+            arguments.packing_clients as usize,
+            arguments.directory.join("packing"),
+        );
         let seconds = Duration::from_secs(arguments.packing_seconds.into());
         let mut packing = Vec::new();
         for &rate in arguments.packing.iter().filter(|rate| **rate > 0) {
-            let mix = Mix { clients, ..Mix::default() };
+            let mix = Mix {
+                clients,
+                ..Mix::default()
+            };
             packing.push(packs::measure(&data, mix, rate, seconds, arguments.seed).await?);
         }
         Ok(packing)
@@ -369,8 +469,9 @@ impl Bench<'_> {
         let usage = meter.usage();
         let calls = usage.operations().filter(|(_, count)| count.calls > 0);
         let each = |calls: u64| calls as f64 / figures.committed.max(1) as f64;
-        self.port_calls =
-            calls.map(|(operation, count)| (operation.name().to_owned(), each(count.calls))).collect();
+        self.port_calls = calls
+            .map(|(operation, count)| (operation.name().to_owned(), each(count.calls)))
+            .collect();
         self.commits_per_slot = figures.committed as f64 / figures.slots.max(1) as f64;
     }
 }
@@ -385,7 +486,10 @@ async fn connect(address: std::net::SocketAddr, clients: usize) -> Result<Vec<Ta
 }
 
 fn show(arguments: &Arguments, report: &Report) -> Result<()> {
-    let (markdown, json) = (report::markdown(report), serde_json::to_string_pretty(report)?);
+    let (markdown, json) = (
+        report::markdown(report),
+        serde_json::to_string_pretty(report)?,
+    );
     println!("{}", if arguments.json { &json } else { &markdown });
     fs::write(arguments.directory.join("transactions.json"), &json)?;
     if let Some(path) = &arguments.markdown {

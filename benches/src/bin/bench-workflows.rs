@@ -103,7 +103,10 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(measure(&arguments))
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?
+        .block_on(measure(&arguments))
 }
 
 async fn measure(arguments: &Arguments) -> Result<()> {
@@ -198,17 +201,28 @@ impl Bench<'_> {
     async fn landfast(&self) -> Result<(Process, SocketAddr)> {
         let data = self.arguments.directory.join("landfast");
         let provider = ["--data-dir".to_owned(), data.display().to_string()];
-        Process::landfast_on(&self.arguments.landfast, &self.arguments.directory, &provider).await
+        Process::landfast_on(
+            &self.arguments.landfast,
+            &self.arguments.directory,
+            &provider,
+        )
+        .await
     }
 
     async fn single_function(&self) -> Result<Vec<single_function::Took>> {
         let along = |most: u64, step: usize| (0..=most).step_by(step);
-        let one = |repetitions, pause_ms| Function { repetitions, pause_ms };
-        let by_pause =
-            [1, 5, 10, 50].into_iter().flat_map(|writes| along(200, 25).map(move |pause| one(writes, pause)));
-        let by_writes = [0, 50, 100, 150]
+        let one = |repetitions, pause_ms| Function {
+            repetitions,
+            pause_ms,
+        };
+        let by_pause = [1, 5, 10, 50]
             .into_iter()
-            .flat_map(|pause| [1, 5, 10, 20, 50, 100, 150].into_iter().map(move |writes| one(writes, pause)));
+            .flat_map(|writes| along(200, 25).map(move |pause| one(writes, pause)));
+        let by_writes = [0, 50, 100, 150].into_iter().flat_map(|pause| {
+            [1, 5, 10, 20, 50, 100, 150]
+                .into_iter()
+                .map(move |writes| one(writes, pause))
+        });
         let mut functions: Vec<Function> = by_pause.chain(by_writes).chain([one(4, 0)]).collect();
         functions.sort_unstable();
         functions.dedup();
@@ -217,9 +231,13 @@ impl Bench<'_> {
         let config = redis_provider::Config::from_url(&format!("redis://{address}"))?;
         let provider = Redis::open(&config).await?;
         let trials = self.arguments.trials as usize;
-        let took =
-            single_function::measure(&self.arguments.directory, provider.key_value(), &functions, trials)
-                .await?;
+        let took = single_function::measure(
+            &self.arguments.directory,
+            provider.key_value(),
+            &functions,
+            trials,
+        )
+        .await?;
         drop(provider);
         redis.stop().await?;
         Ok(took)
@@ -232,13 +250,20 @@ impl Bench<'_> {
             let redis = Process::redis(&self.arguments.directory, "always").await?;
             let (landfast, address) = self.landfast().await?;
             let (far, _) = distant(redis.address, self.distance()).await?;
-            self.deployer(address).four_steps(protocol.name(), Some((far, protocol)), 32)?;
+            self.deployer(address)
+                .four_steps(protocol.name(), Some((far, protocol)), 32)?;
             let mut cell = async |language: Language, clients, pause_ms| {
                 let workflow = format!("{}-{}", protocol.name(), language.name());
                 let input = format!("{{\"bytes\":1024,\"pause_ms\":{pause_ms}}}");
                 let request = Request::run(&workflow, &input);
-                let answered = runs::measure(address, &request, self.pressure(clients), &landfast).await?;
-                cells.push(Far { protocol, language, pause_ms, answered });
+                let answered =
+                    runs::measure(address, &request, self.pressure(clients), &landfast).await?;
+                cells.push(Far {
+                    protocol,
+                    language,
+                    pause_ms,
+                    answered,
+                });
                 Ok::<_, anyhow::Error>(())
             };
             for pause_ms in [0, 25, 50, 100, 200] {
@@ -280,16 +305,27 @@ impl Bench<'_> {
         for clients in [1, 8, 32] {
             for language in Language::ALL {
                 let request = Request::run(&format!("near-{}", language.name()), WRITES);
-                let answered = runs::measure(address, &request, self.pressure(clients), &landfast).await?;
-                cells.push(Near { system: format!("Landfast, {} functions", language.name()), answered });
+                let answered =
+                    runs::measure(address, &request, self.pressure(clients), &landfast).await?;
+                cells.push(Near {
+                    system: format!("Landfast, {} functions", language.name()),
+                    answered,
+                });
             }
             if let Some(restate) = &restate {
                 landfast.pause()?;
                 let request = Restate::request();
-                let answered =
-                    runs::measure(restate.ingress, &request, self.pressure(clients), &restate.process)
-                        .await?;
-                cells.push(Near { system: "Restate, Python service".to_owned(), answered });
+                let answered = runs::measure(
+                    restate.ingress,
+                    &request,
+                    self.pressure(clients),
+                    &restate.process,
+                )
+                .await?;
+                cells.push(Near {
+                    system: "Restate, Python service".to_owned(),
+                    answered,
+                });
                 landfast.resume()?;
             }
         }
@@ -309,7 +345,10 @@ impl Bench<'_> {
         let mut warm = Vec::new();
         for language in Language::ALL {
             warm.push(self.warm(&landfast, address, language, None).await?);
-            warm.push(self.warm(&landfast, address, language, Some(Awake::keep()?)).await?);
+            warm.push(
+                self.warm(&landfast, address, language, Some(Awake::keep()?))
+                    .await?,
+            );
         }
         landfast.stop().await?;
         Ok((cold, warm))
@@ -317,7 +356,8 @@ impl Bench<'_> {
 
     async fn cold(&self, address: SocketAddr, language: Language) -> Result<Cold> {
         let name = empty(language);
-        self.deployer(address).many_without_spares(&name, language, COLD_STARTS)?;
+        self.deployer(address)
+            .many_without_spares(&name, language, COLD_STARTS)?;
         let mut cold_ms = Vec::new();
         let mut connection = Connection::open(address).await?;
         for number in 0..COLD_STARTS {
@@ -327,12 +367,17 @@ impl Bench<'_> {
         cold_ms.sort_by(f64::total_cmp);
         let spare_ms = if language == Language::Python {
             let name = format!("{name}-spared");
-            self.deployer(address).many(&name, language, COLD_STARTS + 1)?;
+            self.deployer(address)
+                .many(&name, language, COLD_STARTS + 1)?;
             by_spares(&mut connection, &name).await?
         } else {
             Vec::new()
         };
-        Ok(Cold { language, cold_ms, spare_ms })
+        Ok(Cold {
+            language,
+            cold_ms,
+            spare_ms,
+        })
     }
 
     /// The first of the functions that were started cold, with the cores as `awake` keeps them.
@@ -346,7 +391,12 @@ impl Bench<'_> {
         let request = Request::invocation(&format!("{}-0", empty(language)));
         let over_http = runs::measure(address, &request, self.pressure(1), landfast).await?;
         landfast.pause()?;
-        let Arguments { landfast: program, function, directory, .. } = self.arguments;
+        let Arguments {
+            landfast: program,
+            function,
+            directory,
+            ..
+        } = self.arguments;
         let took = runtime::warm(program, function, directory, language, self.pressure(1)).await?;
         let pressure = self.pressure(1);
         let bare = tokio::task::spawn_blocking(move || exchange::bare(pressure)).await??;
@@ -355,15 +405,26 @@ impl Bench<'_> {
         if let Some(awake) = awake {
             awake.end()?;
         }
-        let runtime::Took { back_to_back, at_rest } = took;
-        Ok(Warm { language, awake: is_awake, over_http, back_to_back, at_rest, bare })
+        let runtime::Took {
+            back_to_back,
+            at_rest,
+        } = took;
+        Ok(Warm {
+            language,
+            awake: is_awake,
+            over_http,
+            back_to_back,
+            at_rest,
+            bare,
+        })
     }
 
     async fn idle(&self) -> Result<Idle> {
         let (landfast, address) = self.landfast().await?;
         let resident_before_bytes = landfast.resident_bytes()?;
         let functions = self.arguments.idle_functions as usize;
-        self.deployer(address).many("idle", Language::Python, functions)?;
+        self.deployer(address)
+            .many("idle", Language::Python, functions)?;
         // What the deployment itself left to do is not what an idle function costs.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before = landfast.cpu()?;
@@ -373,7 +434,12 @@ impl Bench<'_> {
         let resident_bytes = landfast.resident_bytes()?;
         landfast.stop().await?;
         let cpu_ms_per_second = cpu.as_secs_f64() * 1e3 / seconds as f64;
-        Ok(Idle { functions, resident_bytes, resident_before_bytes, cpu_ms_per_second })
+        Ok(Idle {
+            functions,
+            resident_bytes,
+            resident_before_bytes,
+            cpu_ms_per_second,
+        })
     }
 }
 
@@ -399,7 +465,12 @@ struct Run {
 }
 
 /// The run of the middle one of `trials`, after a first one that does not count.
-async fn grading_run(address: SocketAddr, name: &str, protocol: Protocol, trials: u64) -> Result<Grading> {
+async fn grading_run(
+    address: SocketAddr,
+    name: &str,
+    protocol: Protocol,
+    trials: u64,
+) -> Result<Grading> {
     let mut connection = Connection::open(address).await?;
     let mut all = Vec::new();
     for trial in 0..=trials {
@@ -412,14 +483,20 @@ async fn grading_run(address: SocketAddr, name: &str, protocol: Protocol, trials
         let (_, took) = runs::once(&mut connection, &request).await?;
         let path = format!("/v1/workflows/{name}/runs/{id}");
         let run: Run = serde_json::from_slice(&connection.ask("GET", &path, &[], b"").await?.1)?;
-        let steps = connection.ask("GET", &format!("{path}/steps"), &[], b"").await?.1;
+        let steps = connection
+            .ask("GET", &format!("{path}/steps"), &[], b"")
+            .await?
+            .1;
         let steps: Steps = serde_json::from_slice(&steps)?;
         let mut ended_ms: Vec<(String, f64)> = steps
             .steps
             .into_iter()
             .map(|step| {
                 (
-                    step.function.trim_start_matches(name).trim_start_matches('-').to_owned(),
+                    step.function
+                        .trim_start_matches(name)
+                        .trim_start_matches('-')
+                        .to_owned(),
                     (step.ended_ms - run.began_ms) as f64,
                 )
             })
@@ -432,7 +509,10 @@ async fn grading_run(address: SocketAddr, name: &str, protocol: Protocol, trials
     let end = |ended: &Vec<(String, f64)>| ended.last().map_or(f64::NAN, |(_, ended)| *ended);
     all.sort_by(|one, other| end(one).total_cmp(&end(other)));
     let middle = all.len() / 2;
-    Ok(Grading { protocol, ended_ms: all.swap_remove(middle) })
+    Ok(Grading {
+        protocol,
+        ended_ms: all.swap_remove(middle),
+    })
 }
 
 /// The first invocations of as many functions, each made once a spare interpreter is ready; one more comes before them, after which there is one.
@@ -463,11 +543,19 @@ fn import_ms(python: &Path, packages: Option<&str>) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for _ in 0..COLD_STARTS {
         let mut command = Command::new(python);
-        command.args(["-c", "import awslambdaric"]).stdin(Stdio::null());
+        command
+            .args(["-c", "import awslambdaric"])
+            .stdin(Stdio::null());
         command.envs(packages.map(|packages| ("PYTHONPATH", packages)));
         let began = Instant::now();
-        let status = command.status().with_context(|| python.display().to_string())?;
-        ensure!(status.success(), "{} cannot import awslambdaric", python.display());
+        let status = command
+            .status()
+            .with_context(|| python.display().to_string())?;
+        ensure!(
+            status.success(),
+            "{} cannot import awslambdaric",
+            python.display()
+        );
         times.push(began.elapsed().as_secs_f64() * 1e3);
     }
     times.sort_by(f64::total_cmp);
@@ -477,13 +565,22 @@ fn import_ms(python: &Path, packages: Option<&str>) -> Result<Vec<f64>> {
 /// The interpreter that runs functions here, and where that with awslambdaric has it.
 fn machines_python(with_awslambdaric: &Path) -> Result<(PathBuf, String)> {
     let said = |python: &Path, code: &str| {
-        let output = Command::new(python).args(["-c", code]).stdin(Stdio::null()).output();
+        let output = Command::new(python)
+            .args(["-c", code])
+            .stdin(Stdio::null())
+            .output();
         let output = output.with_context(|| python.display().to_string())?;
-        ensure!(output.status.success(), "{}: {}", python.display(), String::from_utf8_lossy(&output.stderr));
+        ensure!(
+            output.status.success(),
+            "{}: {}",
+            python.display(),
+            String::from_utf8_lossy(&output.stderr)
+        );
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
     // What the path finds may be a script that looks for it.
     let machines = said("python3".as_ref(), "import sys; print(sys.executable)")?;
-    let folder = "import awslambdaric, os; print(os.path.dirname(os.path.dirname(awslambdaric.__file__)))";
+    let folder =
+        "import awslambdaric, os; print(os.path.dirname(os.path.dirname(awslambdaric.__file__)))";
     Ok((machines.into(), said(with_awslambdaric, folder)?))
 }

@@ -24,7 +24,10 @@ use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// What both are loaded with before the first cell, so that a JVM has compiled what it is measured by.
-const FIRST_SHAPE: Shape = Shape { connections: 8, outstanding: 16 };
+const FIRST_SHAPE: Shape = Shape {
+    connections: 8,
+    outstanding: 16,
+};
 const FIRST_LOAD: Duration = Duration::from_secs(8);
 
 /// Puts the same load on Landfast and on Apache ZooKeeper and prints both, side by side.
@@ -81,7 +84,10 @@ enum Server {
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
     // One thread: the generator must leave the rest of the machine to the server.
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(run(&arguments))
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(run(&arguments))
 }
 
 async fn run(arguments: &Arguments) -> Result<()> {
@@ -92,7 +98,10 @@ async fn run(arguments: &Arguments) -> Result<()> {
         warm_up: Duration::try_from_secs_f64(arguments.warm_up).context("--warm-up")?,
         measure: Duration::try_from_secs_f64(arguments.measure).context("--measure")?,
     };
-    ensure!(!plan.measure.is_zero(), "--measure must be longer than nothing");
+    ensure!(
+        !plan.measure.is_zero(),
+        "--measure must be longer than nothing"
+    );
     let machine = Machine::here()?;
     let zookeeper = if arguments.only == Some(Server::Landfast) {
         None
@@ -106,7 +115,16 @@ async fn run(arguments: &Arguments) -> Result<()> {
     };
     for server in [&zookeeper, &landfast].into_iter().flatten() {
         load::prepare(server.address, plan).await?;
-        load::run(server, Workload::Mix, FIRST_SHAPE, Plan { measure: FIRST_LOAD, ..plan }).await?;
+        load::run(
+            server,
+            Workload::Mix,
+            FIRST_SHAPE,
+            Plan {
+                measure: FIRST_LOAD,
+                ..plan
+            },
+        )
+        .await?;
         server.pause()?;
     }
     let rows = measure(arguments, plan, zookeeper.as_ref(), landfast.as_ref()).await?;
@@ -134,8 +152,9 @@ async fn measure(
     landfast: Option<&Process>,
 ) -> Result<Vec<Row>> {
     let cells = arguments.shapes.len() * arguments.workloads.len();
-    let bar = ProgressBar::new(cells as u64)
-        .with_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} (about {eta} left)")?);
+    let bar = ProgressBar::new(cells as u64).with_style(ProgressStyle::with_template(
+        "{bar:30} {pos}/{len} {msg} (about {eta} left)",
+    )?);
     let mut rows = Vec::new();
     for &shape in &arguments.shapes {
         for &workload in &arguments.workloads {
@@ -145,7 +164,10 @@ async fn measure(
                 for (name, server, measured) in &mut turns {
                     let Some(server) = server else { continue };
                     let load = turn(server, workload, shape, plan).await;
-                    add(measured, load.with_context(|| format!("{workload} {shape} on {name}"))?)?;
+                    add(
+                        measured,
+                        load.with_context(|| format!("{workload} {shape} on {name}"))?,
+                    )?;
                 }
             }
             for (name, _, measured) in &turns {
@@ -154,7 +176,12 @@ async fn measure(
             }
             let [zookeeper, landfast] =
                 turns.map(|(_, _, measured)| measured.map(|measured| measured.load()));
-            rows.push(Row { workload, shape, zookeeper, landfast });
+            rows.push(Row {
+                workload,
+                shape,
+                zookeeper,
+                landfast,
+            });
             bar.inc(1);
         }
     }
@@ -193,7 +220,10 @@ fn line(workload: Workload, shape: Shape, name: &str, load: &Load) -> String {
 fn show(arguments: &Arguments, report: &Report) -> Result<()> {
     let markdown = table::markdown(report);
     println!("\n{markdown}");
-    fs::write(arguments.directory.join("zookeeper.json"), serde_json::to_vec_pretty(report)?)?;
+    fs::write(
+        arguments.directory.join("zookeeper.json"),
+        serde_json::to_vec_pretty(report)?,
+    )?;
     if let Some(path) = &arguments.markdown {
         write(path, &markdown)?;
     }

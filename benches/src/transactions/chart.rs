@@ -13,16 +13,33 @@ const HEADINGS_Y: f64 = 64.0;
 /// The part beside Redis as an SVG document.
 pub fn svg(report: &Report) -> String {
     let cells = &report.beside_redis;
-    let mut drawing = Drawing::new("Transactions of two functions, beside plain Redis", WIDTH, cells.len());
+    let mut drawing = Drawing::new(
+        "Transactions of two functions, beside plain Redis",
+        WIDTH,
+        cells.len(),
+    );
     drawing.heading(ANOMALIES_X, HEADINGS_Y, "transactions that saw an anomaly");
     drawing.heading(LATENCY_X, HEADINGS_Y, "median latency, ms");
     let most_wrong = cells.iter().map(wrong).fold(1.0, f64::max);
-    let slowest = cells.iter().map(|cell| cell.figures.p50_ms).fold(0.001, f64::max);
+    let slowest = cells
+        .iter()
+        .map(|cell| cell.figures.p50_ms)
+        .fold(0.001, f64::max);
     for (index, cell) in cells.iter().enumerate() {
         let y = Drawing::row(index);
-        drawing.name(LABEL_X, y, &format!("{}, Zipf {:.1}", cell.store, cell.zipf));
+        drawing.name(
+            LABEL_X,
+            y,
+            &format!("{}, Zipf {:.1}", cell.store, cell.zipf),
+        );
         let of = format!("{} of {}", wrong(cell), cell.figures.transactions);
-        bar(&mut drawing, (ANOMALIES_X, y), wrong(cell) / most_wrong, BAD, &of);
+        bar(
+            &mut drawing,
+            (ANOMALIES_X, y),
+            wrong(cell) / most_wrong,
+            BAD,
+            &of,
+        );
         let p50 = cell.figures.p50_ms;
         let figures = format!("{p50:.2} (p99 {:.2})", cell.figures.p99_ms);
         bar(&mut drawing, (LATENCY_X, y), p50 / slowest, GOOD, &figures);

@@ -100,14 +100,34 @@ pub struct Collection {
 }
 
 /// Measures `mix` with and without collection, so many `rounds` of turns that last `turn`, on stores at `data`.
-pub async fn measure(data: &Path, mix: Mix, rounds: u32, turn: Duration, seed: u64) -> Result<Collection> {
-    let house = House { data, mix: Mix { zipf: 0.0, ..mix }, rounds, turn, seed };
+pub async fn measure(
+    data: &Path,
+    mix: Mix,
+    rounds: u32,
+    turn: Duration,
+    seed: u64,
+) -> Result<Collection> {
+    let house = House {
+        data,
+        mix: Mix { zipf: 0.0, ..mix },
+        rounds,
+        turn,
+        seed,
+    };
     let saturated = house.compare(Duration::ZERO).await?;
-    let both_bear = saturated.off.median_per_second().min(saturated.on.median_per_second());
+    let both_bear = saturated
+        .off
+        .median_per_second()
+        .min(saturated.on.median_per_second());
     let offered_per_second = both_bear * STEADY;
     let every = Duration::from_secs_f64(mix.clients as f64 / offered_per_second);
     let steady = house.compare(every).await?;
-    Ok(Collection { turn_seconds: turn.as_secs_f64(), saturated, offered_per_second, steady })
+    Ok(Collection {
+        turn_seconds: turn.as_secs_f64(),
+        saturated,
+        offered_per_second,
+        steady,
+    })
 }
 
 struct House<'a> {
@@ -125,7 +145,11 @@ impl House<'_> {
             let seed = self.seed.wrapping_add(u64::from(round) * 1_000_000);
             // Who is second in one round is first in the next.
             for is_on in [round % 2 == 0, round % 2 != 0] {
-                let collecting = if is_on { Collecting::On } else { Collecting::Off };
+                let collecting = if is_on {
+                    Collecting::On
+                } else {
+                    Collecting::Off
+                };
                 let turn = self.turn(collecting, every, seed).await?;
                 eprintln!(
                     "collection {}: {:.0} per second",
@@ -135,7 +159,10 @@ impl House<'_> {
                 if is_on { on.push(turn) } else { off.push(turn) }
             }
         }
-        Ok(Compared { off: side(Collecting::Off, &off)?, on: side(Collecting::On, &on)? })
+        Ok(Compared {
+            off: side(Collecting::Off, &off)?,
+            on: side(Collecting::On, &on)?,
+        })
     }
 
     async fn turn(&self, collecting: Collecting, every: Duration, seed: u64) -> Result<Turn> {
@@ -146,12 +173,20 @@ impl House<'_> {
         };
         let store = embedded(self.data).await?;
         let (engine, background) = start(store.key_value(), config).await?;
-        let targets = (0..self.mix.clients).map(|_| Target::engine(&engine)).collect();
+        let targets = (0..self.mix.clients)
+            .map(|_| Target::engine(&engine))
+            .collect();
         let mut clients = Clients::prepare(targets, self.mix, Watching::Times, seed).await?;
-        clients.run_paced(Amount::Time(self.turn.mul_f64(WARM_UP)), every).await?;
+        clients
+            .run_paced(Amount::Time(self.turn.mul_f64(WARM_UP)), every)
+            .await?;
         let (cpu, collected) = (own_cpu()?, collected_versions(&engine));
-        let first = clients.run_paced(Amount::Time(self.turn / 2), every).await?;
-        let second = clients.run_paced(Amount::Time(self.turn / 2), every).await?;
+        let first = clients
+            .run_paced(Amount::Time(self.turn / 2), every)
+            .await?;
+        let second = clients
+            .run_paced(Amount::Time(self.turn / 2), every)
+            .await?;
         let turn = Turn {
             halves: [first, second],
             cpu: own_cpu()?.saturating_sub(cpu),
@@ -179,7 +214,10 @@ fn side(collecting: Collecting, turns: &[Turn]) -> Result<Side> {
     let all = turns.iter().map(Turn::all).collect::<Result<Vec<_>>>()?;
     let figures = sum(&all)?.figures();
     let half = |number: usize| -> Result<f64> {
-        let halves: Vec<_> = turns.iter().map(|turn| turn.halves[number].clone()).collect();
+        let halves: Vec<_> = turns
+            .iter()
+            .map(|turn| turn.halves[number].clone())
+            .collect();
         Ok(sum(&halves)?.figures().per_second)
     };
     let cpu: Duration = turns.iter().map(|turn| turn.cpu).sum();
@@ -194,7 +232,9 @@ fn side(collecting: Collecting, turns: &[Turn]) -> Result<Side> {
 }
 
 fn sum(parts: &[Measured]) -> Result<Measured> {
-    let (first, others) = parts.split_first().expect("a comparison has a round, and a turn has halves");
+    let (first, others) = parts
+        .split_first()
+        .expect("a comparison has a round, and a turn has halves");
     others.iter().try_fold(first.clone(), |mut sum, other| {
         sum.add(other)?;
         Ok(sum)
@@ -224,17 +264,36 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn one_side_collects_and_the_other_does_not() {
         let data = std::env::temp_dir().join(format!("landfast-collection-{}", std::process::id()));
-        let mix = Mix { clients: 4, keys: 20, value_bytes: 256, ..Mix::default() };
-        let collection = measure(&data, mix, 2, Duration::from_millis(400), 1).await.expect("measured");
+        let mix = Mix {
+            clients: 4,
+            keys: 20,
+            value_bytes: 256,
+            ..Mix::default()
+        };
+        let collection = measure(&data, mix, 2, Duration::from_millis(400), 1)
+            .await
+            .expect("measured");
         for Compared { off, on } in [&collection.saturated, &collection.steady] {
-            assert_eq!((off.collecting, off.collected_versions), (Collecting::Off, 0));
+            assert_eq!(
+                (off.collecting, off.collected_versions),
+                (Collecting::Off, 0)
+            );
             assert_eq!(on.collecting, Collecting::On);
             assert!(on.collected_versions > on.figures.transactions, "{on:?}");
-            assert_eq!((off.turns_per_second.len(), on.turns_per_second.len()), (2, 2));
+            assert_eq!(
+                (off.turns_per_second.len(), on.turns_per_second.len()),
+                (2, 2)
+            );
         }
-        let both_bear =
-            collection.saturated.on.median_per_second().min(collection.saturated.off.median_per_second());
-        assert!((collection.offered_per_second / both_bear - STEADY).abs() < 1e-9, "{collection:?}");
+        let both_bear = collection
+            .saturated
+            .on
+            .median_per_second()
+            .min(collection.saturated.off.median_per_second());
+        assert!(
+            (collection.offered_per_second / both_bear - STEADY).abs() < 1e-9,
+            "{collection:?}"
+        );
         std::fs::remove_dir_all(&data).expect("removed");
     }
 

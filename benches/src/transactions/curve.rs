@@ -18,7 +18,10 @@ const MIB: f64 = 1_048_576.0;
 pub fn svg(overwrites: &Overwrites, machine: &Machine) -> String {
     let points = || overwrites.runs.iter().flat_map(|run| &run.stored);
     let longest = points().map(|(seconds, _)| *seconds).fold(0.001, f64::max);
-    let most = points().map(|(_, bytes)| *bytes as f64 / MIB).fold(0.001, f64::max) * 1.05;
+    let most = points()
+        .map(|(_, bytes)| *bytes as f64 / MIB)
+        .fold(0.001, f64::max)
+        * 1.05;
     let x = |seconds: f64| LEFT + seconds / longest * (WIDTH - LEFT - RIGHT);
     let y = |mib: f64| HEIGHT - BOTTOM - mib / most * (HEIGHT - TOP - BOTTOM);
     let mut text = format!(
@@ -26,7 +29,8 @@ pub fn svg(overwrites: &Overwrites, machine: &Machine) -> String {
          font-family=\"system-ui, sans-serif\" font-size=\"13\" fill=\"#222\">\n\
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#fff\"/>\n"
     );
-    let title = "<tspan font-size=\"17\" font-weight=\"600\">Stored under steady overwrites</tspan>";
+    let title =
+        "<tspan font-size=\"17\" font-weight=\"600\">Stored under steady overwrites</tspan>";
     label(&mut text, 20.0, 28.0, "start", title);
     let rate = format!(
         "MiB of the checkpoint store; {:.0} transactions of two writes offered per second",
@@ -36,9 +40,26 @@ pub fn svg(overwrites: &Overwrites, machine: &Machine) -> String {
     for step in 0..=STEPS {
         let share = f64::from(step) / f64::from(STEPS);
         let (mib, seconds) = (most * share, longest * share);
-        let _ = writeln!(text, "<path d=\"M{LEFT} {:.1} H{:.1}\" stroke=\"#ddd\"/>", y(mib), WIDTH - RIGHT);
-        label(&mut text, LEFT - 8.0, y(mib) + 4.0, "end", &format!("{mib:.0}"));
-        label(&mut text, x(seconds), HEIGHT - BOTTOM + 20.0, "middle", &format!("{seconds:.0} s"));
+        let _ = writeln!(
+            text,
+            "<path d=\"M{LEFT} {:.1} H{:.1}\" stroke=\"#ddd\"/>",
+            y(mib),
+            WIDTH - RIGHT
+        );
+        label(
+            &mut text,
+            LEFT - 8.0,
+            y(mib) + 4.0,
+            "end",
+            &format!("{mib:.0}"),
+        );
+        label(
+            &mut text,
+            x(seconds),
+            HEIGHT - BOTTOM + 20.0,
+            "middle",
+            &format!("{seconds:.0} s"),
+        );
     }
     for run in &overwrites.runs {
         let (color, name) = match run.collecting {
@@ -57,7 +78,13 @@ pub fn svg(overwrites: &Overwrites, machine: &Machine) -> String {
         );
         if let Some((seconds, bytes)) = run.stored.last() {
             let place = (x(*seconds) + 8.0, y(*bytes as f64 / MIB) + 4.0);
-            label(&mut text, place.0, place.1, "start", &format!("<tspan fill=\"{color}\">{name}</tspan>"));
+            label(
+                &mut text,
+                place.0,
+                place.1,
+                "start",
+                &format!("<tspan fill=\"{color}\">{name}</tspan>"),
+            );
         }
     }
     let below = format!(
@@ -75,5 +102,8 @@ fn grey(content: &str) -> String {
 }
 
 fn label(text: &mut String, x: f64, y: f64, anchor: &str, content: &str) {
-    let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
+    let _ = writeln!(
+        text,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>"
+    );
 }

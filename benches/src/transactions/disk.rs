@@ -42,10 +42,15 @@ impl Disk {
     pub fn under(directory: &Path) -> Result<Self> {
         fs::create_dir_all(directory)?;
         let path = directory.join("disk");
-        let mut file = File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        let mut file =
+            File::create(&path).with_context(|| format!("cannot create {}", path.display()))?;
         file.write_all(&vec![1; FILE_BYTES as usize])?;
         file.sync_all()?;
-        Ok(Self { path, file, measured: Default::default() })
+        Ok(Self {
+            path,
+            file,
+            measured: Default::default(),
+        })
     }
 
     /// Gives it its turn.
@@ -64,9 +69,17 @@ impl Disk {
         let rate = |(write_bytes, (syncs, elapsed)): (usize, (u32, Duration))| {
             let syncs_per_second = f64::from(syncs) / elapsed.as_secs_f64();
             let bytes_per_second = syncs_per_second * write_bytes as f64;
-            DiskRate { write_bytes, bytes_per_second, syncs_per_second }
+            DiskRate {
+                write_bytes,
+                bytes_per_second,
+                syncs_per_second,
+            }
         };
-        Ok(WRITES_BYTES.into_iter().zip(self.measured).map(rate).collect())
+        Ok(WRITES_BYTES
+            .into_iter()
+            .zip(self.measured)
+            .map(rate)
+            .collect())
     }
 }
 

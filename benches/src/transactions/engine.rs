@@ -22,11 +22,18 @@ pub async fn start_packing(
     objects: SharedObjects,
     config: Config,
 ) -> Result<(Engine, JoinSet<()>)> {
-    run(Service::builder(parts(key_value)).objects(objects).build(config)).await
+    run(Service::builder(parts(key_value))
+        .objects(objects)
+        .build(config))
+    .await
 }
 
 fn parts(key_value: SharedKeyValue) -> Parts {
-    Parts { key_value, clock: Arc::new(SystemClock), entropy: Arc::new(SystemEntropy::default()) }
+    Parts {
+        key_value,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy::default()),
+    }
 }
 
 async fn run(service: Service) -> Result<(Engine, JoinSet<()>)> {
@@ -44,7 +51,10 @@ pub async fn embedded(data: &Path) -> Result<embedded::Embedded> {
 
 /// A fresh store that folds its journal into the checkpoint store often, so that this follows what is stored.
 pub async fn embedded_that_folds_often(data: &Path) -> Result<embedded::Embedded> {
-    let config = embedded::Config { checkpoint_bytes: FOLD_BYTES, ..embedded::Config::new(data) };
+    let config = embedded::Config {
+        checkpoint_bytes: FOLD_BYTES,
+        ..embedded::Config::new(data)
+    };
     embedded_as(config, data).await
 }
 

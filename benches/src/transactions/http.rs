@@ -33,7 +33,11 @@ impl Http {
     /// A connection to the server at `address`.
     pub async fn connect(address: SocketAddr) -> Result<Self> {
         let connection = Connection::open(address).await?;
-        Ok(Self { connection, id: String::new(), attempt: String::new() })
+        Ok(Self {
+            connection,
+            id: String::new(),
+            attempt: String::new(),
+        })
     }
 
     pub(super) async fn reconnect(&mut self) -> Result<()> {
@@ -46,7 +50,10 @@ impl Http {
         ensure!(status == 201, "begin: {status} {}", body.escape_ascii());
         let begun: Begun = serde_json::from_slice(&body)?;
         (self.id, self.attempt) = (begun.id, begun.attempt);
-        Ok(Writer { id: TransactionId::new(self.id.clone())?, attempt: self.attempt.parse()? })
+        Ok(Writer {
+            id: TransactionId::new(self.id.clone())?,
+            attempt: self.attempt.parse()?,
+        })
     }
 
     pub(super) async fn get(&mut self, key: &Key) -> Result<Shown> {
@@ -55,7 +62,9 @@ impl Http {
         match status {
             200 => Ok(Shown::Value(body)),
             404 => Ok(Shown::Absent),
-            409 if body.windows(16).any(|part| part == b"no-valid-version") => Ok(Shown::NoValidVersion),
+            409 if body.windows(16).any(|part| part == b"no-valid-version") => {
+                Ok(Shown::NoValidVersion)
+            }
             _ => bail!("get: {status} {}", body.escape_ascii()),
         }
     }
@@ -84,12 +93,20 @@ impl Http {
 
     /// Keys of the workload need no escaping.
     fn key_path(&self, key: &Key) -> String {
-        format!("/v1/transactions/{}/keys/{}", self.id, key.name().escape_ascii())
+        format!(
+            "/v1/transactions/{}/keys/{}",
+            self.id,
+            key.name().escape_ascii()
+        )
     }
 
     async fn ask(&mut self, method: &str, path: &str, body: &[u8]) -> Result<(u16, Bytes)> {
         let attempt = [("Landfast-Attempt", self.attempt.as_str())];
-        let headers = if self.attempt.is_empty() { &[][..] } else { &attempt };
+        let headers = if self.attempt.is_empty() {
+            &[][..]
+        } else {
+            &attempt
+        };
         self.connection.ask(method, path, headers, body).await
     }
 }

@@ -31,9 +31,15 @@ pub async fn measure(data: &Path, mix: Mix, seed: u64) -> Result<Length> {
     let (engine, background) = start(store.key_value(), Config::default()).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
     let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;
-    let figures = clients.run(Amount::Transactions(mix.transactions)).await?.figures();
+    let figures = clients
+        .run(Amount::Transactions(mix.transactions))
+        .await?
+        .figures();
     drop((clients, engine, background));
     store.close().await;
     eprintln!("{} functions: p50 {:.2} ms", mix.functions, figures.p50_ms);
-    Ok(Length { functions: mix.functions, figures })
+    Ok(Length {
+        functions: mix.functions,
+        figures,
+    })
 }

@@ -90,8 +90,18 @@ pub async fn measure(data: &Path, steadily: Steadily) -> Result<Overwrites> {
 }
 
 async fn overwrite(data: &Path, steadily: Steadily, collecting: Collecting) -> Result<Run> {
-    let Steadily { mix, offered_per_second, lasts, window, seed } = steadily;
-    let config = Config { collects: collecting == Collecting::On, retry_window: window, ..Config::default() };
+    let Steadily {
+        mix,
+        offered_per_second,
+        lasts,
+        window,
+        seed,
+    } = steadily;
+    let config = Config {
+        collects: collecting == Collecting::On,
+        retry_window: window,
+        ..Config::default()
+    };
     let store = embedded_that_folds_often(data).await?;
     let (engine, background) = start(store.key_value(), config).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
@@ -114,11 +124,18 @@ async fn overwrite(data: &Path, steadily: Steadily, collecting: Collecting) -> R
     };
     stored.push((began.elapsed().as_secs_f64(), stored_bytes(data)?));
     let figures = measured.figures();
-    let cpu_us = own_cpu()?.saturating_sub(cpu).as_secs_f64() * 1e6 / figures.transactions.max(1) as f64;
+    let cpu_us =
+        own_cpu()?.saturating_sub(cpu).as_secs_f64() * 1e6 / figures.transactions.max(1) as f64;
     let collected_versions = engine.figures().collected_versions;
     drop((clients, engine, background));
     store.close().await;
-    Ok(Run { collecting, figures, cpu_us, stored, collected_versions })
+    Ok(Run {
+        collecting,
+        figures,
+        cpu_us,
+        stored,
+        collected_versions,
+    })
 }
 
 #[cfg(test)]
@@ -130,19 +147,32 @@ mod tests {
     async fn one_run_collects_and_the_other_does_not() {
         let data = std::env::temp_dir().join(format!("landfast-overwrites-{}", std::process::id()));
         let steadily = Steadily {
-            mix: Mix { clients: 4, keys: 20, value_bytes: 256, ..Mix::default() },
+            mix: Mix {
+                clients: 4,
+                keys: 20,
+                value_bytes: 256,
+                ..Mix::default()
+            },
             offered_per_second: 200.0,
             lasts: Duration::from_millis(500),
             window: Duration::ZERO,
             seed: 1,
         };
         let overwrites = measure(&data, steadily).await.expect("measured");
-        let [off, on] = &overwrites.runs[..] else { panic!("{overwrites:?}") };
-        assert_eq!((off.collecting, off.collected_versions), (Collecting::Off, 0));
+        let [off, on] = &overwrites.runs[..] else {
+            panic!("{overwrites:?}")
+        };
+        assert_eq!(
+            (off.collecting, off.collected_versions),
+            (Collecting::Off, 0)
+        );
         assert_eq!(on.collecting, Collecting::On);
         assert!(on.collected_versions > on.figures.transactions, "{on:?}");
         // One more than the pace has room for, for each client.
-        assert!(on.figures.transactions <= 104 && off.figures.transactions <= 104, "{overwrites:?}");
+        assert!(
+            on.figures.transactions <= 104 && off.figures.transactions <= 104,
+            "{overwrites:?}"
+        );
         assert!(on.stored.len() > 2 && on.stored.iter().all(|(_, bytes)| *bytes > 0));
         std::fs::remove_dir_all(&data).expect("removed");
     }

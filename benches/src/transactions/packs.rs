@@ -33,15 +33,25 @@ pub struct Packing {
 }
 
 /// Runs `mix` at `rate` for about `seconds`, in process on a fresh embedded store and fresh objects at `data`.
-pub async fn measure(data: &Path, mix: Mix, rate: u32, seconds: Duration, seed: u64) -> Result<Packing> {
+pub async fn measure(
+    data: &Path,
+    mix: Mix,
+    rate: u32,
+    seconds: Duration,
+    seed: u64,
+) -> Result<Packing> {
     let store = embedded(&data.join("store")).await?;
     let objects = data.join("objects");
     if objects.exists() {
         std::fs::remove_dir_all(&objects)?;
     }
     let meter = Arc::new(Meter::default());
-    let objects = MeteredObjects::new(embedded::open_objects(objects).await?.objects(), Arc::clone(&meter));
-    let (engine, background) = start_packing(store.key_value(), Arc::new(objects), Config::default()).await?;
+    let objects = MeteredObjects::new(
+        embedded::open_objects(objects).await?.objects(),
+        Arc::clone(&meter),
+    );
+    let (engine, background) =
+        start_packing(store.key_value(), Arc::new(objects), Config::default()).await?;
     let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
     let mut clients = Clients::prepare(targets, mix, Watching::Times, seed).await?;
     let (before, compacted) = (puts(&meter), engine.figures().compacted);
@@ -61,7 +71,10 @@ pub async fn measure(data: &Path, mix: Mix, rate: u32, seconds: Duration, seed: 
         compacted,
         figures,
     };
-    eprintln!("packs at {rate} per second: {:.1} puts a second", packing.puts_per_second);
+    eprintln!(
+        "packs at {rate} per second: {:.1} puts a second",
+        packing.puts_per_second
+    );
     Ok(packing)
 }
 
@@ -77,11 +90,26 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn puts_stay_where_they_are_while_values_multiply() {
         let data = std::env::temp_dir().join(format!("landfast-packs-{}", std::process::id()));
-        let mix = Mix { clients: 8, keys: 40, ..Mix::default() };
-        let packing = measure(&data, mix, 200, Duration::from_secs(2), 1).await.expect("measured");
-        assert!(packing.values_per_second > 5.0 * packing.puts_per_second, "{packing:?}");
-        assert!((0.1..10.5).contains(&packing.puts_per_second), "{packing:?}");
-        assert!(packing.put_bytes_per_second > 4_096.0 * packing.values_per_second, "{packing:?}");
+        let mix = Mix {
+            clients: 8,
+            keys: 40,
+            ..Mix::default()
+        };
+        let packing = measure(&data, mix, 200, Duration::from_secs(2), 1)
+            .await
+            .expect("measured");
+        assert!(
+            packing.values_per_second > 5.0 * packing.puts_per_second,
+            "{packing:?}"
+        );
+        assert!(
+            (0.1..10.5).contains(&packing.puts_per_second),
+            "{packing:?}"
+        );
+        assert!(
+            packing.put_bytes_per_second > 4_096.0 * packing.values_per_second,
+            "{packing:?}"
+        );
         std::fs::remove_dir_all(&data).expect("removed");
     }
 }

@@ -24,10 +24,17 @@ pub struct Plain {
 
 impl Plain {
     /// Client number `client` of the servers at `urls`; all clients of one run share `prefix` and `epoch`.
-    pub async fn connect(urls: &[String], prefix: &str, client: u32, epoch: Instant) -> Result<Self> {
+    pub async fn connect(
+        urls: &[String],
+        prefix: &str,
+        client: u32,
+        epoch: Instant,
+    ) -> Result<Self> {
         let mut connections = Vec::new();
         for url in urls {
-            let connection = redis::Client::open(url.as_str())?.get_multiplexed_async_connection().await;
+            let connection = redis::Client::open(url.as_str())?
+                .get_multiplexed_async_connection()
+                .await;
             connections.push(connection.with_context(|| format!("connect to {url}"))?);
         }
         Ok(Self {
@@ -43,20 +50,36 @@ impl Plain {
     pub(super) fn begin(&mut self) -> Result<Writer> {
         self.begun += 1;
         let timestamp = Timestamp(self.epoch.elapsed().as_nanos() as u64 + 1);
-        self.version = Version { timestamp, node: NodeId(self.client) };
+        self.version = Version {
+            timestamp,
+            node: NodeId(self.client),
+        };
         let id = TransactionId::new(format!("{}-{}", self.client, self.begun))?;
-        Ok(Writer { id, attempt: Attempt { node: NodeId(self.client), sequence: self.begun } })
+        Ok(Writer {
+            id,
+            attempt: Attempt {
+                node: NodeId(self.client),
+                sequence: self.begun,
+            },
+        })
     }
 
     pub(super) async fn get(&mut self, key: &Key) -> Result<Shown> {
         let name = self.name(key);
-        let found: Option<Vec<u8>> = cmd("GET").arg(&name).query_async(self.server(&name)).await?;
+        let found: Option<Vec<u8>> = cmd("GET")
+            .arg(&name)
+            .query_async(self.server(&name))
+            .await?;
         Ok(found.map_or(Shown::Absent, |value| Shown::Value(value.into())))
     }
 
     pub(super) async fn put(&mut self, key: &Key, value: Bytes) -> Result<()> {
         let name = self.name(key);
-        Ok(cmd("SET").arg(&name).arg(&value[..]).query_async(self.server(&name)).await?)
+        Ok(cmd("SET")
+            .arg(&name)
+            .arg(&value[..])
+            .query_async(self.server(&name))
+            .await?)
     }
 
     #[allow(clippy::unnecessary_wraps)] // beside the others, which can fail
@@ -65,7 +88,11 @@ impl Plain {
     }
 
     fn server(&mut self, name: &[u8]) -> &mut MultiplexedConnection {
-        let number = if self.connections.len() > 1 { master_of(name) } else { 0 };
+        let number = if self.connections.len() > 1 {
+            master_of(name)
+        } else {
+            0
+        };
         &mut self.connections[number]
     }
 

@@ -123,7 +123,10 @@ pub fn markdown(report: &Report) -> String {
 
 fn on_redis(text: &mut String, report: &Report) {
     if let Some(path) = &report.chart {
-        let _ = writeln!(text, "![Anomalies and median latency beside plain Redis]({path})\n");
+        let _ = writeln!(
+            text,
+            "![Anomalies and median latency beside plain Redis]({path})\n"
+        );
     }
     let _ = writeln!(
         text,
@@ -139,9 +142,18 @@ fn on_redis(text: &mut String, report: &Report) {
         report.beside_redis[0].zipf
     );
     let mut calls = vec![strings(["operation", "calls per transaction"])];
-    calls.extend(report.port_calls.iter().map(|(name, calls)| vec![name.clone(), format!("{calls:.2}")]));
+    calls.extend(
+        report
+            .port_calls
+            .iter()
+            .map(|(name, calls)| vec![name.clone(), format!("{calls:.2}")]),
+    );
     grid(text, &calls);
-    let _ = writeln!(text, "\n{:.2} commits share a slot of the log.\n", report.commits_per_slot);
+    let _ = writeln!(
+        text,
+        "\n{:.2} commits share a slot of the log.\n",
+        report.commits_per_slot
+    );
 }
 
 fn on_the_disk(text: &mut String, report: &Report) {
@@ -158,7 +170,12 @@ fn on_the_disk(text: &mut String, report: &Report) {
 }
 
 fn cost_of_collection(text: &mut String, collection: &Collection) {
-    let Collection { turn_seconds, saturated, offered_per_second, steady } = collection;
+    let Collection {
+        turn_seconds,
+        saturated,
+        offered_per_second,
+        steady,
+    } = collection;
     let _ = writeln!(
         text,
         "Collection on and off, in process on the embedded store, in turns of {turn_seconds} s on a fresh store each, all keys \
@@ -231,7 +248,10 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
         "CPU us each",
     ])];
     rows.extend(cells.iter().map(|cell| {
-        let plain = cells.iter().find(|other| other.zipf.total_cmp(&cell.zipf).is_eq()).unwrap_or(cell);
+        let plain = cells
+            .iter()
+            .find(|other| other.zipf.total_cmp(&cell.zipf).is_eq())
+            .unwrap_or(cell);
         let anomalies = cell.anomalies.unwrap_or_default();
         vec![
             cell.store.to_owned(),
@@ -252,7 +272,9 @@ fn beside_redis(cells: &[Cell]) -> Vec<Vec<String>> {
 }
 
 fn embedded(cells: &[Cell], disk: &[DiskRate]) -> Vec<Vec<String>> {
-    let most = disk.last().map_or(f64::INFINITY, |rate| rate.bytes_per_second);
+    let most = disk
+        .last()
+        .map_or(f64::INFINITY, |rate| rate.bytes_per_second);
     let mut rows = vec![strings([
         "way",
         "value",
@@ -310,7 +332,11 @@ fn compared(compared: &Compared) -> Vec<Vec<String>> {
         "versions collected",
     ])];
     rows.extend([&compared.off, &compared.on].map(|side: &Side| {
-        let turns: Vec<String> = side.turns_per_second.iter().map(|turn| thousands(*turn)).collect();
+        let turns: Vec<String> = side
+            .turns_per_second
+            .iter()
+            .map(|turn| thousands(*turn))
+            .collect();
         let median = side.median_per_second();
         vec![
             side.collecting.name().to_owned(),
@@ -343,7 +369,10 @@ fn overwritten(overwrites: &Overwrites) -> Vec<Vec<String>> {
             format!("{:.2}", run.figures.p50_ms),
             format!("{:.2}", run.figures.p99_ms),
             format!("{:.0}", run.cpu_us),
-            run.stored.last().map_or(0, |(_, bytes)| bytes >> 20).to_string(),
+            run.stored
+                .last()
+                .map_or(0, |(_, bytes)| bytes >> 20)
+                .to_string(),
             thousands(run.collected_versions as f64),
         ]
     }));
@@ -351,7 +380,13 @@ fn overwritten(overwrites: &Overwrites) -> Vec<Vec<String>> {
 }
 
 fn by_length(lengths: &[Length]) -> Vec<Vec<String>> {
-    let mut rows = vec![strings(["functions", "p50 ms", "p99 ms", "p50 to the first", "per second"])];
+    let mut rows = vec![strings([
+        "functions",
+        "p50 ms",
+        "p99 ms",
+        "p50 to the first",
+        "per second",
+    ])];
     let first = lengths.first().map_or(1.0, |length| length.figures.p50_ms);
     rows.extend(lengths.iter().map(|length| {
         vec![
@@ -390,5 +425,9 @@ fn packed(packing: &[Packing]) -> Vec<Vec<String>> {
 }
 
 fn cpu(cell: &Cell) -> String {
-    cell.cpu_us.iter().map(|(name, us)| format!("{name} {us:.0}")).collect::<Vec<_>>().join(", ")
+    cell.cpu_us
+        .iter()
+        .map(|(name, us)| format!("{name} {us:.0}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

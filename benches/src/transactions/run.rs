@@ -118,9 +118,21 @@ pub struct Clients {
 impl Clients {
     /// One client on each of `targets`, after the first of them has written every key of `mix` once. What they do is drawn
     /// from `seed`.
-    pub async fn prepare(mut targets: Vec<Target>, mix: Mix, watching: Watching, seed: u64) -> Result<Self> {
+    pub async fn prepare(
+        mut targets: Vec<Target>,
+        mix: Mix,
+        watching: Watching,
+        seed: u64,
+    ) -> Result<Self> {
         let order = prepare(targets.first_mut().context("a run has clients")?, &mix).await?;
-        Ok(Self { targets, mix, watching, seed, order, executions: Vec::new() })
+        Ok(Self {
+            targets,
+            mix,
+            watching,
+            seed,
+            order,
+            executions: Vec::new(),
+        })
     }
 
     /// Runs the mix, each client as fast as it is answered. Every run draws other transactions.
@@ -147,12 +159,24 @@ impl Clients {
             .enumerate()
             .map(|(number, target)| {
                 let rng = Rng::with_seed(self.seed.wrapping_add(number as u64));
-                let client = Client { number, target, mix, rng, epoch, ends, watching, every };
+                let client = Client {
+                    number,
+                    target,
+                    mix,
+                    rng,
+                    epoch,
+                    ends,
+                    watching,
+                    every,
+                };
                 tokio::spawn(client.run(Arc::clone(&pool)))
             })
             .collect();
-        let mut measured =
-            Measured { nanoseconds: Histogram::new(3)?, no_valid_version: 0, elapsed: Duration::ZERO };
+        let mut measured = Measured {
+            nanoseconds: Histogram::new(3)?,
+            no_valid_version: 0,
+            elapsed: Duration::ZERO,
+        };
         for client in clients {
             let (target, part) = client.await.context("a client")??;
             self.targets.push(target);
@@ -184,10 +208,17 @@ struct Part {
 async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
     let mut order = Order::default();
     for first in (0..mix.keys).step_by(KEYS_PREPARED_AT_ONCE) {
-        let keys: Vec<_> = (first..mix.keys.min(first + KEYS_PREPARED_AT_ONCE)).map(key).collect();
+        let keys: Vec<_> = (first..mix.keys.min(first + KEYS_PREPARED_AT_ONCE))
+            .map(key)
+            .collect();
         let writer = target.begin().await?;
-        let planned: Vec<Planned> =
-            keys.iter().map(|key| Planned { key: key.clone(), deletes: false }).collect();
+        let planned: Vec<Planned> = keys
+            .iter()
+            .map(|key| Planned {
+                key: key.clone(),
+                deletes: false,
+            })
+            .collect();
         for (ordinal, key) in keys.iter().enumerate() {
             // What was there before everything needs no write set: nobody can read less of it.
             let tag = Tag {
@@ -238,10 +269,16 @@ impl Client {
         let first = self.every.mul_f64(self.rng.f64());
         let take = |left: usize| left.checked_sub(1);
         let mut number = 0_u32;
-        while pool.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+        while pool
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .is_ok()
+        {
             let script = Script::draw(&self.mix, &zipf, &mut self.rng);
             let due = (!self.every.is_zero()).then(|| self.epoch + first + self.every * number);
-            if self.ends.is_some_and(|ends| Instant::now().max(due.unwrap_or(self.epoch)) >= ends) {
+            if self
+                .ends
+                .is_some_and(|ends| Instant::now().max(due.unwrap_or(self.epoch)) >= ends)
+            {
                 break;
             }
             if let Some(due) = due {
@@ -278,20 +315,31 @@ impl Client {
                     }
                 }
                 Work::Write(write) => {
-                    let tag = Tag { writer: writer.clone(), ordinal: writes, planned: planned.clone() };
+                    let tag = Tag {
+                        writer: writer.clone(),
+                        ordinal: writes,
+                        planned: planned.clone(),
+                    };
                     let value = tag.to_value(self.mix.value_bytes);
                     writes += 1;
                     let noted = Some(kept_bytes(&value));
-                    steps.push(Step::Wrote { key: write.key.clone(), value: noted });
+                    steps.push(Step::Wrote {
+                        key: write.key.clone(),
+                        value: noted,
+                    });
                     self.target.put(&write.key, value).await?;
                 }
             }
         }
         let asked = Instant::now();
         let version = self.target.commit().await?;
-        part.nanoseconds.record(started.elapsed().as_nanos() as u64)?;
+        part.nanoseconds
+            .record(started.elapsed().as_nanos() as u64)?;
         if self.watching == Watching::Anomalies {
-            let commit = Some(Commit { span: self.span(asked), answer: Answer::Committed });
+            let commit = Some(Commit {
+                span: self.span(asked),
+                answer: Answer::Committed,
+            });
             part.committed.push((writer.clone(), version));
             part.executions.push(Execution {
                 client: self.number,
@@ -307,7 +355,10 @@ impl Client {
 
     fn span(&self, asked: Instant) -> Span {
         let since = |instant: Instant| instant.saturating_duration_since(self.epoch);
-        Span { asked: since(asked), answered: since(Instant::now()).max(Duration::from_nanos(1)) }
+        Span {
+            asked: since(asked),
+            answered: since(Instant::now()).max(Duration::from_nanos(1)),
+        }
     }
 }
 

@@ -25,7 +25,8 @@ use super::{
 use crate::{server::own_cpu, table};
 
 /// One way of a call of the store: DynamoDB answers within 3 to 9 ms.
-const STORE_LATENCY: RangeInclusive<Duration> = Duration::from_micros(1_500)..=Duration::from_micros(4_500);
+const STORE_LATENCY: RangeInclusive<Duration> =
+    Duration::from_micros(1_500)..=Duration::from_micros(4_500);
 /// Until all nodes have heard what was there before the run.
 const HEARD_AFTER: Duration = Duration::from_secs(3);
 
@@ -47,18 +48,36 @@ pub struct Scale {
 /// Runs `mix` with its clients and its transactions at each of `nodes` nodes, after as many clients have made `warm_up` each:
 /// a node's memory is empty at first, but for what it has written itself.
 pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scale> {
-    let all = Mix { clients: mix.clients * nodes, transactions: mix.transactions * nodes, ..mix };
+    let all = Mix {
+        clients: mix.clients * nodes,
+        transactions: mix.transactions * nodes,
+        ..mix
+    };
     simulated::run(async {
-        let options = Options { latency: Some(STORE_LATENCY), durable_at_once: true, ..Options::default() };
+        let options = Options {
+            latency: Some(STORE_LATENCY),
+            durable_at_once: true,
+            ..Options::default()
+        };
         let world = World::with_options(seed, options);
         let (engines, services) = start(&world, nodes, seed).await?;
-        let targets = (0..all.clients).map(|client| Target::engine(&engines[client % nodes])).collect();
+        let targets = (0..all.clients)
+            .map(|client| Target::engine(&engines[client % nodes]))
+            .collect();
         let mut clients = Clients::prepare(targets, all, Watching::Times, seed).await?;
         tokio::time::sleep(HEARD_AFTER).await;
-        clients.run(Amount::Transactions(warm_up * all.clients)).await?;
+        clients
+            .run(Amount::Transactions(warm_up * all.clients))
+            .await?;
         let (calls_before, cpu_before) = (world.trace().port_calls(), own_cpu()?);
-        let figures = clients.run(Amount::Transactions(all.transactions)).await?.figures();
-        let (calls, cpu) = (world.trace().port_calls() - calls_before, own_cpu()?.saturating_sub(cpu_before));
+        let figures = clients
+            .run(Amount::Transactions(all.transactions))
+            .await?
+            .figures();
+        let (calls, cpu) = (
+            world.trace().port_calls() - calls_before,
+            own_cpu()?.saturating_sub(cpu_before),
+        );
         drop(services);
         let each = |sum: f64| sum / figures.transactions.max(1) as f64;
         Ok(Scale {
@@ -74,17 +93,29 @@ pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scal
 /// So many nodes that reach each other, and what keeps them going.
 async fn start(world: &World, nodes: usize, seed: u64) -> Result<(Vec<Engine>, Vec<Arc<Service>>)> {
     let mut rng = Rng::with_seed(seed);
-    let (network, ensemble) = (Network::new(rng.fork(), Trouble::default()), Ensemble::new(rng.fork()));
+    let (network, ensemble) = (
+        Network::new(rng.fork(), Trouble::default()),
+        Ensemble::new(rng.fork()),
+    );
     let (mut engines, mut services) = (Vec::new(), Vec::new());
     for node in 0..nodes {
         let (address, life) = (Address(format!("node {node}")), Life::default());
-        let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+        let parts = Parts {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
         let seat = ensemble.seat(&address, life.clone(), world.clock());
         let peers = network.from(&address);
-        let service = Service::builder(parts).among(seat, peers).build(Config::default());
+        let service = Service::builder(parts)
+            .among(seat, peers)
+            .build(Config::default());
         let (engine, service) = (service.engine(), Arc::new(service));
         network.listen(&address, engine.clone(), life);
-        service.start().await.with_context(|| format!("node {node} starts"))?;
+        service
+            .start()
+            .await
+            .with_context(|| format!("node {node} starts"))?;
         let runner = Arc::clone(&service);
         tokio::spawn(async move { runner.run().await });
         engines.push(engine);

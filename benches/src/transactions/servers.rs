@@ -31,7 +31,10 @@ impl Servers {
     /// One server with an empty directory below `directory`; `fsync` is `always`, or `none` for no file.
     pub async fn one(directory: &Path, fsync: &str) -> Result<Self> {
         let processes = vec![Process::redis(directory, fsync).await?];
-        Ok(Self { processes, acknowledged: acknowledged(fsync) })
+        Ok(Self {
+            processes,
+            acknowledged: acknowledged(fsync),
+        })
     }
 
     /// Two masters and two replicas.
@@ -45,22 +48,45 @@ impl Servers {
             processes.push(process);
             bus_ports.push(bus_port);
         }
-        assemble(&processes, &bus_ports).await.context("a cluster of Redis comes together")?;
-        Ok(Self { processes, acknowledged: acknowledged(fsync) })
+        assemble(&processes, &bus_ports)
+            .await
+            .context("a cluster of Redis comes together")?;
+        Ok(Self {
+            processes,
+            acknowledged: acknowledged(fsync),
+        })
     }
 
     /// Where plain Redis is reached: each server that has slots, in their order.
     pub fn masters(&self) -> Vec<String> {
-        let masters = if self.is_cluster() { &self.processes[..2] } else { &self.processes[..] };
-        masters.iter().map(|process| format!("redis://{}", process.address)).collect()
+        let masters = if self.is_cluster() {
+            &self.processes[..2]
+        } else {
+            &self.processes[..]
+        };
+        masters
+            .iter()
+            .map(|process| format!("redis://{}", process.address))
+            .collect()
     }
 
     /// Where Landfast finds its store.
     pub fn store(&self, namespace: &str) -> String {
-        let addresses: Vec<String> =
-            self.processes.iter().map(|process| process.address.to_string()).collect();
-        let scheme = if self.is_cluster() { "redis+cluster" } else { "redis" };
-        format!("{scheme}://{}?acknowledged={}&namespace={namespace}", addresses.join(","), self.acknowledged)
+        let addresses: Vec<String> = self
+            .processes
+            .iter()
+            .map(|process| process.address.to_string())
+            .collect();
+        let scheme = if self.is_cluster() {
+            "redis+cluster"
+        } else {
+            "redis"
+        };
+        format!(
+            "{scheme}://{}?acknowledged={}&namespace={namespace}",
+            addresses.join(","),
+            self.acknowledged
+        )
     }
 
     /// CPU time that they have taken so far.
@@ -92,12 +118,24 @@ fn slot(key: &[u8]) -> u16 {
 
 /// CRC-16/XMODEM, as Redis Cluster has it.
 fn crc16(bytes: &[u8]) -> u16 {
-    let round = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-    bytes.iter().fold(0, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| round(crc)))
+    let round = |crc: u16| {
+        if crc & 0x8000 == 0 {
+            crc << 1
+        } else {
+            (crc << 1) ^ 0x1021
+        }
+    };
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| round(crc))
+    })
 }
 
 fn acknowledged(fsync: &str) -> &'static str {
-    if fsync == "always" { "append-only-file" } else { "memory" }
+    if fsync == "always" {
+        "append-only-file"
+    } else {
+        "memory"
+    }
 }
 
 async fn assemble(processes: &[Process], bus_ports: &[u16]) -> Result<()> {
@@ -108,13 +146,25 @@ async fn assemble(processes: &[Process], bus_ports: &[u16]) -> Result<()> {
     }
     let (end, start) = ((SECOND_HALF - 1).to_string(), SECOND_HALF.to_string());
     tell::<()>(&mut servers[0], &["CLUSTER", "ADDSLOTSRANGE", "0", &end]).await?;
-    tell::<()>(&mut servers[1], &["CLUSTER", "ADDSLOTSRANGE", &start, "16383"]).await?;
+    tell::<()>(
+        &mut servers[1],
+        &["CLUSTER", "ADDSLOTSRANGE", &start, "16383"],
+    )
+    .await?;
     for (number, server) in servers.iter_mut().enumerate() {
-        tell::<()>(server, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]).await?;
+        tell::<()>(
+            server,
+            &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()],
+        )
+        .await?;
     }
     for (process, bus_port) in processes.iter().zip(bus_ports).skip(1) {
         let (port, bus_port) = (process.address.port().to_string(), bus_port.to_string());
-        tell::<()>(&mut servers[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await?;
+        tell::<()>(
+            &mut servers[0],
+            &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port],
+        )
+        .await?;
     }
     let everybody = format!("cluster_known_nodes:{}\r", servers.len());
     for server in &mut servers {
@@ -139,7 +189,11 @@ async fn assemble(processes: &[Process], bus_ports: &[u16]) -> Result<()> {
 async fn told(server: &mut MultiplexedConnection, words: &[&str], part: &str) -> Result<()> {
     let asked = Instant::now();
     while !tell::<String>(server, words).await?.contains(part) {
-        ensure!(asked.elapsed() < ASSEMBLE_WAIT, "{} had no {part:?} for 30 s", words.join(" "));
+        ensure!(
+            asked.elapsed() < ASSEMBLE_WAIT,
+            "{} had no {part:?} for 30 s",
+            words.join(" ")
+        );
         tokio::time::sleep(ASSEMBLE_POLL).await;
     }
     Ok(())
@@ -148,7 +202,10 @@ async fn told(server: &mut MultiplexedConnection, words: &[&str], part: &str) ->
 async fn tell<T: FromRedisValue>(server: &mut MultiplexedConnection, words: &[&str]) -> Result<T> {
     let mut command = cmd(words[0]);
     command.arg(&words[1..]);
-    command.query_async(server).await.with_context(|| words.join(" "))
+    command
+        .query_async(server)
+        .await
+        .with_context(|| words.join(" "))
 }
 
 #[cfg(test)]

@@ -40,8 +40,13 @@ impl Target {
         match self {
             Self::Engine(engine, call) => {
                 let begun = engine.begin(Begin::default()).await.context("begin")?.value;
-                let Begun::Open { id, attempt } = begun else { anyhow::bail!("a new transaction is open") };
-                *call = Some(Call { id: id.clone(), attempt: Some(attempt) });
+                let Begun::Open { id, attempt } = begun else {
+                    anyhow::bail!("a new transaction is open")
+                };
+                *call = Some(Call {
+                    id: id.clone(),
+                    attempt: Some(attempt),
+                });
                 Ok(Writer { id, attempt })
             }
             Self::Http(http) => http.begin().await,
@@ -65,9 +70,10 @@ impl Target {
     /// Writes `key`.
     pub async fn put(&mut self, key: &Key, value: Bytes) -> Result<()> {
         match self {
-            Self::Engine(engine, call) => {
-                engine.put(open(call.as_ref())?, key.clone(), value).await.context("put")
-            }
+            Self::Engine(engine, call) => engine
+                .put(open(call.as_ref())?, key.clone(), value)
+                .await
+                .context("put"),
             Self::Http(http) => http.put(key, value).await,
             Self::Plain(plain) => plain.put(key, value).await,
         }
@@ -77,8 +83,14 @@ impl Target {
     pub async fn commit(&mut self) -> Result<Version> {
         match self {
             Self::Engine(engine, call) => {
-                let committed = engine.commit(open(call.as_ref())?).await.context("commit")?;
-                Ok(committed.after.context("a transaction that wrote has a version")?.version)
+                let committed = engine
+                    .commit(open(call.as_ref())?)
+                    .await
+                    .context("commit")?;
+                Ok(committed
+                    .after
+                    .context("a transaction that wrote has a version")?
+                    .version)
             }
             Self::Http(http) => http.commit().await,
             Self::Plain(plain) => plain.commit(),

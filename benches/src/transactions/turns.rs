@@ -38,12 +38,23 @@ impl<'a> Entrant<'a> {
     /// `store` with its `clients`, who run `mix`, and the processes that take part.
     pub fn new(store: &'static str, mix: Mix, clients: Clients, watched: Vec<Watched<'a>>) -> Self {
         let cpu = vec![Duration::ZERO; watched.len()];
-        Self { store, mix, clients, watched, measured: None, cpu }
+        Self {
+            store,
+            mix,
+            clients,
+            watched,
+            measured: None,
+            cpu,
+        }
     }
 
     async fn turn(&mut self, amount: Amount) -> Result<()> {
         let before = self.taken()?;
-        let measured = self.clients.run(amount).await.with_context(|| self.store.to_owned())?;
+        let measured = self
+            .clients
+            .run(amount)
+            .await
+            .with_context(|| self.store.to_owned())?;
         let after = self.taken_until_quiet().await?;
         for (cpu, (after, before)) in self.cpu.iter_mut().zip(after.into_iter().zip(before)) {
             *cpu += after.saturating_sub(before);
@@ -74,8 +85,13 @@ impl<'a> Entrant<'a> {
 
     /// What came of all its turns.
     pub fn cell(&self) -> Result<Cell> {
-        let figures = self.measured.as_ref().context("a store has had a turn")?.figures();
-        let each = |taken: &Duration| taken.as_secs_f64() * 1e6 / figures.transactions.max(1) as f64;
+        let figures = self
+            .measured
+            .as_ref()
+            .context("a store has had a turn")?
+            .figures();
+        let each =
+            |taken: &Duration| taken.as_secs_f64() * 1e6 / figures.transactions.max(1) as f64;
         let names = self.watched.iter().map(|(name, _)| (*name).to_owned());
         Ok(Cell {
             store: self.store,
@@ -118,14 +134,23 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn each_round_begins_with_the_next_store_and_all_turns_are_counted_together() {
         let data = std::env::temp_dir().join(format!("landfast-turns-{}", std::process::id()));
-        let mix = Mix { clients: 2, keys: 20, value_bytes: 256, ..Mix::default() };
+        let mix = Mix {
+            clients: 2,
+            keys: 20,
+            value_bytes: 256,
+            ..Mix::default()
+        };
         let store = embedded(&data).await.expect("a store");
-        let (engine, background) = start(store.key_value(), Config::default()).await.expect("an engine");
+        let (engine, background) = start(store.key_value(), Config::default())
+            .await
+            .expect("an engine");
         let turns = RefCell::new(Vec::new());
         let mut entrants = Vec::new();
         for name in ["a", "b", "c"] {
             let targets = (0..mix.clients).map(|_| Target::engine(&engine)).collect();
-            let clients = Clients::prepare(targets, mix, Watching::Anomalies, 1).await.expect("prepared");
+            let clients = Clients::prepare(targets, mix, Watching::Anomalies, 1)
+                .await
+                .expect("prepared");
             let turns = &turns;
             let cpu = move || {
                 let mut turns = turns.borrow_mut();
@@ -134,15 +159,28 @@ mod tests {
                 }
                 Ok(Duration::ZERO)
             };
-            entrants.push(Entrant::new(name, mix, clients, vec![("all", Box::new(cpu))]));
+            entrants.push(Entrant::new(
+                name,
+                mix,
+                clients,
+                vec![("all", Box::new(cpu))],
+            ));
         }
         for number in 0..4 {
-            round(&mut entrants, number, Amount::Transactions(6)).await.expect("measured");
+            round(&mut entrants, number, Amount::Transactions(6))
+                .await
+                .expect("measured");
         }
-        assert_eq!(turns.borrow().concat(), "abc".to_owned() + "bca" + "cab" + "abc");
+        assert_eq!(
+            turns.borrow().concat(),
+            "abc".to_owned() + "bca" + "cab" + "abc"
+        );
         for entrant in &entrants {
             let cell = entrant.cell().expect("it had its turns");
-            assert_eq!((cell.figures.transactions, cell.anomalies), (24, Some(Anomalies::default())));
+            assert_eq!(
+                (cell.figures.transactions, cell.anomalies),
+                (24, Some(Anomalies::default()))
+            );
         }
         drop((entrants, engine, background));
         store.close().await;

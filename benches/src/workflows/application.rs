@@ -94,7 +94,11 @@ impl Deployer<'_> {
             let function = format!("{name}-{}", language.name());
             manifest += &language.function(&function, concurrency, None);
             let steps = vec![format!("\"{function}\""); 4].join(", ");
-            let _ = write!(manifest, "[workflows.{function}]\nsteps = [{steps}]\n{}", far_lines(far));
+            let _ = write!(
+                manifest,
+                "[workflows.{function}]\nsteps = [{steps}]\n{}",
+                far_lines(far)
+            );
         }
         self.deploy(name, &manifest)
     }
@@ -103,10 +107,20 @@ impl Deployer<'_> {
     pub fn grading(&self, name: &str, far: (SocketAddr, Protocol)) -> Result<()> {
         let mut manifest = format!("name = \"{name}\"\n");
         for (step, pause_ms) in GRADING {
-            manifest += &Language::Rust.function(&format!("{name}-{step}"), 1, Some(("PAUSE_MS", pause_ms)));
+            manifest += &Language::Rust.function(
+                &format!("{name}-{step}"),
+                1,
+                Some(("PAUSE_MS", pause_ms)),
+            );
         }
-        let steps = GRADING.map(|(step, _)| format!("\"{name}-{step}\"")).join(", ");
-        let _ = write!(manifest, "[workflows.{name}]\nsteps = [{steps}]\n{}", far_lines(Some(far)));
+        let steps = GRADING
+            .map(|(step, _)| format!("\"{name}-{step}\""))
+            .join(", ");
+        let _ = write!(
+            manifest,
+            "[workflows.{name}]\nsteps = [{steps}]\n{}",
+            far_lines(Some(far))
+        );
         self.deploy(name, &manifest)
     }
 
@@ -138,7 +152,8 @@ impl Deployer<'_> {
         let folder = self.directory.join("applications").join(name);
         fs::create_dir_all(folder.join("code"))?;
         fs::write(folder.join("code/app.py"), PYTHON)?;
-        fs::copy(self.function, folder.join("code/bench-function")).context("copy bench-function")?;
+        fs::copy(self.function, folder.join("code/bench-function"))
+            .context("copy bench-function")?;
         let file = folder.join("application.toml");
         fs::write(&file, manifest)?;
         let deployed = Command::new(self.landfast)
@@ -146,14 +161,21 @@ impl Deployer<'_> {
             .arg(&file)
             .env("LANDFAST_URL", format!("http://{}", self.address))
             .output()?;
-        ensure!(deployed.status.success(), "deploy {name}: {}", String::from_utf8_lossy(&deployed.stderr));
+        ensure!(
+            deployed.status.success(),
+            "deploy {name}: {}",
+            String::from_utf8_lossy(&deployed.stderr)
+        );
         Ok(())
     }
 }
 
 fn far_lines(far: Option<(SocketAddr, Protocol)>) -> String {
     far.map(|(address, protocol)| {
-        format!("far = \"redis://{address}\"\nsynchrony = \"{}\"\n", protocol.name())
+        format!(
+            "far = \"redis://{address}\"\nsynchrony = \"{}\"\n",
+            protocol.name()
+        )
     })
     .unwrap_or_default()
 }

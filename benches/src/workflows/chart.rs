@@ -43,23 +43,34 @@ pub fn svg(report: &Report) -> String {
         "start",
         &format!("<tspan font-size=\"17\" font-weight=\"600\">{title}</tspan>"),
     );
-    let by = |fixed: fn(Function) -> u64, along: fn(Function) -> u64, values: &[u64], unit: &str| {
-        let lines = values.iter().flat_map(|value| {
-            [Protocol::External, Protocol::Serial].map(|protocol| Line {
-                name: format!("{value}{unit}"),
-                protocol,
-                points: points(report, protocol, |function| {
-                    (fixed(function) == *value).then(|| along(function))
-                }),
-            })
-        });
-        lines.filter(|line| line.points.len() > 1).collect::<Vec<_>>()
-    };
+    let by =
+        |fixed: fn(Function) -> u64, along: fn(Function) -> u64, values: &[u64], unit: &str| {
+            let lines = values.iter().flat_map(|value| {
+                [Protocol::External, Protocol::Serial].map(|protocol| Line {
+                    name: format!("{value}{unit}"),
+                    protocol,
+                    points: points(report, protocol, |function| {
+                        (fixed(function) == *value).then(|| along(function))
+                    }),
+                })
+            });
+            lines
+                .filter(|line| line.points.len() > 1)
+                .collect::<Vec<_>>()
+        };
     let pause = |function: Function| function.pause_ms;
     let writes = |function: Function| function.repetitions as u64;
-    let first = Panel { left: 70.0, title: "by computing before each write, ms", x_most: 200.0 };
+    let first = Panel {
+        left: 70.0,
+        title: "by computing before each write, ms",
+        x_most: 200.0,
+    };
     first.draw(&mut text, &by(writes, pause, &[1, 5, 10, 50], " writes"));
-    let second = Panel { left: 600.0, title: "by number of writes", x_most: 150.0 };
+    let second = Panel {
+        left: 600.0,
+        title: "by number of writes",
+        x_most: 150.0,
+    };
     second.draw(&mut text, &by(pause, writes, &[0, 50, 100, 150], " ms"));
     let machine = &report.machine;
     let below = format!(
@@ -72,8 +83,15 @@ pub fn svg(report: &Report) -> String {
 }
 
 /// Where and how much was saved, along the functions that `along` takes.
-fn points(report: &Report, protocol: Protocol, along: impl Fn(Function) -> Option<u64>) -> Vec<(f64, f64)> {
-    let of = report.single_function.iter().filter(|took| took.protocol == protocol);
+fn points(
+    report: &Report,
+    protocol: Protocol,
+    along: impl Fn(Function) -> Option<u64>,
+) -> Vec<(f64, f64)> {
+    let of = report
+        .single_function
+        .iter()
+        .filter(|took| took.protocol == protocol);
     let mut points: Vec<(f64, f64)> = of
         .filter_map(|took| {
             let x = along(took.function)?;
@@ -99,7 +117,12 @@ impl Panel {
                 self.left,
                 y(100.0 * share)
             );
-            label(text, (self.left - 8.0, y(100.0 * share) + 4.0), "end", &format!("{:.0}", 100.0 * share));
+            label(
+                text,
+                (self.left - 8.0, y(100.0 * share) + 4.0),
+                "end",
+                &format!("{:.0}", 100.0 * share),
+            );
             label(
                 text,
                 (x(self.x_most * share), HEIGHT - BOTTOM + 20.0),
@@ -109,9 +132,16 @@ impl Panel {
         }
         for (number, line) in lines.iter().enumerate() {
             let color = COLORS[number / 2 % COLORS.len()];
-            let dash = if line.protocol == Protocol::External { "" } else { " stroke-dasharray=\"4 4\"" };
-            let points: Vec<String> =
-                line.points.iter().map(|(at, percent)| format!("{:.1},{:.1}", x(*at), y(*percent))).collect();
+            let dash = if line.protocol == Protocol::External {
+                ""
+            } else {
+                " stroke-dasharray=\"4 4\""
+            };
+            let points: Vec<String> = line
+                .points
+                .iter()
+                .map(|(at, percent)| format!("{:.1},{:.1}", x(*at), y(*percent)))
+                .collect();
             let _ = writeln!(
                 text,
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{color}\" stroke-width=\"2\"{dash}/>",
@@ -119,7 +149,12 @@ impl Panel {
             );
             if line.protocol == Protocol::External {
                 let place = (self.left + (number / 2) as f64 * 90.0, TOP - 6.0);
-                label(text, place, "start", &format!("<tspan fill=\"{color}\">{}</tspan>", line.name));
+                label(
+                    text,
+                    place,
+                    "start",
+                    &format!("<tspan fill=\"{color}\">{}</tspan>", line.name),
+                );
             }
         }
     }
@@ -131,5 +166,8 @@ fn grey(content: &str) -> String {
 }
 
 fn label(text: &mut String, (x, y): (f64, f64), anchor: &str, content: &str) {
-    let _ = writeln!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>");
+    let _ = writeln!(
+        text,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{content}</text>"
+    );
 }

@@ -42,14 +42,20 @@ pub struct Passed {
 impl Passed {
     /// Writes, and what was none.
     pub fn counts(&self) -> (u64, u64) {
-        (self.writes.load(Ordering::Relaxed), self.others.load(Ordering::Relaxed))
+        (
+            self.writes.load(Ordering::Relaxed),
+            self.others.load(Ordering::Relaxed),
+        )
     }
 }
 
 /// A proxy before `server`, for as long as the runtime lasts; where it listens, and what has passed it.
 ///
 /// Errors: it cannot listen.
-pub async fn distant(server: SocketAddr, distance: Distance) -> io::Result<(SocketAddr, Arc<Passed>)> {
+pub async fn distant(
+    server: SocketAddr,
+    distance: Distance,
+) -> io::Result<(SocketAddr, Arc<Passed>)> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let passed = Arc::<Passed>::default();
@@ -64,7 +70,12 @@ pub async fn distant(server: SocketAddr, distance: Distance) -> io::Result<(Sock
     Ok((address, passed))
 }
 
-async fn carry(near: TcpStream, server: SocketAddr, distance: Distance, passed: &Passed) -> io::Result<()> {
+async fn carry(
+    near: TcpStream,
+    server: SocketAddr,
+    distance: Distance,
+    passed: &Passed,
+) -> io::Result<()> {
     let far = TcpStream::connect(server).await?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
@@ -75,9 +86,18 @@ async fn carry(near: TcpStream, server: SocketAddr, distance: Distance, passed: 
         let mut commands = Messages::new(&mut near_reads);
         while let Some(command) = commands.next().await? {
             let is_write = is_write(&command);
-            let counter = if is_write { &passed.writes } else { &passed.others };
+            let counter = if is_write {
+                &passed.writes
+            } else {
+                &passed.others
+            };
             counter.fetch_add(1, Ordering::Relaxed);
-            let due = Instant::now() + if is_write { distance.write } else { distance.round_trip };
+            let due = Instant::now()
+                + if is_write {
+                    distance.write
+                } else {
+                    distance.round_trip
+                };
             let _ = asked.send(due);
             far_writes.write_all(&command).await?;
         }
@@ -113,9 +133,21 @@ async fn carry(near: TcpStream, server: SocketAddr, distance: Distance, passed: 
 fn is_write(command: &[u8]) -> bool {
     let is_named = |name: &[u8]| {
         let mut parts = command.split(|byte| *byte == b'\n');
-        parts.nth(2).is_some_and(|part| part.trim_ascii_end().eq_ignore_ascii_case(name))
+        parts
+            .nth(2)
+            .is_some_and(|part| part.trim_ascii_end().eq_ignore_ascii_case(name))
     };
-    [&b"EVALSHA"[..], b"EVAL", b"SET", b"DEL", b"HSET", b"XADD", b"EXEC"].into_iter().any(is_named)
+    [
+        &b"EVALSHA"[..],
+        b"EVAL",
+        b"SET",
+        b"DEL",
+        b"HSET",
+        b"XADD",
+        b"EXEC",
+    ]
+    .into_iter()
+    .any(is_named)
 }
 
 /// Messages of RESP, one after the other, as they are.
@@ -126,7 +158,10 @@ struct Messages<R> {
 
 impl<R: AsyncRead + Unpin> Messages<R> {
     fn new(from: R) -> Self {
-        Self { from, held: Vec::new() }
+        Self {
+            from,
+            held: Vec::new(),
+        }
     }
 
     /// None: there are no more.
@@ -149,7 +184,12 @@ impl<R: AsyncRead + Unpin> Messages<R> {
 /// How long the first message is; none: not all of it is here.
 fn length(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
-    let number = || std::str::from_utf8(&bytes[1..end - 2]).ok()?.parse::<i64>().ok();
+    let number = || {
+        std::str::from_utf8(&bytes[1..end - 2])
+            .ok()?
+            .parse::<i64>()
+            .ok()
+    };
     match bytes[0] {
         b'$' | b'=' | b'!' => {
             let whole = end + usize::try_from(number()?).map_or(0, |length| length + 2);
@@ -179,7 +219,10 @@ mod tests {
             b"%1\r\n+a\r\n:1\r\n",
         ];
         for message in messages {
-            assert_eq!(length(&[message, b"+more\r\n"].concat()), Some(message.len()));
+            assert_eq!(
+                length(&[message, b"+more\r\n"].concat()),
+                Some(message.len())
+            );
             for end in 0..message.len() {
                 assert_eq!(length(&message[..end]), None, "{:?}", &message[..end]);
             }

@@ -43,7 +43,9 @@ pub fn bare(pressure: Pressure) -> Result<Quantiles> {
         }
     }
     drop(near);
-    echo.join().ok().context("the other end of a bare exchange failed")?;
+    echo.join()
+        .ok()
+        .context("the other end of a bare exchange failed")?;
     Ok(Quantiles::of(&times))
 }
 
@@ -60,8 +62,12 @@ impl Awake {
         for core in 0..thread::available_parallelism()?.get() {
             let mut command = Command::new("chrt");
             command.args(["--idle", "0", "taskset", "--cpu-list", &core.to_string()]);
-            command.args(["sh", "-c", "while :; do :; done"]).stdin(Stdio::null());
-            awake.loops.push(command.spawn().context("start chrt (util-linux)")?);
+            command
+                .args(["sh", "-c", "while :; do :; done"])
+                .stdin(Stdio::null());
+            awake
+                .loops
+                .push(command.spawn().context("start chrt (util-linux)")?);
         }
         Ok(awake)
     }
@@ -69,7 +75,10 @@ impl Awake {
     /// Ends it. Errors: a core was not kept so, as `taskset` is not there or the core is not ours.
     pub fn end(mut self) -> Result<()> {
         for child in &mut self.loops {
-            ensure!(child.try_wait()?.is_none(), "a loop that was to keep a core from halting has ended");
+            ensure!(
+                child.try_wait()?.is_none(),
+                "a loop that was to keep a core from halting has ended"
+            );
         }
         Ok(())
     }

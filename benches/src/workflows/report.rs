@@ -119,7 +119,10 @@ impl Report {
     /// How long a function took under a protocol.
     pub fn took(&self, function: Function, protocol: Protocol) -> Option<f64> {
         let is_it = |took: &&Took| took.function == function && took.protocol == protocol;
-        self.single_function.iter().find(is_it).map(|took| took.p50_ms)
+        self.single_function
+            .iter()
+            .find(is_it)
+            .map(|took| took.p50_ms)
     }
 }
 
@@ -191,7 +194,15 @@ pub fn markdown(report: &Report) -> String {
 }
 
 fn far(cells: &[Far]) -> Vec<Vec<String>> {
-    let head = ["writes return", "functions", "each computes, ms", "clients", "p50 ms", "p99 ms", "runs/s"];
+    let head = [
+        "writes return",
+        "functions",
+        "each computes, ms",
+        "clients",
+        "p50 ms",
+        "p99 ms",
+        "runs/s",
+    ];
     let row = |cell: &Far| {
         let answered = &cell.answered;
         vec![
@@ -204,7 +215,9 @@ fn far(cells: &[Far]) -> Vec<Vec<String>> {
             format!("{:.1}", answered.per_second),
         ]
     };
-    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+    std::iter::once(strings(head))
+        .chain(cells.iter().map(row))
+        .collect()
 }
 
 fn grading(cells: &[Grading]) -> Vec<Vec<String>> {
@@ -212,16 +225,30 @@ fn grading(cells: &[Grading]) -> Vec<Vec<String>> {
     head.extend(cells.iter().map(|cell| cell.protocol.name().to_owned()));
     let names = cells.first().map_or(&[][..], |cell| &cell.ended_ms);
     let row = |(place, (name, _)): (usize, &(String, f64))| {
-        let figures = cells.iter().map(|cell| format!("{:.0}", cell.ended_ms[place].1));
+        let figures = cells
+            .iter()
+            .map(|cell| format!("{:.0}", cell.ended_ms[place].1));
         std::iter::once(name.clone()).chain(figures).collect()
     };
-    std::iter::once(head).chain(names.iter().enumerate().map(row)).collect()
+    std::iter::once(head)
+        .chain(names.iter().enumerate().map(row))
+        .collect()
 }
 
 fn single_function(report: &Report) -> Vec<Vec<String>> {
-    let head =
-        ["writes", "each computes, ms", "sync", "serial", "external", "serial gains", "external gains"];
-    let functions = report.single_function.iter().filter(|took| took.protocol == Protocol::Sync);
+    let head = [
+        "writes",
+        "each computes, ms",
+        "sync",
+        "serial",
+        "external",
+        "serial gains",
+        "external gains",
+    ];
+    let functions = report
+        .single_function
+        .iter()
+        .filter(|took| took.protocol == Protocol::Sync);
     let row = |took: &Took| {
         let of = |protocol| report.took(took.function, protocol).unwrap_or(f64::NAN);
         let gain = |protocol| format!("{:.0} %", 100.0 * (1.0 - of(protocol) / took.p50_ms));
@@ -235,11 +262,20 @@ fn single_function(report: &Report) -> Vec<Vec<String>> {
             gain(Protocol::External),
         ]
     };
-    std::iter::once(strings(head)).chain(functions.map(row)).collect()
+    std::iter::once(strings(head))
+        .chain(functions.map(row))
+        .collect()
 }
 
 fn near(cells: &[Near]) -> Vec<Vec<String>> {
-    let head = ["system", "clients", "runs/s", "p50 ms", "p99 ms", "server CPU ms/run"];
+    let head = [
+        "system",
+        "clients",
+        "runs/s",
+        "p50 ms",
+        "p99 ms",
+        "server CPU ms/run",
+    ];
     let row = |cell: &Near| {
         let answered = &cell.answered;
         vec![
@@ -251,36 +287,69 @@ fn near(cells: &[Near]) -> Vec<Vec<String>> {
             format!("{:.2}", answered.cpu_ms),
         ]
     };
-    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+    std::iter::once(strings(head))
+        .chain(cells.iter().map(row))
+        .collect()
 }
 
 fn warm(cells: &[Warm]) -> Vec<Vec<String>> {
-    let head = ["functions", "cores", "over HTTP", "back to back", "at rest", "bare", "server CPU"];
+    let head = [
+        "functions",
+        "cores",
+        "over HTTP",
+        "back to back",
+        "at rest",
+        "bare",
+        "server CPU",
+    ];
     let both = |quantiles: Quantiles| format!("{} / {}", quantiles.p50_us, quantiles.p99_us);
     let row = |cell: &Warm| {
         vec![
             cell.language.name().to_owned(),
-            if cell.awake { "kept awake" } else { "as they are" }.to_owned(),
-            format!("{:.0} / {:.0}", cell.over_http.p50_ms * 1e3, cell.over_http.p99_ms * 1e3),
+            if cell.awake {
+                "kept awake"
+            } else {
+                "as they are"
+            }
+            .to_owned(),
+            format!(
+                "{:.0} / {:.0}",
+                cell.over_http.p50_ms * 1e3,
+                cell.over_http.p99_ms * 1e3
+            ),
             both(cell.back_to_back),
             both(cell.at_rest),
             both(cell.bare),
             format!("{:.0}", cell.over_http.cpu_ms * 1e3),
         ]
     };
-    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+    std::iter::once(strings(head))
+        .chain(cells.iter().map(row))
+        .collect()
 }
 
 fn cold(cells: &[Cold]) -> Vec<Vec<String>> {
-    let head = ["functions", "p50 ms", "worst ms", "by a spare p50 ms", "by a spare worst ms"];
+    let head = [
+        "functions",
+        "p50 ms",
+        "worst ms",
+        "by a spare p50 ms",
+        "by a spare worst ms",
+    ];
     let row = |cell: &Cold| {
         vec![
             cell.language.name().to_owned(),
             format!("{:.1}", median(&cell.cold_ms)),
             format!("{:.1}", cell.cold_ms.last().copied().unwrap_or(f64::NAN)),
-            cell.spare_ms.last().map_or_else(String::new, |_| format!("{:.1}", median(&cell.spare_ms))),
-            cell.spare_ms.last().map_or_else(String::new, |worst| format!("{worst:.1}")),
+            cell.spare_ms
+                .last()
+                .map_or_else(String::new, |_| format!("{:.1}", median(&cell.spare_ms))),
+            cell.spare_ms
+                .last()
+                .map_or_else(String::new, |worst| format!("{worst:.1}")),
         ]
     };
-    std::iter::once(strings(head)).chain(cells.iter().map(row)).collect()
+    std::iter::once(strings(head))
+        .chain(cells.iter().map(row))
+        .collect()
 }

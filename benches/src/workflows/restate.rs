@@ -66,7 +66,13 @@ impl Restate {
         let peer = peer.canonicalize()?;
         let service = Command::new(peer.join("venv/bin/hypercorn"))
             // In this process itself, which is the one that is ended.
-            .args(["--workers", "0", "--bind", &service_address.to_string(), "app:app"])
+            .args([
+                "--workers",
+                "0",
+                "--bind",
+                &service_address.to_string(),
+                "app:app",
+            ])
             .current_dir(&folder)
             .stdin(Stdio::null())
             .stdout(File::create(folder.join("service.log"))?)
@@ -74,7 +80,8 @@ impl Restate {
             .spawn()
             .context("starting the service with hypercorn")?;
         let service = Service(service);
-        let program = peer.join("node_modules/@restatedev/restate-server-linux-x64/bin/restate-server");
+        let program =
+            peer.join("node_modules/@restatedev/restate-server-linux-x64/bin/restate-server");
         let mut command = Command::new(program);
         command
             .args([
@@ -94,14 +101,22 @@ impl Restate {
             .env("RESTATE_BIND_ADDRESS", node.to_string())
             .env("RESTATE_ADVERTISED_ADDRESS", format!("http://{node}/"));
         let process = Process::peer("Restate", command, admin, &folder.join("server.log")).await?;
-        let restate = Self { process, ingress, service };
+        let restate = Self {
+            process,
+            ingress,
+            service,
+        };
         restate.register(admin, service_address).await?;
         Ok(restate)
     }
 
     /// What begins a run and waits for its end.
     pub fn request() -> Request {
-        Request { path: "/four/run".to_owned(), body: "{}".to_owned(), good: "{" }
+        Request {
+            path: "/four/run".to_owned(),
+            body: "{}".to_owned(),
+            good: "{",
+        }
     }
 
     /// Stops both.
@@ -116,9 +131,15 @@ impl Restate {
         loop {
             let mut connection = Connection::open(admin).await?;
             let headers = [("Content-Type", "application/json")];
-            match connection.ask("POST", "/deployments", &headers, body.as_bytes()).await {
+            match connection
+                .ask("POST", "/deployments", &headers, body.as_bytes())
+                .await
+            {
                 Ok((201, _)) => return Ok(()),
-                answer => ensure!(began.elapsed() < START_MAX, "Restate takes no service: {answer:?}"),
+                answer => ensure!(
+                    began.elapsed() < START_MAX,
+                    "Restate takes no service: {answer:?}"
+                ),
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

@@ -27,13 +27,21 @@ impl Request {
     /// A run of a Landfast workflow, to its end.
     pub fn run(workflow: &str, input: &str) -> Self {
         let path = format!("/v1/workflows/{workflow}/runs?wait=60");
-        Self { path, body: input.to_owned(), good: "\"succeeded\"" }
+        Self {
+            path,
+            body: input.to_owned(),
+            good: "\"succeeded\"",
+        }
     }
 
     /// An invocation.
     pub fn invocation(function: &str) -> Self {
         let path = format!("/2015-03-31/functions/{function}/invocations");
-        Self { path, body: "{}".to_owned(), good: "{" }
+        Self {
+            path,
+            body: "{}".to_owned(),
+            good: "{",
+        }
     }
 }
 
@@ -66,7 +74,10 @@ pub struct Quantiles {
 impl Quantiles {
     /// Of `times` in microseconds.
     pub fn of(times: &Histogram<u64>) -> Self {
-        Self { p50_us: times.value_at_quantile(0.5), p99_us: times.value_at_quantile(0.99) }
+        Self {
+            p50_us: times.value_at_quantile(0.5),
+            p99_us: times.value_at_quantile(0.99),
+        }
     }
 }
 
@@ -139,9 +150,18 @@ async fn ask(
 pub async fn once(connection: &mut Connection, request: &Request) -> Result<(Instant, Duration)> {
     let began = Instant::now();
     let headers = [("Content-Type", "application/json")];
-    let (status, body) = connection.ask("POST", &request.path, &headers, request.body.as_bytes()).await?;
+    let (status, body) = connection
+        .ask("POST", &request.path, &headers, request.body.as_bytes())
+        .await?;
     let took = began.elapsed();
-    let is_good = body.windows(request.good.len()).any(|part| part == request.good.as_bytes());
-    ensure!((200..300).contains(&status) && is_good, "{}: {status} {}", request.path, body.escape_ascii());
+    let is_good = body
+        .windows(request.good.len())
+        .any(|part| part == request.good.as_bytes());
+    ensure!(
+        (200..300).contains(&status) && is_good,
+        "{}: {status} {}",
+        request.path,
+        body.escape_ascii()
+    );
     Ok((began, took))
 }

@@ -54,7 +54,10 @@ pub async fn warm(
     let (landfast, function) = (landfast.canonicalize()?, function.to_owned());
     let directory = directory.join(format!("runtime-{}", language.name()));
     tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()?;
         let measured = invoked(landfast, function, directory, language, pressure);
         runtime.block_on(async { tokio::spawn(measured).await? })
     })
@@ -71,13 +74,22 @@ async fn invoked(
     let launcher = Launcher::new(landfast.clone(), Enforcement::probe(&landfast))?;
     let api = Arc::new(Nothing);
     let idle_max = Duration::from_mins(10);
-    let sandbox = Sandbox::open(Config { directory, launcher, api, carried: &[], idle_max })?;
+    let sandbox = Sandbox::open(Config {
+        directory,
+        launcher,
+        api,
+        carried: &[],
+        idle_max,
+    })?;
     sandbox.install("empty", archive(&function)?).await?;
     let function = Arc::new(empty(language));
     let back_to_back = measured(&sandbox, &function, pressure, None).await?;
     let at_rest = measured(&sandbox, &function, pressure, Some(REST)).await?;
     sandbox.close().await;
-    Ok(Took { back_to_back, at_rest })
+    Ok(Took {
+        back_to_back,
+        at_rest,
+    })
 }
 
 async fn measured(
@@ -95,9 +107,16 @@ async fn measured(
         }
         let began = Instant::now();
         let invocation = Invocation::new("bench".to_owned(), Bytes::from_static(b"{}"), true);
-        let ran = sandbox.run(function, invocation).await.map_err(|refused| anyhow!("{refused}"))?;
+        let ran = sandbox
+            .run(function, invocation)
+            .await
+            .map_err(|refused| anyhow!("{refused}"))?;
         let took = began.elapsed();
-        ensure!(ran.result.is_ok(), "an empty function failed: {:?}", ran.result);
+        ensure!(
+            ran.result.is_ok(),
+            "an empty function failed: {:?}",
+            ran.result
+        );
         if began >= counts_from {
             times.record(took.as_micros() as u64)?;
         }
@@ -131,9 +150,10 @@ fn empty(language: Language) -> Function {
 fn archive(function: &Path) -> Result<Bytes> {
     let binary = fs::read(function).with_context(|| function.display().to_string())?;
     let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
-    for (path, mode, content) in
-        [("code/app.py", 0o644, application::PYTHON.as_bytes()), ("code/bench-function", 0o755, &binary)]
-    {
+    for (path, mode, content) in [
+        ("code/app.py", 0o644, application::PYTHON.as_bytes()),
+        ("code/bench-function", 0o755, &binary),
+    ] {
         let mut header = Header::new_gnu();
         header.set_size(content.len() as u64);
         header.set_mode(mode);

@@ -91,7 +91,11 @@ pub async fn measure(
     let near = embedded(&directory.join("single-function")).await?;
     let mut took = Vec::new();
     for protocol in Protocol::ALL {
-        let pair = Pair { near: near.key_value(), far: Arc::clone(&far), protocol };
+        let pair = Pair {
+            near: near.key_value(),
+            far: Arc::clone(&far),
+            protocol,
+        };
         took.extend(pair.measure(functions, trials).await?);
     }
     Ok(took)
@@ -109,7 +113,11 @@ impl Pair {
     async fn measure(self, functions: &[Function], trials: usize) -> Result<Vec<Took>> {
         let room = Arc::new(Semaphore::new(AT_ONCE));
         let mut under_way = JoinSet::new();
-        for (number, function) in functions.iter().flat_map(|function| vec![*function; trials]).enumerate() {
+        for (number, function) in functions
+            .iter()
+            .flat_map(|function| vec![*function; trials])
+            .enumerate()
+        {
             let (pair, room) = (self.clone(), Arc::clone(&room));
             under_way.spawn(async move {
                 let _room = room.acquire_owned().await.context("room is never closed")?;
@@ -126,16 +134,27 @@ impl Pair {
             protocol: self.protocol,
             p50_ms: trials[trials.len() / 2].1.as_secs_f64() * 1e3,
         };
-        Ok(all.chunk_by(|one, other| one.0 == other.0).map(median).collect())
+        Ok(all
+            .chunk_by(|one, other| one.0 == other.0)
+            .map(median)
+            .collect())
     }
 
     /// In a range of its own: with the paper's protocol, functions of one range wait for each other.
     async fn run(self, function: Function, number: usize) -> Result<Duration> {
         let range = Bytes::from(format!("bench/{}/{number}", self.protocol.name()));
-        let stores = Stores { near: self.near, far: self.far, range };
-        let options = Options { mode: self.protocol.mode(), ..Options::default() };
+        let stores = Stores {
+            near: self.near,
+            far: self.far,
+            range,
+        };
+        let options = Options {
+            mode: self.protocol.mode(),
+            ..Options::default()
+        };
         let clock = Arc::new(SystemClock);
-        let synchrony = Synchrony::open(stores, options, clock, Arc::new(SystemEntropy::default())).await?;
+        let synchrony =
+            Synchrony::open(stores, options, clock, Arc::new(SystemEntropy::default())).await?;
         let took = run(synchrony.lane()?, function).await?;
         synchrony.release().await?;
         Ok(took)
@@ -151,7 +170,9 @@ async fn run(lane: Lane, function: Function) -> Result<Duration> {
             tokio::time::sleep(Duration::from_millis(function.pause_ms)).await;
         }
         let key = Key::new("function", format!("{repetition:04}"));
-        let updated = lane.update(Update::put(key, vec![("value".into(), value.clone())])).await?;
+        let updated = lane
+            .update(Update::put(key, vec![("value".into(), value.clone())]))
+            .await?;
         point = point.max(updated.receipt.point);
     }
     lane.externalize(point).await?;

@@ -15,7 +15,10 @@ const WORKERS: usize = 6;
 
 fn main() -> Result<()> {
     let urls: Vec<String> = std::env::args().skip(1).collect();
-    ensure!(!urls.is_empty(), "give the URLs of the servers, such as http://127.0.0.1:7600");
+    ensure!(
+        !urls.is_empty(),
+        "give the URLs of the servers, such as http://127.0.0.1:7600"
+    );
     let (end, has_ended) = watch::channel(false);
     let runtime = Runtime::new()?;
     let start = |worker| {
@@ -27,7 +30,9 @@ fn main() -> Result<()> {
     let workers: Vec<_> = (0..WORKERS).map(start).collect();
     io::copy(&mut io::stdin(), &mut io::sink())?;
     end.send_replace(true);
-    workers.into_iter().try_for_each(|worker| runtime.block_on(worker)?)
+    workers
+        .into_iter()
+        .try_for_each(|worker| runtime.block_on(worker)?)
 }
 
 async fn work(worker: usize, urls: Vec<String>, has_ended: watch::Receiver<bool>) -> Result<()> {

@@ -13,7 +13,12 @@ const OPENING: u64 = 100;
 async fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let order = arguments.next().unwrap_or_else(|| "4711".to_owned());
-    let amount: u64 = arguments.next().as_deref().unwrap_or("30").parse().context("AMOUNT is a number")?;
+    let amount: u64 = arguments
+        .next()
+        .as_deref()
+        .unwrap_or("30")
+        .parse()
+        .context("AMOUNT is a number")?;
 
     let client = Client::from_environment()?;
     let left = client
@@ -38,7 +43,9 @@ async fn main() -> Result<()> {
 
 /// What an account holds; a new one begins with a gift.
 fn balance(value: Option<&[u8]>) -> Result<u64> {
-    let Some(value) = value else { return Ok(OPENING) };
+    let Some(value) = value else {
+        return Ok(OPENING);
+    };
     let text = std::str::from_utf8(value).context("a balance is text")?;
     text.parse().context("a balance is a number")
 }

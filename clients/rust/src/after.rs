@@ -15,7 +15,10 @@ pub(crate) struct After(Mutex<Option<String>>);
 
 impl After {
     pub(crate) fn token(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Keeps what a commit answered; anything that cannot go into a header is no token.

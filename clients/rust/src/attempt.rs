@@ -169,7 +169,8 @@ impl Attempt {
         }
         match (kind, error) {
             (Some(ErrorKind::TransactionFinished(Outcome::Committed)), Some(error)) => Err(error),
-            (Some(ErrorKind::TransactionFinished(_) | ErrorKind::NoSuchTransaction), _) | (_, None) => Ok(()),
+            (Some(ErrorKind::TransactionFinished(_) | ErrorKind::NoSuchTransaction), _)
+            | (_, None) => Ok(()),
             (_, Some(error)) => Err(error),
         }
     }
@@ -219,14 +220,15 @@ impl Attempt {
             self.verdict = Verdict::Failed;
             return Ok(());
         }
-        let detail =
-            "an earlier write of this attempt was sent more than once and a copy may still arrive, or not";
+        let detail = "an earlier write of this attempt was sent more than once and a copy may still arrive, or not";
         let error = Error::new(ErrorKind::Unavailable, call.what.clone(), detail);
         Err(self.noted(error.of_transaction(Some(&self.id))))
     }
 
     fn over(&self, call: &Call) -> Error {
-        let new = |kind, detail| Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id));
+        let new = |kind, detail| {
+            Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id))
+        };
         // As the server said it first, where it did: a body may have taken no notice.
         match (&self.ended, self.phase) {
             _ if self.is_committed_meanwhile() => self.committed_meanwhile(call),
@@ -238,25 +240,34 @@ impl Attempt {
                 let error = new(ErrorKind::TransactionFinished(outcome), "it has ended");
                 error.with_body_again(ended.body_may_run_again())
             }
-            (None, Phase::Open | Phase::Committing) => {
-                new(ErrorKind::InvalidRequest, "its commit has been asked for; it takes no more calls")
-            }
-            (None, Phase::Committed) => {
-                new(ErrorKind::TransactionFinished(Outcome::Committed), "it has ended")
-            }
-            (None, Phase::Aborted) => {
-                new(ErrorKind::TransactionFinished(Outcome::Aborted), "it has ended").with_body_again(false)
-            }
+            (None, Phase::Open | Phase::Committing) => new(
+                ErrorKind::InvalidRequest,
+                "its commit has been asked for; it takes no more calls",
+            ),
+            (None, Phase::Committed) => new(
+                ErrorKind::TransactionFinished(Outcome::Committed),
+                "it has ended",
+            ),
+            (None, Phase::Aborted) => new(
+                ErrorKind::TransactionFinished(Outcome::Aborted),
+                "it has ended",
+            )
+            .with_body_again(false),
         }
     }
 
     fn is_committed_meanwhile(&self) -> bool {
-        self.ended.as_ref().is_some_and(|ended| ended.kind() == ErrorKind::AlreadyCommitted)
+        self.ended
+            .as_ref()
+            .is_some_and(|ended| ended.kind() == ErrorKind::AlreadyCommitted)
     }
 
     fn committed_meanwhile(&self, call: &Call) -> Error {
-        let error =
-            Error::new(ErrorKind::AlreadyCommitted, call.what.clone(), "its id has committed meanwhile");
+        let error = Error::new(
+            ErrorKind::AlreadyCommitted,
+            call.what.clone(),
+            "its id has committed meanwhile",
+        );
         error.of_transaction(Some(&self.id))
     }
 

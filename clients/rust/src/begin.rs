@@ -80,7 +80,14 @@ struct Begun {
 
 impl Begin {
     pub(crate) fn new(core: Core, carried: Arc<After>) -> Self {
-        Self { core, carried, id: None, isolation: None, after: None, runs_max: RUNS_MAX }
+        Self {
+            core,
+            carried,
+            id: None,
+            isolation: None,
+            after: None,
+            runs_max: RUNS_MAX,
+        }
     }
 
     /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
@@ -163,22 +170,44 @@ impl Begin {
         let core = self.core.branch();
         let after = self.after.clone().or_else(|| self.carried.token());
         let call = Call::begin(&id.text, self.isolation, after);
-        let unanswered =
-            UnansweredBegin { core: &core, call: &call, id: id.is_generated.then_some(&*id.text) };
+        let unanswered = UnansweredBegin {
+            core: &core,
+            call: &call,
+            id: id.is_generated.then_some(&*id.text),
+        };
         let answer = core.exchange(&call).await;
         unanswered.answered();
         // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
         let answer = answer.map_err(|error| error.with_body_again(false))?;
         let begun: Option<Begun> = serde_json::from_slice(&answer.response.body).ok();
         match begun {
-            Some(Begun { status: Some(status), after, .. }) if status == "committed" => {
+            Some(Begun {
+                status: Some(status),
+                after,
+                ..
+            }) if status == "committed" => {
                 self.carried.heard(after);
-                let error = Error::new(ErrorKind::AlreadyCommitted, call.what, "its id has committed before");
+                let error = Error::new(
+                    ErrorKind::AlreadyCommitted,
+                    call.what,
+                    "its id has committed before",
+                );
                 Err(error.of_transaction(Some(&id.text)))
             }
-            Some(Begun { attempt: Some(token), .. }) => {
-                let name = AttemptName { id: id.text.clone(), token };
-                Ok(Transaction::begun(name, core, Arc::clone(&self.carried), answer.is_doubled))
+            Some(Begun {
+                attempt: Some(token),
+                ..
+            }) => {
+                let name = AttemptName {
+                    id: id.text.clone(),
+                    token,
+                };
+                Ok(Transaction::begun(
+                    name,
+                    core,
+                    Arc::clone(&self.carried),
+                    answer.is_doubled,
+                ))
             }
             _ => Err(call.unexpected("no attempt in the answer")),
         }
@@ -202,11 +231,19 @@ impl IntoFuture for Begin {
 impl Id {
     fn given_or_generated(given: Option<String>) -> Result<Self> {
         match given {
-            Some(id) if id.is_empty() => {
-                Err(Error::new(ErrorKind::InvalidRequest, "begin a transaction", "its id is empty"))
-            }
-            Some(text) => Ok(Self { text, is_generated: false }),
-            None => Ok(Self { text: generated_id()?, is_generated: true }),
+            Some(id) if id.is_empty() => Err(Error::new(
+                ErrorKind::InvalidRequest,
+                "begin a transaction",
+                "its id is empty",
+            )),
+            Some(text) => Ok(Self {
+                text,
+                is_generated: false,
+            }),
+            None => Ok(Self {
+                text: generated_id()?,
+                is_generated: true,
+            }),
         }
     }
 }
@@ -252,12 +289,18 @@ async fn abort_unheard(core: Core, abort: Call) {
 fn generated_id() -> Result<String> {
     let mut bytes = [0; GENERATED_ID_BYTES];
     getrandom::fill(&mut bytes).map_err(|error| {
-        Error::new(ErrorKind::Unavailable, "generate a transaction id", error.to_string())
+        Error::new(
+            ErrorKind::Unavailable,
+            "generate a transaction id",
+            error.to_string(),
+        )
     })?;
-    Ok(bytes.iter().fold(GENERATED_ID_PREFIX.to_owned(), |mut id, byte| {
-        let _ = write!(id, "{byte:02x}");
-        id
-    }))
+    Ok(bytes
+        .iter()
+        .fold(GENERATED_ID_PREFIX.to_owned(), |mut id, byte| {
+            let _ = write!(id, "{byte:02x}");
+            id
+        }))
 }
 
 #[cfg(test)]

@@ -15,7 +15,11 @@ use crate::{
 };
 
 /// What stands in a segment of a path as it is.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
 
 /// A request, what it is for in words, and what it means when no answer comes. Sending it twice does what sending
 /// it once does.
@@ -88,10 +92,18 @@ impl Call {
     }
 
     pub(crate) fn begin(id: &str, isolation: Option<Isolation>, after: Option<String>) -> Self {
-        let body = BeginBody { id, isolation: isolation.map(Isolation::name) };
-        let mut call =
-            Self::new(format!("begin transaction {id:?}"), Method::POST, "/v1/transactions".to_owned());
-        call.body = serde_json::to_vec(&body).expect("strings always serialise").into();
+        let body = BeginBody {
+            id,
+            isolation: isolation.map(Isolation::name),
+        };
+        let mut call = Self::new(
+            format!("begin transaction {id:?}"),
+            Method::POST,
+            "/v1/transactions".to_owned(),
+        );
+        call.body = serde_json::to_vec(&body)
+            .expect("strings always serialise")
+            .into();
         call.content_type = Some("application/json");
         call.after = after;
         call.transaction = Some(id.to_owned());
@@ -99,7 +111,10 @@ impl Call {
     }
 
     pub(crate) fn get(of: &AttemptName, key: &[u8]) -> Self {
-        Self { may_be_absent: true, ..Self::of_key(of, "get", Method::GET, key) }
+        Self {
+            may_be_absent: true,
+            ..Self::of_key(of, "get", Method::GET, key)
+        }
     }
 
     pub(crate) fn put(of: &AttemptName, key: &[u8], value: Bytes) -> Result<Self> {
@@ -117,21 +132,54 @@ impl Call {
         group: &[u8],
         message: Bytes,
     ) -> Result<Self> {
-        let mut path = format!("{}/messages/{}", transaction(&of.id), segment(queue.as_bytes()));
+        let mut path = format!(
+            "{}/messages/{}",
+            transaction(&of.id),
+            segment(queue.as_bytes())
+        );
         if !group.is_empty() {
             path = format!("{path}?group={}", percent_encode(group, ENCODED));
         }
-        Self::of_effect(of, place, &format!("send to queue {queue:?} in"), path, message)
+        Self::of_effect(
+            of,
+            place,
+            &format!("send to queue {queue:?} in"),
+            path,
+            message,
+        )
     }
 
-    pub(crate) fn invoke(of: &AttemptName, place: u64, function: &str, payload: Bytes) -> Result<Self> {
-        let path = format!("{}/invocations/{}", transaction(&of.id), segment(function.as_bytes()));
-        Self::of_effect(of, place, &format!("invoke function {function:?} in"), path, payload)
+    pub(crate) fn invoke(
+        of: &AttemptName,
+        place: u64,
+        function: &str,
+        payload: Bytes,
+    ) -> Result<Self> {
+        let path = format!(
+            "{}/invocations/{}",
+            transaction(&of.id),
+            segment(function.as_bytes())
+        );
+        Self::of_effect(
+            of,
+            place,
+            &format!("invoke function {function:?} in"),
+            path,
+            payload,
+        )
     }
 
     pub(crate) fn commit(of: &AttemptName) -> Self {
-        let call = Self::of_attempt(of, "commit", Method::POST, format!("{}/commit", transaction(&of.id)));
-        Self { is_change: true, ..call }
+        let call = Self::of_attempt(
+            of,
+            "commit",
+            Method::POST,
+            format!("{}/commit", transaction(&of.id)),
+        );
+        Self {
+            is_change: true,
+            ..call
+        }
     }
 
     pub(crate) fn abort(of: &AttemptName) -> Self {
@@ -141,7 +189,10 @@ impl Call {
     /// Ends the latest attempt of an id, whoever has begun that.
     pub(crate) fn abort_latest(id: &str) -> Self {
         let what = format!("abort transaction {id:?}");
-        Self { transaction: Some(id.to_owned()), ..Self::new(what, Method::DELETE, transaction(id)) }
+        Self {
+            transaction: Some(id.to_owned()),
+            ..Self::new(what, Method::DELETE, transaction(id))
+        }
     }
 
     /// Asks what became of an id, whichever attempt; of a drawn one of this attempt, without which a server that has forgotten it
@@ -150,19 +201,33 @@ impl Call {
         let AttemptName { id, token } = of;
         let what = format!("ask for the status of transaction {id:?}");
         let attempt = id.starts_with(GENERATED_ID_PREFIX).then(|| token.clone());
-        Self { attempt, transaction: Some(id.clone()), ..Self::new(what, Method::GET, transaction(id)) }
+        Self {
+            attempt,
+            transaction: Some(id.clone()),
+            ..Self::new(what, Method::GET, transaction(id))
+        }
     }
 
     pub(crate) fn get_state(key: &[u8]) -> Self {
-        Self { may_be_absent: true, ..Self::of_state("get", Method::GET, key) }
+        Self {
+            may_be_absent: true,
+            ..Self::of_state("get", Method::GET, key)
+        }
     }
 
     pub(crate) fn put_state(key: &[u8], value: Bytes) -> Result<Self> {
-        Self { is_change: true, ..Self::of_state("put", Method::PUT, key) }.carrying(value, VALUE_BYTES_MAX)
+        Self {
+            is_change: true,
+            ..Self::of_state("put", Method::PUT, key)
+        }
+        .carrying(value, VALUE_BYTES_MAX)
     }
 
     pub(crate) fn delete_state(key: &[u8]) -> Self {
-        Self { is_change: true, ..Self::of_state("delete", Method::DELETE, key) }
+        Self {
+            is_change: true,
+            ..Self::of_state("delete", Method::DELETE, key)
+        }
     }
 
     pub(crate) fn scan_state(prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Self> {
@@ -172,8 +237,14 @@ impl Call {
             return Err(Error::new(ErrorKind::InvalidRequest, what, detail));
         }
         let prefix = percent_encode(prefix, ENCODED);
-        let after = after.map(|key| format!("&after={}", percent_encode(key, ENCODED))).unwrap_or_default();
-        Ok(Self::new(what, Method::GET, format!("/v1/state?prefix={prefix}{after}&limit={limit}")))
+        let after = after
+            .map(|key| format!("&after={}", percent_encode(key, ENCODED)))
+            .unwrap_or_default();
+        Ok(Self::new(
+            what,
+            Method::GET,
+            format!("/v1/state?prefix={prefix}{after}&limit={limit}"),
+        ))
     }
 
     fn of_key(of: &AttemptName, verb: &str, method: Method, key: &[u8]) -> Self {
@@ -181,9 +252,19 @@ impl Call {
         Self::of_attempt(of, &format!("{verb} key {} in", shown(key)), method, path)
     }
 
-    fn of_effect(of: &AttemptName, place: u64, verb: &str, path: String, body: Bytes) -> Result<Self> {
+    fn of_effect(
+        of: &AttemptName,
+        place: u64,
+        verb: &str,
+        path: String,
+        body: Bytes,
+    ) -> Result<Self> {
         let call = Self::of_attempt(of, verb, Method::POST, path);
-        Self { effect: Some(place), ..call }.carrying(body, EFFECT_BYTES_MAX)
+        Self {
+            effect: Some(place),
+            ..call
+        }
+        .carrying(body, EFFECT_BYTES_MAX)
     }
 
     fn of_attempt(of: &AttemptName, verb: &str, method: Method, path: String) -> Self {
@@ -194,7 +275,11 @@ impl Call {
     }
 
     fn of_state(verb: &str, method: Method, key: &[u8]) -> Self {
-        Self::new(format!("{verb} key {}", shown(key)), method, format!("/v1/state/{}", segment(key)))
+        Self::new(
+            format!("{verb} key {}", shown(key)),
+            method,
+            format!("/v1/state/{}", segment(key)),
+        )
     }
 
     fn carrying(mut self, value: Bytes, bytes_max: usize) -> Result<Self> {
@@ -220,7 +305,8 @@ impl Call {
 
     /// Whether `response` is an answer rather than a refusal.
     pub(crate) fn accepts(&self, response: &Response) -> bool {
-        (200..300).contains(&response.status) || (self.may_be_absent && problem::is_no_such_key(response))
+        (200..300).contains(&response.status)
+            || (self.may_be_absent && problem::is_no_such_key(response))
     }
 
     /// That this call cannot be answered as it was.
@@ -269,14 +355,24 @@ mod tests {
     /// T13.
     #[test]
     fn an_effect_names_its_place_and_is_bounded() {
-        let of = AttemptName { id: "order/17".to_owned(), token: "1".to_owned() };
+        let of = AttemptName {
+            id: "order/17".to_owned(),
+            token: "1".to_owned(),
+        };
         let call = Call::send(&of, 3, "a/b", b"ann&bob", Bytes::from_static(b"x")).expect("small");
-        assert_eq!(call.path, "/v1/transactions/order%2F17/messages/a%2Fb?group=ann%26bob");
+        assert_eq!(
+            call.path,
+            "/v1/transactions/order%2F17/messages/a%2Fb?group=ann%26bob"
+        );
         assert_eq!((call.effect, &call.method), (Some(3), &Method::POST));
         let call = Call::send(&of, 0, "q", b"", Bytes::new()).expect("small");
         assert_eq!(call.path, "/v1/transactions/order%2F17/messages/q");
-        let call = Call::invoke(&of, 4, "f", Bytes::from(vec![0; EFFECT_BYTES_MAX])).expect("at the bound");
-        assert_eq!((call.effect, &*call.path), (Some(4), "/v1/transactions/order%2F17/invocations/f"));
+        let call = Call::invoke(&of, 4, "f", Bytes::from(vec![0; EFFECT_BYTES_MAX]))
+            .expect("at the bound");
+        assert_eq!(
+            (call.effect, &*call.path),
+            (Some(4), "/v1/transactions/order%2F17/invocations/f")
+        );
         let refused = Call::invoke(&of, 4, "f", Bytes::from(vec![0; EFFECT_BYTES_MAX + 1]));
         assert_eq!(refused.expect_err("too large").kind(), ErrorKind::TooLarge);
     }
@@ -287,7 +383,9 @@ mod tests {
         let refused = Call::put_state(b"a", value.clone()).expect_err("it is too large");
         assert_eq!(refused.kind(), ErrorKind::TooLarge);
         assert!(
-            refused.to_string().starts_with("put key \"a\": 67108865 bytes, at most 67108864. "),
+            refused
+                .to_string()
+                .starts_with("put key \"a\": 67108865 bytes, at most 67108864. "),
             "{refused}"
         );
         Call::put_state(b"a", value.slice(1..)).expect("it is not");

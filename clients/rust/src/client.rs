@@ -42,7 +42,9 @@ impl Core {
     /// Does what nobody waits for, for [`ASIDE_CALL_MAX`] in all. Beyond [`ASIDE_MAX`] at a time it is dropped, and so it is without a
     /// runtime, as when that is what ends.
     pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
         if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
             runtime.spawn(async move {
                 // What is late is dropped, wherever it is.
@@ -58,11 +60,17 @@ impl Core {
 
     /// The same with a route of its own.
     pub(crate) fn branch(&self) -> Self {
-        Self { route: self.route.branch(), ..self.clone() }
+        Self {
+            route: self.route.branch(),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn with_limits(&self, limits: Limits) -> Self {
-        Self { limits, ..self.clone() }
+        Self {
+            limits,
+            ..self.clone()
+        }
     }
 }
 
@@ -80,7 +88,10 @@ impl Client {
             limits: Limits::of_calls(CALL_MAX_DEFAULT),
             aside: Arc::new(Semaphore::new(ASIDE_MAX)),
         };
-        Ok(Self { core, after: Arc::default() })
+        Ok(Self {
+            core,
+            after: Arc::default(),
+        })
     }
 
     /// A client of the servers that `LANDFAST_URL` names, several separated by commas, or of [`URL_DEFAULT`]; with
@@ -143,6 +154,9 @@ impl Client {
 
 impl Clone for Client {
     fn clone(&self) -> Self {
-        Self { core: self.core.clone(), after: Arc::new(After::clone(&self.after)) }
+        Self {
+            core: self.core.clone(),
+            after: Arc::new(After::clone(&self.after)),
+        }
     }
 }

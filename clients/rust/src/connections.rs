@@ -49,9 +49,15 @@ impl Connections {
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(CONNECTIONS_MAX)
             .build(connector);
-        let node =
-            |address: &String| Node { address: address.clone(), places: Semaphore::new(CONNECTIONS_MAX) };
-        Self { http, nodes: nodes.iter().map(node).collect(), authorization: None }
+        let node = |address: &String| Node {
+            address: address.clone(),
+            places: Semaphore::new(CONNECTIONS_MAX),
+        };
+        Self {
+            http,
+            nodes: nodes.iter().map(node).collect(),
+            authorization: None,
+        }
     }
 
     /// `HOST:PORT` of a node.
@@ -68,7 +74,10 @@ impl Connections {
         };
         let Ok(place) = timeout(most, node.places.acquire()).await else {
             let reason = format!("all {CONNECTIONS_MAX} connections were busy");
-            return Event::Lost { reason, was_sent: false };
+            return Event::Lost {
+                reason,
+                was_sent: false,
+            };
         };
         call.begin_sending();
         let event = match timeout(most, self.http.request(request)).await {
@@ -77,10 +86,18 @@ impl Connections {
                 answer(&head, body).await
             }
             Ok(Err(error)) => {
-                let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-                Event::Lost { reason, was_sent: !error.is_connect() }
+                let reason = error
+                    .source()
+                    .map_or_else(|| error.to_string(), ToString::to_string);
+                Event::Lost {
+                    reason,
+                    was_sent: !error.is_connect(),
+                }
             }
-            Err(_) => Event::Lost { reason: TOO_LATE.to_owned(), was_sent: true },
+            Err(_) => Event::Lost {
+                reason: TOO_LATE.to_owned(),
+                was_sent: true,
+            },
         };
         drop(place);
         event
@@ -92,9 +109,15 @@ impl Connections {
             .uri(format!("http://{address}{}", call.path))
             .header(header::USER_AGENT, USER_AGENT);
         let effect = call.effect.map(|place| place.to_string());
-        let named =
-            [(ATTEMPT, call.attempt.as_deref()), (AFTER, call.after.as_deref()), (EFFECT, effect.as_deref())];
-        for (name, value) in named.into_iter().chain([(header::CONTENT_TYPE.as_str(), call.content_type)]) {
+        let named = [
+            (ATTEMPT, call.attempt.as_deref()),
+            (AFTER, call.after.as_deref()),
+            (EFFECT, effect.as_deref()),
+        ];
+        for (name, value) in named
+            .into_iter()
+            .chain([(header::CONTENT_TYPE.as_str(), call.content_type)])
+        {
             if let Some(value) = value {
                 request = request.header(name, value);
             }
@@ -114,7 +137,10 @@ async fn answer(head: &Parts, body: Incoming) -> Event {
             retry_after: text(&head.headers, header::RETRY_AFTER.as_str()),
             body,
         }),
-        Err(reason) => Event::Lost { reason, was_sent: true },
+        Err(reason) => Event::Lost {
+            reason,
+            was_sent: true,
+        },
     }
 }
 
@@ -132,9 +158,16 @@ mod tests {
     async fn what_no_server_can_be_sent_is_refused_at_once() {
         let connections = Connections::to(&["127.0.0.1:9".to_owned()]);
         let (call, route) = (Call::get_state(&vec![b'k'; 70_000]), Route::over(1));
-        let refused = exchange(&call, &route, &connections, Limits::of_calls(Duration::from_secs(30)));
-        let error =
-            timeout(Duration::from_secs(10), refused).await.expect("at once").expect_err("it is too long");
+        let refused = exchange(
+            &call,
+            &route,
+            &connections,
+            Limits::of_calls(Duration::from_secs(30)),
+        );
+        let error = timeout(Duration::from_secs(10), refused)
+            .await
+            .expect("at once")
+            .expect_err("it is too long");
         assert_eq!(error.kind(), ErrorKind::InvalidRequest, "{error}");
     }
 }

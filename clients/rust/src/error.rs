@@ -152,8 +152,12 @@ impl ErrorKind {
                 "What it wrote is there; begin another transaction."
             }
             Self::TransactionFinished(Outcome::Other) => "Read the keys to find out.",
-            Self::AlreadyCommitted => "Its effects are there once; skip the body, as transact does.",
-            Self::Expired => "It can no longer be said whether it committed; read the keys to find out.",
+            Self::AlreadyCommitted => {
+                "Its effects are there once; skip the body, as transact does."
+            }
+            Self::Expired => {
+                "It can no longer be said whether it committed; read the keys to find out."
+            }
             Self::OutcomeUnknown => {
                 "It may have taken effect; repeat it with the same id, which does no harm (within ten minutes, unless you chose the id), or read."
             }
@@ -161,7 +165,9 @@ impl ErrorKind {
                 "Try again later; is `landfast serve` running where the client looks for it?"
             }
             Self::ClockAhead => "Set the clock of that node; others can serve meanwhile.",
-            Self::TooManyTransactions => "Try again later; commit or abort transactions that are not needed.",
+            Self::TooManyTransactions => {
+                "Try again later; commit or abort transactions that are not needed."
+            }
             Self::TooMuchBuffered => "Try again later, or write less at once.",
             Self::NoRoom => "Free or add storage.",
             Self::Corrupt => "Stop using this key, look into the server's log, and report it.",
@@ -211,7 +217,10 @@ impl Error {
             body_may_run_again: kind.lets_the_body_run_again(),
             ..Details::default()
         };
-        Self { kind, details: Box::new(details) }
+        Self {
+            kind,
+            details: Box::new(details),
+        }
     }
 
     pub(crate) fn of_transaction(mut self, id: Option<&str>) -> Self {
@@ -286,9 +295,17 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Details { what, detail, problem, .. } = &*self.details;
+        let Details {
+            what,
+            detail,
+            problem,
+            ..
+        } = &*self.details;
         formatter.write_str(what)?;
-        for said in [problem.as_deref().unwrap_or_default(), detail.trim_end_matches('.')] {
+        for said in [
+            problem.as_deref().unwrap_or_default(),
+            detail.trim_end_matches('.'),
+        ] {
             if !said.is_empty() {
                 write!(formatter, ": {said}")?;
             }

@@ -82,8 +82,15 @@ pub(crate) async fn exchange(
     let began = Instant::now();
     loop {
         let node = route.node();
-        let event = connections.send(node, call, course.reply_max(began.elapsed())).await;
-        let next = course.judge(event, connections.address(node), began.elapsed(), &mut full_jitter);
+        let event = connections
+            .send(node, call, course.reply_max(began.elapsed()))
+            .await;
+        let next = course.judge(
+            event,
+            connections.address(node),
+            began.elapsed(),
+            &mut full_jitter,
+        );
         match next {
             Next::End(result) => return result,
             Next::Again { pause, leaves_node } => {
@@ -100,7 +107,9 @@ pub(crate) async fn exchange(
 
 /// How long to wait after so many failures, drawn between zero and a ceiling that doubles.
 pub(crate) fn full_jitter(failures: u32) -> Duration {
-    let ceiling = PAUSE_FIRST.saturating_mul(1 << failures.min(DOUBLINGS_MAX)).min(PAUSE_MAX);
+    let ceiling = PAUSE_FIRST
+        .saturating_mul(1 << failures.min(DOUBLINGS_MAX))
+        .min(PAUSE_MAX);
     // Without chance (which no system is ever without) all would come back at once: late, but not wrong.
     let drawn = getrandom::u32().unwrap_or(u32::MAX);
     ceiling.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
@@ -109,12 +118,23 @@ pub(crate) fn full_jitter(failures: u32) -> Duration {
 impl<'a> Course<'a> {
     fn new(call: &'a Call, nodes: usize, limits: Limits) -> Self {
         let limits = limits.for_body(call.body.len());
-        Self { call, nodes, limits, may_have_happened: false, failures: 0, said: None }
+        Self {
+            call,
+            nodes,
+            limits,
+            may_have_happened: false,
+            failures: 0,
+            said: None,
+        }
     }
 
     /// How long to wait for an answer that is asked for now.
     fn reply_max(&self, elapsed: Duration) -> Duration {
-        let left = self.limits.call.saturating_sub(elapsed).max(Duration::from_millis(1));
+        let left = self
+            .limits
+            .call
+            .saturating_sub(elapsed)
+            .max(Duration::from_millis(1));
         self.limits.reply.min(left)
     }
 
@@ -128,7 +148,10 @@ impl<'a> Course<'a> {
         let is_lost = matches!(event, Event::Lost { .. });
         let (error, meaning) = match event {
             Event::Response(response) if self.call.accepts(&response) => {
-                return Next::End(Ok(Answer { response, is_doubled: self.may_have_happened }));
+                return Next::End(Ok(Answer {
+                    response,
+                    is_doubled: self.may_have_happened,
+                }));
             }
             Event::Response(response) => refusal(self.call, node, &response),
             Event::Lost { reason, was_sent } => self.loss(node, reason, was_sent),
@@ -142,14 +165,20 @@ impl<'a> Course<'a> {
         if !is_lost {
             self.said = Some((error.clone(), meaning));
         } else if elapsed >= self.limits.call
-            && let Some((said, _)) = self.said.take_if(|(_, meaning)| !(is_in_doubt && meaning.is_certain))
+            && let Some((said, _)) = self
+                .said
+                .take_if(|(_, meaning)| !(is_in_doubt && meaning.is_certain))
         {
             return Next::End(Err(self.given_up(said)));
         }
         if meaning.repeat == Repeat::Never {
             // What speaks of the attempt itself speaks for every copy of the request.
             let is_final = error.kind().ends_attempt();
-            return Next::End(Err(if is_final { error } else { self.given_up(error) }));
+            return Next::End(Err(if is_final {
+                error
+            } else {
+                self.given_up(error)
+            }));
         }
         self.failures += 1;
         let nodes = u32::try_from(self.nodes).unwrap_or(u32::MAX);
@@ -174,11 +203,18 @@ impl<'a> Course<'a> {
     fn loss(&self, node: &str, reason: String, was_sent: bool) -> (Error, Meaning) {
         let what = format!("{} at {node}", self.call.what);
         let error = Error::new(ErrorKind::Unavailable, what, reason);
-        (error.of_transaction(self.call.transaction.as_deref()), Meaning::of_loss(was_sent))
+        (
+            error.of_transaction(self.call.transaction.as_deref()),
+            Meaning::of_loss(was_sent),
+        )
     }
 
     fn given_up(&self, last: Error) -> Error {
-        let error = if self.is_in_doubt() { last.into_unknown() } else { last };
+        let error = if self.is_in_doubt() {
+            last.into_unknown()
+        } else {
+            last
+        };
         error.that_may_have_happened(self.may_have_happened)
     }
 }

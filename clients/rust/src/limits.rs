@@ -38,22 +38,34 @@ pub(crate) struct Limits {
 
 impl Limits {
     pub(crate) fn of_calls(call: Duration) -> Self {
-        Self { call, reply: REPLY_MAX }
+        Self {
+            call,
+            reply: REPLY_MAX,
+        }
     }
 
     /// Telling the server to forget an attempt: a courtesy, since it would time out by itself.
     pub(crate) fn of_aborts() -> Self {
-        Self { call: ABORT_MAX, reply: ABORT_MAX }
+        Self {
+            call: ABORT_MAX,
+            reply: ABORT_MAX,
+        }
     }
 
     /// What nobody waits for.
     pub(crate) fn of_aside() -> Self {
-        Self { call: ASIDE_CALL_MAX, reply: ASIDE_CALL_MAX }
+        Self {
+            call: ASIDE_CALL_MAX,
+            reply: ASIDE_CALL_MAX,
+        }
     }
 
     /// The same with the time that a large body needs on a slow line.
     pub(crate) fn for_body(self, body_bytes: usize) -> Self {
         let extra = Duration::from_millis(body_bytes as u64 / BYTES_PER_MILLISECOND_MIN);
-        Self { call: self.call.saturating_add(extra), reply: self.reply + extra }
+        Self {
+            call: self.call.saturating_add(extra),
+            reply: self.reply + extra,
+        }
     }
 }

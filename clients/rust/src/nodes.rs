@@ -24,7 +24,10 @@ where
     I: IntoIterator,
     I::Item: AsRef<str>,
 {
-    let nodes = urls.into_iter().take(NODES_MAX + 1).map(|url| address(url.as_ref().trim()));
+    let nodes = urls
+        .into_iter()
+        .take(NODES_MAX + 1)
+        .map(|url| address(url.as_ref().trim()));
     let nodes = nodes.collect::<Result<Vec<_>>>()?;
     if nodes.is_empty() || nodes.len() > NODES_MAX {
         let detail = format!("between 1 and {NODES_MAX} URLs are needed, such as {URL_DEFAULT}");
@@ -36,17 +39,28 @@ where
 fn address(url: &str) -> Result<String> {
     let refuse = |why: &str| {
         let detail = format!("{why}; write it like {URL_DEFAULT}");
-        Error::new(ErrorKind::InvalidRequest, format!("connect to {url:?}"), detail)
+        Error::new(
+            ErrorKind::InvalidRequest,
+            format!("connect to {url:?}"),
+            detail,
+        )
     };
-    let uri: Uri = url.parse().map_err(|_| refuse("it is not the URL of a server"))?;
+    let uri: Uri = url
+        .parse()
+        .map_err(|_| refuse("it is not the URL of a server"))?;
     if uri.scheme() == Some(&Scheme::HTTPS) {
         return Err(refuse("this client does not speak TLS"));
     }
-    let is_plain = uri.scheme() == Some(&Scheme::HTTP) && uri.path() == "/" && uri.query().is_none();
-    let authority = uri.authority().filter(|authority| is_plain && !authority.host().is_empty());
+    let is_plain =
+        uri.scheme() == Some(&Scheme::HTTP) && uri.path() == "/" && uri.query().is_none();
+    let authority = uri
+        .authority()
+        .filter(|authority| is_plain && !authority.host().is_empty());
     let authority = authority.ok_or_else(|| refuse("it is not the URL of a server"))?;
     match (authority.port_u16(), authority.host()) {
-        (Some(port), host) if authority.as_str() == format!("{host}:{port}") => Ok(format!("{host}:{port}")),
+        (Some(port), host) if authority.as_str() == format!("{host}:{port}") => {
+            Ok(format!("{host}:{port}"))
+        }
         (None, host) if authority.as_str() == host => Ok(format!("{host}:80")),
         _ => Err(refuse("it is not the URL of a server")),
     }
@@ -62,13 +76,21 @@ pub(crate) struct Route {
 
 impl Route {
     pub(crate) fn over(nodes: usize) -> Arc<Self> {
-        Arc::new(Self { nodes, next: AtomicUsize::new(0), origin: None })
+        Arc::new(Self {
+            nodes,
+            next: AtomicUsize::new(0),
+            origin: None,
+        })
     }
 
     /// A route of its own that begins where this one stands, and takes this one along when it leaves a node.
     pub(crate) fn branch(self: &Arc<Self>) -> Arc<Self> {
         let next = AtomicUsize::new(self.node());
-        Arc::new(Self { nodes: self.nodes, next, origin: Some(Arc::clone(self)) })
+        Arc::new(Self {
+            nodes: self.nodes,
+            next,
+            origin: Some(Arc::clone(self)),
+        })
     }
 
     pub(crate) fn nodes(&self) -> usize {
@@ -83,7 +105,9 @@ impl Route {
     pub(crate) fn leave(&self, node: usize) {
         let next = (node + 1) % self.nodes;
         // Who comes second finds that the first has moved on already.
-        let _ = self.next.compare_exchange(node, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self
+            .next
+            .compare_exchange(node, next, Ordering::Relaxed, Ordering::Relaxed);
         if let Some(origin) = &self.origin {
             origin.leave(node);
         }
@@ -96,8 +120,15 @@ mod tests {
 
     #[test]
     fn an_address_is_a_plain_url_of_a_server() {
-        let nodes = parse(["http://127.0.0.1:7600", " http://[::1]:7601/", "http://state.example"]);
-        assert_eq!(*nodes.expect("addresses"), ["127.0.0.1:7600", "[::1]:7601", "state.example:80"]);
+        let nodes = parse([
+            "http://127.0.0.1:7600",
+            " http://[::1]:7601/",
+            "http://state.example",
+        ]);
+        assert_eq!(
+            *nodes.expect("addresses"),
+            ["127.0.0.1:7600", "[::1]:7601", "state.example:80"]
+        );
         for bad in [
             "",
             "127.0.0.1:7600",

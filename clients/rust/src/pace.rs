@@ -30,9 +30,13 @@ where
             Ok(None) => return Ok(whole.freeze()),
             Ok(Some(frame)) => frame.map_err(|error| error.to_string())?,
         };
-        let Ok(piece) = frame.into_data() else { continue };
+        let Ok(piece) = frame.into_data() else {
+            continue;
+        };
         if whole.len() + piece.len() > ANSWER_BYTES_MAX {
-            return Err(format!("the answer is longer than {ANSWER_BYTES_MAX} bytes"));
+            return Err(format!(
+                "the answer is longer than {ANSWER_BYTES_MAX} bytes"
+            ));
         }
         whole.extend_from_slice(&piece);
         heard += piece.len();
@@ -66,7 +70,12 @@ mod tests {
     }
 
     fn dripping(pieces: usize, piece_bytes: usize, every: Duration) -> Dripping {
-        Dripping { left: pieces, piece_bytes, every, next: Box::pin(sleep(every)) }
+        Dripping {
+            left: pieces,
+            piece_bytes,
+            every,
+            next: Box::pin(sleep(every)),
+        }
     }
 
     impl Body for Dripping {
@@ -85,7 +94,10 @@ mod tests {
             }
             self.left -= 1;
             self.next = Box::pin(sleep(self.every));
-            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![7; self.piece_bytes])))))
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from(vec![
+                7;
+                self.piece_bytes
+            ])))))
         }
     }
 

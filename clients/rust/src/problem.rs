@@ -41,22 +41,36 @@ pub(crate) struct Meaning {
 
 impl Meaning {
     const fn certain(kind: ErrorKind, repeat: Repeat) -> Self {
-        Self { kind, repeat, is_certain: true }
+        Self {
+            kind,
+            repeat,
+            is_certain: true,
+        }
     }
 
     const fn uncertain(kind: ErrorKind, repeat: Repeat) -> Self {
-        Self { kind, repeat, is_certain: false }
+        Self {
+            kind,
+            repeat,
+            is_certain: false,
+        }
     }
 
     /// No answer came. If not one byte can have reached the server, it certainly had no effect.
     pub(crate) const fn of_loss(was_sent: bool) -> Self {
-        Self { kind: ErrorKind::Unavailable, repeat: Repeat::Elsewhere, is_certain: !was_sent }
+        Self {
+            kind: ErrorKind::Unavailable,
+            repeat: Repeat::Elsewhere,
+            is_certain: !was_sent,
+        }
     }
 
     /// By the refusal's `type`, else by its status.
     fn of(document: &Document, status: u16) -> Self {
-        let named =
-            document.r#type.as_deref().and_then(|name| Self::named(name, document.outcome.as_deref()));
+        let named = document
+            .r#type
+            .as_deref()
+            .and_then(|name| Self::named(name, document.outcome.as_deref()));
         named.unwrap_or_else(|| Self::of_status(status))
     }
 
@@ -84,15 +98,16 @@ impl Meaning {
             "conflict" => Self::certain(K::Conflict, Never),
             "no-valid-version" => Self::certain(K::NoValidVersion, Never),
             "snapshot-too-old" => Self::certain(K::SnapshotTooOld, Never),
-            "transaction-finished" => Self::certain(K::TransactionFinished(Outcome::named(outcome)), Never),
+            "transaction-finished" => {
+                Self::certain(K::TransactionFinished(Outcome::named(outcome)), Never)
+            }
             "outcome-unknown" => Self::uncertain(K::OutcomeUnknown, Elsewhere),
             "unavailable" => Self::uncertain(K::Unavailable, Elsewhere),
             "no-room" => Self::certain(K::NoRoom, Never),
             "corrupt" => Self::uncertain(K::Corrupt, Never),
             "not-ready" => Self::certain(K::Unavailable, Elsewhere),
-            "unauthorized" | "unknown-host" | "foreign-origin" | "no-such-path" | "method-not-allowed" => {
-                Self::certain(K::Refused, Never)
-            }
+            "unauthorized" | "unknown-host" | "foreign-origin" | "no-such-path"
+            | "method-not-allowed" => Self::certain(K::Refused, Never),
             _ => return None,
         })
     }
@@ -130,14 +145,22 @@ pub(crate) fn refusal(call: &Call, node: &str, response: &Response) -> (Error, M
     let detail = said.unwrap_or_else(|| format!("the server answered {status}"));
     let detail: String = detail.chars().take(DETAIL_CHARACTERS_MAX).collect();
     let error = Error::new(meaning.kind, format!("{} at {node}", call.what), detail)
-        .answered(status, document.r#type, response.retry_after.as_deref().and_then(retry_after))
+        .answered(
+            status,
+            document.r#type,
+            response.retry_after.as_deref().and_then(retry_after),
+        )
         .of_transaction(call.transaction.as_deref());
     (error, meaning)
 }
 
 /// Whether the answer is that there is no value.
 pub(crate) fn is_no_such_key(response: &Response) -> bool {
-    let named = || serde_json::from_slice::<Document>(&response.body).ok()?.r#type;
+    let named = || {
+        serde_json::from_slice::<Document>(&response.body)
+            .ok()?
+            .r#type
+    };
     response.status == 404 && named().is_some_and(|name| name == NO_SUCH_KEY)
 }
 

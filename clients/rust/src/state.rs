@@ -55,12 +55,21 @@ impl State {
     /// Looks at up to `limit` keys (1,000 at the most) that begin with `prefix`, behind `after`, and returns those that
     /// have a value, in order. Each is as it is at some moment meanwhile; keys that were deleted lately make a page
     /// shorter, so go on until [`Page::next`] is none.
-    pub async fn scan(&self, prefix: impl AsRef<[u8]>, after: Option<&[u8]>, limit: usize) -> Result<Page> {
+    pub async fn scan(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Page> {
         let call = Call::scan_state(prefix.as_ref(), after, limit)?;
         let answer = self.core.exchange(&call).await?;
         let found = entries(&answer.response.body);
-        let (entries, next) = found.ok_or_else(|| call.unexpected("the answer is no page of keys"))?;
-        let mut page = Page { items: Vec::new(), next };
+        let (entries, next) =
+            found.ok_or_else(|| call.unexpected("the answer is no page of keys"))?;
+        let mut page = Page {
+            items: Vec::new(),
+            next,
+        };
         for (key, value) in entries {
             let value = match value {
                 Some(value) => Some(value),
@@ -74,7 +83,8 @@ impl State {
 
     /// Sets `key`; it is durable when this returns.
     pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<()> {
-        self.change(&Call::put_state(key.as_ref(), value.into())?).await
+        self.change(&Call::put_state(key.as_ref(), value.into())?)
+            .await
     }
 
     /// Removes `key`, whether or not it exists.
@@ -96,7 +106,9 @@ type Entries = (Vec<(Bytes, Option<Bytes>)>, Option<Bytes>);
 fn entries(body: &[u8]) -> Option<Entries> {
     let found: Keys = serde_json::from_slice(body).ok()?;
     let entry = |listed: Listed| {
-        let value = listed.value.map(|value| BASE64_STANDARD.decode(value).map(Bytes::from));
+        let value = listed
+            .value
+            .map(|value| BASE64_STANDARD.decode(value).map(Bytes::from));
         Some((key(&listed.key), value.transpose().ok()?))
     };
     let keys = found.keys.into_iter().map(entry).collect::<Option<_>>()?;
@@ -116,7 +128,10 @@ mod tests {
     use super::*;
 
     fn of_both_clients() -> Value {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../python/tests/testdata/both_clients.json");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../python/tests/testdata/both_clients.json"
+        );
         let text = fs::read_to_string(path).expect("the Python client is in the same repository");
         serde_json::from_str(&text).expect("JSON")
     }
@@ -124,7 +139,9 @@ mod tests {
     /// Bytes in hexadecimal; none for null.
     fn bytes(hex: &Value) -> Option<Bytes> {
         let digits = hex.as_str()?.as_bytes().chunks(2);
-        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("digits");
+        let byte = |pair| {
+            u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("digits")
+        };
         Some(digits.map(byte).collect::<Vec<u8>>().into())
     }
 
@@ -137,9 +154,13 @@ mod tests {
     fn the_python_client_scans_the_same() {
         let both = of_both_clients();
         for said in all(&both, "calls") {
-            let (prefix, after) = (bytes(&said["prefix"]).expect("bytes"), bytes(&said["after"]));
+            let (prefix, after) = (
+                bytes(&said["prefix"]).expect("bytes"),
+                bytes(&said["after"]),
+            );
             let limit = said["limit"].as_u64().expect("a number") as usize;
-            let call = Call::scan_state(&prefix, after.as_deref(), limit).expect("a limit that is one");
+            let call =
+                Call::scan_state(&prefix, after.as_deref(), limit).expect("a limit that is one");
             assert_eq!(said["path"], call.path);
         }
         for limit in all(&both, "refused_limits") {
@@ -150,10 +171,17 @@ mod tests {
         for said in all(&both, "pages") {
             let item = |item: &Value| (bytes(&item[0]).expect("bytes"), bytes(&item[1]));
             let items: Vec<_> = all(said, "items").iter().map(item).collect();
-            assert_eq!(entries(said["answer"].to_string().as_bytes()), Some((items, bytes(&said["next"]))));
+            assert_eq!(
+                entries(said["answer"].to_string().as_bytes()),
+                Some((items, bytes(&said["next"])))
+            );
         }
         for body in all(&both, "no_pages") {
-            assert_eq!(entries(body.as_str().expect("text").as_bytes()), None, "{body}");
+            assert_eq!(
+                entries(body.as_str().expect("text").as_bytes()),
+                None,
+                "{body}"
+            );
         }
     }
 
@@ -164,7 +192,12 @@ mod tests {
         let longest = "t".repeat(1_024);
         let longer = format!("{longest}t");
         let said = all(&both, "tokens").iter();
-        let said = said.map(|said| (said[0].as_str().expect("text"), said[1].as_bool().expect("yes or no")));
+        let said = said.map(|said| {
+            (
+                said[0].as_str().expect("text"),
+                said[1].as_bool().expect("yes or no"),
+            )
+        });
         for (token, is_one) in said.chain([(&*longest, true), (&*longer, false)]) {
             let after = After::default();
             let kept = is_one.then(|| token.to_owned());

@@ -43,9 +43,20 @@ struct Status {
 }
 
 impl Transaction {
-    pub(crate) fn begun(name: AttemptName, core: Core, after: Arc<After>, is_begin_doubled: bool) -> Self {
+    pub(crate) fn begun(
+        name: AttemptName,
+        core: Core,
+        after: Arc<After>,
+        is_begin_doubled: bool,
+    ) -> Self {
         let attempt = Mutex::new(Attempt::begun(&name.id, is_begin_doubled));
-        Self(Arc::new(Handle { name, core, after, attempt, committed: Mutex::new(None) }))
+        Self(Arc::new(Handle {
+            name,
+            core,
+            after,
+            attempt,
+            committed: Mutex::new(None),
+        }))
     }
 
     /// The name of the transaction: under it, it takes effect at most once.
@@ -55,7 +66,11 @@ impl Transaction {
 
     /// Once committed: what to hand to [`Begin::after`](crate::Begin::after) elsewhere, for it to see this commit.
     pub fn after(&self) -> Option<String> {
-        self.0.committed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The value of `key` as this transaction sees it; none if there is none.
@@ -83,7 +98,12 @@ impl Transaction {
 
     /// Sends `message` to `queue` once the transaction has committed, at least once, in order within `group`; never if it
     /// does not commit. A queue that does not exist is refused here, not by the commit.
-    pub async fn send(&self, queue: &str, group: impl AsRef<[u8]>, message: impl Into<Bytes>) -> Result<()> {
+    pub async fn send(
+        &self,
+        queue: &str,
+        group: impl AsRef<[u8]>,
+        message: impl Into<Bytes>,
+    ) -> Result<()> {
         let place = self.attempt().next_effect();
         let call = Call::send(&self.0.name, place, queue, group.as_ref(), message.into())?;
         self.effect(&call).await
@@ -124,7 +144,12 @@ impl Transaction {
         if !self.attempt().may_abort(&call)? {
             return Ok(());
         }
-        let answer = self.0.core.with_limits(Limits::of_aborts()).exchange(&call).await;
+        let answer = self
+            .0
+            .core
+            .with_limits(Limits::of_aborts())
+            .exchange(&call)
+            .await;
         self.attempt().aborted(answer.err())
     }
 
@@ -178,9 +203,15 @@ impl Transaction {
     }
 
     fn remember(&self, answer: Answer) {
-        let said = serde_json::from_slice::<Status>(&answer.response.body).ok().and_then(|body| body.after);
+        let said = serde_json::from_slice::<Status>(&answer.response.body)
+            .ok()
+            .and_then(|body| body.after);
         let token = self.0.after.heard(said.or(answer.response.after));
-        *self.0.committed.lock().unwrap_or_else(PoisonError::into_inner) = token;
+        *self
+            .0
+            .committed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = token;
     }
 
     fn phase(&self) -> Phase {
@@ -200,7 +231,10 @@ struct UnansweredCall<'a> {
 
 impl<'a> UnansweredCall<'a> {
     fn of(attempt: &'a Mutex<Attempt>, leave: fn(&mut Attempt)) -> Self {
-        Self { attempt, leave: Some(leave) }
+        Self {
+            attempt,
+            leave: Some(leave),
+        }
     }
 
     fn answered(mut self) {
@@ -221,8 +255,12 @@ impl Drop for Handle {
         if !locked(&self.attempt).may_be_open() {
             return;
         }
-        let (core, call) = (self.core.with_limits(Limits::of_aside()), Call::abort(&self.name));
-        self.core.spawn_aside(async move { drop(core.exchange(&call).await) });
+        let (core, call) = (
+            self.core.with_limits(Limits::of_aside()),
+            Call::abort(&self.name),
+        );
+        self.core
+            .spawn_aside(async move { drop(core.exchange(&call).await) });
     }
 }
 

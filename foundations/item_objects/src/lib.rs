@@ -16,8 +16,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, path::Path,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result, path::Path,
 };
 use ports::{
     Condition, Item, Key, KeyValue, Update,
@@ -55,10 +56,17 @@ impl ItemObjects {
 
     async fn write(&self, location: &Path, content: Bytes, is_new: bool) -> Result<()> {
         let update = Update::put(key(location), vec![(CONTENT.into(), Value::Bytes(content))]);
-        let update = if is_new { update.when(Condition::Absent) } else { update };
+        let update = if is_new {
+            update.when(Condition::Absent)
+        } else {
+            update
+        };
         let updated = self.items.update(update).await.map_err(failed)?;
         // What stands there is durable, too, before anybody hears so: who has put it may have died before that.
-        self.items.externalize(updated.receipt.point).await.map_err(failed)?;
+        self.items
+            .externalize(updated.receipt.point)
+            .await
+            .map_err(failed)?;
         match updated.outcome {
             Outcome::Done(_) => Ok(()),
             Outcome::Conflict(_) => Err(Error::AlreadyExists {
@@ -69,14 +77,24 @@ impl ItemObjects {
     }
 
     async fn delete_one(&self, location: Path) -> Result<Path> {
-        let updated = self.items.update(Update::delete(key(&location))).await.map_err(failed)?;
-        self.items.externalize(updated.receipt.point).await.map_err(failed)?;
+        let updated = self
+            .items
+            .update(Update::delete(key(&location)))
+            .await
+            .map_err(failed)?;
+        self.items
+            .externalize(updated.receipt.point)
+            .await
+            .map_err(failed)?;
         Ok(location)
     }
 
     /// The objects from sort key `from` on whose paths begin with `prefix`, and where the next page starts.
     async fn page(&self, prefix: &str, from: Bytes) -> Result<(Vec<ObjectMeta>, Option<Bytes>)> {
-        let scan = Scan { from, ..Scan::partition(PARTITION, PAGE_ITEMS) };
+        let scan = Scan {
+            from,
+            ..Scan::partition(PARTITION, PAGE_ITEMS)
+        };
         let page = self.items.scan(&scan).await.map_err(failed)?.value;
         let mut objects = Vec::with_capacity(page.items.len());
         for (sort, item) in &page.items {
@@ -84,9 +102,14 @@ impl ItemObjects {
                 return Ok((objects, None));
             }
             let path = String::from_utf8_lossy(sort);
-            let location =
-                Path::parse(&path).map_err(|error| Error::Generic { store: STORE, source: error.into() })?;
-            objects.push(meta(location, content_of(item).map_or(0, |content| content.len())));
+            let location = Path::parse(&path).map_err(|error| Error::Generic {
+                store: STORE,
+                source: error.into(),
+            })?;
+            objects.push(meta(
+                location,
+                content_of(item).map_or(0, |content| content.len()),
+            ));
         }
         Ok((objects, page.next))
     }
@@ -102,16 +125,26 @@ fn content_of(item: &Item) -> Option<Bytes> {
 
 fn meta(location: Path, bytes: usize) -> ObjectMeta {
     // Nobody reads when it was modified (see the port).
-    ObjectMeta { location, last_modified: Default::default(), size: bytes as u64, e_tag: None, version: None }
+    ObjectMeta {
+        location,
+        last_modified: Default::default(),
+        size: bytes as u64,
+        e_tag: None,
+        version: None,
+    }
 }
 
 fn failed(error: ports::Error) -> Error {
-    Error::Generic { store: STORE, source: Box::new(error) }
+    Error::Generic {
+        store: STORE,
+        source: Box::new(error),
+    }
 }
 
 fn not_offered(what: &str) -> Error {
     Error::NotSupported {
-        source: format!("{what}: objects kept as items are created, read, listed and deleted").into(),
+        source: format!("{what}: objects kept as items are created, read, listed and deleted")
+            .into(),
     }
 }
 
@@ -123,17 +156,30 @@ impl fmt::Display for ItemObjects {
 
 #[async_trait]
 impl ObjectStore for ItemObjects {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
         let is_new = match opts.mode {
             PutMode::Create => true,
             PutMode::Overwrite => false,
             PutMode::Update(_) => return Err(not_offered("conditional replacement")),
         };
         self.write(location, payload.into(), is_new).await?;
-        Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+            extensions: Default::default(),
+        })
     }
 
-    async fn put_multipart_opts(&self, _: &Path, _: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        _: &Path,
+        _: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         Err(not_offered("an upload in parts"))
     }
 
@@ -142,9 +188,10 @@ impl ObjectStore for ItemObjects {
         let meta = meta(location.clone(), content.len());
         options.check_preconditions(&meta)?;
         let range = match options.range {
-            Some(range) => range
-                .as_range(meta.size)
-                .map_err(|error| Error::Generic { store: STORE, source: Box::new(error) })?,
+            Some(range) => range.as_range(meta.size).map_err(|error| Error::Generic {
+                store: STORE,
+                source: Box::new(error),
+            })?,
             None => 0..meta.size,
         };
         let part = content.slice(range.start as usize..range.end as usize);
@@ -157,7 +204,10 @@ impl ObjectStore for ItemObjects {
         })
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
         let delete = move |location| {
             let this = this.clone();
@@ -167,14 +217,18 @@ impl ObjectStore for ItemObjects {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        let prefix =
-            prefix.map(|prefix| format!("{prefix}/")).filter(|prefix| prefix != "/").unwrap_or_default();
+        let prefix = prefix
+            .map(|prefix| format!("{prefix}/"))
+            .filter(|prefix| prefix != "/")
+            .unwrap_or_default();
         let start = Some(Bytes::copy_from_slice(prefix.as_bytes()));
         let this = self.clone();
         let pages = stream::try_unfold(start, move |from| {
             let (this, prefix) = (this.clone(), prefix.clone());
             async move {
-                let Some(from) = from else { return Ok::<_, Error>(None) };
+                let Some(from) = from else {
+                    return Ok::<_, Error>(None);
+                };
                 let (objects, next) = this.page(&prefix, from).await?;
                 Ok(Some((stream::iter(objects.into_iter().map(Ok)), next)))
             }

@@ -51,16 +51,31 @@ impl AtomicCounter {
     pub async fn read(&self) -> Result<Counted> {
         let read = self.key_value.get(&self.key).await?;
         let value = read.value.and_then(|item| item.integer(VALUE)).unwrap_or(0);
-        Ok(Counted { value, receipt: Receipt { point: read.point, ..Receipt::default() } })
+        Ok(Counted {
+            value,
+            receipt: Receipt {
+                point: read.point,
+                ..Receipt::default()
+            },
+        })
     }
 
     async fn update(&self, amount: i64, operation: Option<Operation>) -> Result<Counted> {
         let update = Update::modify(self.key.clone(), vec![Action::Add(VALUE.into(), amount)]);
-        let updated = self.key_value.update(Update { operation, ..update }).await?;
+        let updated = self
+            .key_value
+            .update(Update {
+                operation,
+                ..update
+            })
+            .await?;
         let (Outcome::Done(item) | Outcome::Conflict(item)) = updated.outcome;
         let value = item
             .and_then(|item| item.integer(VALUE))
             .ok_or_else(|| Error::corrupt(format!("add to the counter {:?}", self.key)))?;
-        Ok(Counted { value, receipt: updated.receipt })
+        Ok(Counted {
+            value,
+            receipt: updated.receipt,
+        })
     }
 }

@@ -35,36 +35,64 @@ pub struct Listed {
 impl AtomicList {
     /// The list under `key`, of at most `elements_max` elements.
     pub fn new(key_value: SharedKeyValue, key: Key, elements_max: usize) -> Self {
-        Self { key_value, key, elements_max }
+        Self {
+            key_value,
+            key,
+            elements_max,
+        }
     }
 
     /// Appends all of `elements`, or none if they do not fit (S8). With an operation, once.
     ///
     /// Errors: `Invalid` if there are more than ever fit.
-    pub async fn append(&self, elements: Vec<Bytes>, operation: Option<Operation>) -> Result<Listed> {
-        let Some(room) = (self.elements_max + 1).checked_sub(elements.len()).filter(|room| *room > 0) else {
+    pub async fn append(
+        &self,
+        elements: Vec<Bytes>,
+        operation: Option<Operation>,
+    ) -> Result<Listed> {
+        let Some(room) = (self.elements_max + 1)
+            .checked_sub(elements.len())
+            .filter(|room| *room > 0)
+        else {
             let count = elements.len();
-            return Err(Error::invalid(format!("append {count} elements to the list {:?}", self.key)));
+            return Err(Error::invalid(format!(
+                "append {count} elements to the list {:?}",
+                self.key
+            )));
         };
         let fits = Condition::attribute(ELEMENTS, Test::ShorterThan(room));
-        self.update(Action::Append(ELEMENTS.into(), elements), fits, operation).await
+        self.update(Action::Append(ELEMENTS.into(), elements), fits, operation)
+            .await
     }
 
     /// Removes the first `count` elements, or as many as there are. With an operation, once: without, a
     /// repeat removes others.
     pub async fn remove_first(&self, count: usize, operation: Option<Operation>) -> Result<Listed> {
-        self.update(Action::RemoveFirst(ELEMENTS.into(), count), Condition::Always, operation).await
+        self.update(
+            Action::RemoveFirst(ELEMENTS.into(), count),
+            Condition::Always,
+            operation,
+        )
+        .await
     }
 
     /// Removes every element that is equal to one of these. Repeating it does no harm.
     pub async fn remove(&self, elements: Vec<Bytes>) -> Result<Listed> {
-        self.update(Action::RemoveElements(ELEMENTS.into(), elements), Condition::Always, None).await
+        self.update(
+            Action::RemoveElements(ELEMENTS.into(), elements),
+            Condition::Always,
+            None,
+        )
+        .await
     }
 
     /// What is in it.
     pub async fn read(&self) -> Result<Listed> {
         let read = self.key_value.get(&self.key).await?;
-        let receipt = Receipt { point: read.point, ..Receipt::default() };
+        let receipt = Receipt {
+            point: read.point,
+            ..Receipt::default()
+        };
         Ok(listed(read.value.as_ref(), true, receipt))
     }
 
@@ -75,7 +103,13 @@ impl AtomicList {
         operation: Option<Operation>,
     ) -> Result<Listed> {
         let update = Update::modify(self.key.clone(), vec![action]).when(condition);
-        let updated = self.key_value.update(Update { operation, ..update }).await?;
+        let updated = self
+            .key_value
+            .update(Update {
+                operation,
+                ..update
+            })
+            .await?;
         Ok(match updated.outcome {
             Outcome::Done(item) => listed(item.as_ref(), true, updated.receipt),
             Outcome::Conflict(item) => listed(item.as_ref(), false, updated.receipt),
@@ -84,6 +118,12 @@ impl AtomicList {
 }
 
 fn listed(item: Option<&Arc<Item>>, fits: bool, receipt: Receipt) -> Listed {
-    let elements = item.map(|item| item.list(ELEMENTS).to_vec()).unwrap_or_default();
-    Listed { elements, fits, receipt }
+    let elements = item
+        .map(|item| item.list(ELEMENTS).to_vec())
+        .unwrap_or_default();
+    Listed {
+        elements,
+        fits,
+        receipt,
+    }
 }

@@ -21,14 +21,22 @@ pub struct Backoff {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_millis(10), longest: Duration::from_secs(5), attempts_max: 10 }
+        Self {
+            first: Duration::from_millis(10),
+            longest: Duration::from_secs(5),
+            attempts_max: 10,
+        }
     }
 }
 
 impl Backoff {
     /// The delays between its attempts, from the first on.
     pub fn delays(self) -> Delays {
-        Delays { ceiling: self.first.min(self.longest), backoff: self, given: 0 }
+        Delays {
+            ceiling: self.first.min(self.longest),
+            backoff: self,
+            given: 0,
+        }
     }
 }
 
@@ -99,15 +107,21 @@ where
             Err(error) if again(&error) => error,
             Err(error) => return Err(error),
         };
-        let Some(delay) = delays.next_delay(entropy) else { return Err(error) };
-        clock.sleep(delay.max(hint(&error)).min(backoff.longest)).await;
+        let Some(delay) = delays.next_delay(entropy) else {
+            return Err(error);
+        };
+        clock
+            .sleep(delay.max(hint(&error)).min(backoff.longest))
+            .await;
     }
 }
 
 /// What the provider asks to wait for.
 fn hint(error: &Error) -> Duration {
     match error.kind() {
-        ErrorKind::Unavailable { retry_after_ms: Some(ms) } => Duration::from_millis(u64::from(ms)),
+        ErrorKind::Unavailable {
+            retry_after_ms: Some(ms),
+        } => Duration::from_millis(u64::from(ms)),
         _ => Duration::ZERO,
     }
 }

@@ -52,7 +52,9 @@ const AFTER_SLOTS: &[u8] = b"t";
 const PAGE_SLOTS: usize = 100;
 
 /// Which writer of a log; grows with each takeover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// Which slot of a log; the first one is 1.
@@ -72,7 +74,10 @@ pub struct Cursor {
 
 impl Cursor {
     /// Before the first slot.
-    pub const START: Self = Self { next: SlotIndex(1), epoch: Epoch(0) };
+    pub const START: Self = Self {
+        next: SlotIndex(1),
+        epoch: Epoch(0),
+    };
 }
 
 /// A record of the log.
@@ -89,7 +94,10 @@ pub struct Slot {
 impl Slot {
     /// Where a reader stands that has read this slot.
     pub fn cursor(&self) -> Cursor {
-        Cursor { next: SlotIndex(self.index.0 + 1), epoch: self.epoch }
+        Cursor {
+            next: SlotIndex(self.index.0 + 1),
+            epoch: self.epoch,
+        }
     }
 }
 
@@ -126,16 +134,28 @@ struct Stored {
 impl FencedLog {
     /// The log in `partition`, which holds nothing else.
     pub fn new(key_value: SharedKeyValue, partition: impl Into<Bytes>) -> Self {
-        Self { key_value, partition: partition.into(), trimmed: Arc::new(Mutex::new(Cursor::START)) }
+        Self {
+            key_value,
+            partition: partition.into(),
+            trimmed: Arc::new(Mutex::new(Cursor::START)),
+        }
     }
 
     /// Where the log begins: behind what was trimmed.
     pub async fn start(&self) -> Result<Cursor> {
         let read = self.key_value.get(&self.trim_mark()).await?;
-        let Some(item) = read.value else { return Ok(Cursor::START) };
+        let Some(item) = read.value else {
+            return Ok(Cursor::START);
+        };
         match (natural(&item, START), natural(&item, EPOCH)) {
-            (Some(next), Some(epoch)) => Ok(Cursor { next: SlotIndex(next), epoch: Epoch(epoch) }),
-            _ => Err(Error::corrupt(format!("read the start of the log {:?}", self.trim_mark()))),
+            (Some(next), Some(epoch)) => Ok(Cursor {
+                next: SlotIndex(next),
+                epoch: Epoch(epoch),
+            }),
+            _ => Err(Error::corrupt(format!(
+                "read the start of the log {:?}",
+                self.trim_mark()
+            ))),
         }
     }
 
@@ -147,7 +167,10 @@ impl FencedLog {
         let (slots, has_gap) = self.read_page(from, slots_max).await?;
         // A gap is what a trim left, or what a writer wrote over; asking which costs a call, so only then.
         if has_gap && slots.slots.is_empty() && slots.cursor.next < self.start().await?.next {
-            return Err(Error::invalid(format!("read the trimmed log slot {}", from.next.0)));
+            return Err(Error::invalid(format!(
+                "read the trimmed log slot {}",
+                from.next.0
+            )));
         }
         Ok(slots)
     }
@@ -161,7 +184,12 @@ impl FencedLog {
             items_max: slots_max.clamp(1, PAGE_SLOTS),
         };
         let Read { value: page, point } = self.key_value.scan(&scan).await?;
-        let mut read = Slots { slots: Vec::new(), cursor: from, is_tail: page.next.is_none(), point };
+        let mut read = Slots {
+            slots: Vec::new(),
+            cursor: from,
+            is_tail: page.next.is_none(),
+            point,
+        };
         for (sort, item) in page.items {
             let index = slot_of(&sort).ok_or_else(|| self.corrupt(&sort))?;
             if index != read.cursor.next {
@@ -175,7 +203,11 @@ impl FencedLog {
             }
             read.cursor.epoch = stored.epoch;
             if let Some(payload) = stored.payload {
-                read.slots.push(Slot { index, epoch: stored.epoch, payload });
+                read.slots.push(Slot {
+                    index,
+                    epoch: stored.epoch,
+                    payload,
+                });
             }
         }
         Ok((read, false))
@@ -187,7 +219,10 @@ impl FencedLog {
         while !all.is_tail {
             let (page, _) = self.read_page(all.cursor, PAGE_SLOTS).await?;
             all.slots.extend(page.slots);
-            all = Slots { slots: all.slots, ..page };
+            all = Slots {
+                slots: all.slots,
+                ..page
+            };
         }
         Ok(all)
     }
@@ -220,9 +255,13 @@ impl FencedLog {
                 let slot = Stored::decode(&item).ok_or_else(|| self.corrupt(&sort))?;
                 let key = Key::new(&self.partition, &sort);
                 if slot.payload.is_some() {
-                    let void =
-                        Update::modify(key.clone(), vec![Action::unset(PAYLOAD)]).when(Condition::Exists);
-                    let update = if slot.epoch < epoch { void } else { Update::delete(key) };
+                    let void = Update::modify(key.clone(), vec![Action::unset(PAYLOAD)])
+                        .when(Condition::Exists);
+                    let update = if slot.epoch < epoch {
+                        void
+                    } else {
+                        Update::delete(key)
+                    };
                     self.key_value.update(update.resting_on(basis)).await?;
                 }
                 epoch = epoch.max(slot.epoch);
@@ -233,7 +272,10 @@ impl FencedLog {
             }
         }
         let mut trimmed = self.trimmed.lock();
-        *trimmed = (*trimmed).max(Cursor { next: until.next, epoch });
+        *trimmed = (*trimmed).max(Cursor {
+            next: until.next,
+            epoch,
+        });
         Ok(())
     }
 
@@ -247,7 +289,9 @@ impl FencedLog {
             Condition::Absent,
             Condition::attribute(START, Test::Below(until.next.0 as i64)),
         ]);
-        let update = Update::modify(self.trim_mark(), actions).when(forward).resting_on(basis);
+        let update = Update::modify(self.trim_mark(), actions)
+            .when(forward)
+            .resting_on(basis);
         self.key_value.update(update).await.map(drop)
     }
 
@@ -258,13 +302,19 @@ impl FencedLog {
         slot: &Stored,
         basis: DurabilityPoint,
     ) -> Result<(Option<Stored>, DurabilityPoint)> {
-        let updated = self.key_value.update(self.filling(index, slot).resting_on(basis)).await?;
+        let updated = self
+            .key_value
+            .update(self.filling(index, slot).resting_on(basis))
+            .await?;
         let point = updated.receipt.point;
         match updated.outcome {
             Outcome::Done(_) => Ok((None, point)),
             Outcome::Conflict(item) => {
                 let there = item.as_deref().and_then(Stored::decode);
-                Ok((Some(there.ok_or_else(|| self.corrupt(&slot_sort(index)))?), point))
+                Ok((
+                    Some(there.ok_or_else(|| self.corrupt(&slot_sort(index)))?),
+                    point,
+                ))
             }
         }
     }
@@ -272,8 +322,13 @@ impl FencedLog {
     /// What puts a slot if it is absent.
     fn filling(&self, index: SlotIndex, slot: &Stored) -> Update {
         let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
-        attributes.extend(slot.payload.clone().map(|payload| Action::set(PAYLOAD, payload)));
-        Update::modify(Key::new(&self.partition, slot_sort(index)), attributes).when(Condition::Absent)
+        attributes.extend(
+            slot.payload
+                .clone()
+                .map(|payload| Action::set(PAYLOAD, payload)),
+        );
+        Update::modify(Key::new(&self.partition, slot_sort(index)), attributes)
+            .when(Condition::Absent)
     }
 
     fn trim_mark(&self) -> Key {
@@ -281,13 +336,19 @@ impl FencedLog {
     }
 
     fn corrupt(&self, sort: &[u8]) -> Error {
-        Error::corrupt(format!("read the log slot {:?}", Key::new(&self.partition, sort)))
+        Error::corrupt(format!(
+            "read the log slot {:?}",
+            Key::new(&self.partition, sort)
+        ))
     }
 }
 
 impl Stored {
     fn decode(item: &Item) -> Option<Self> {
-        Some(Self { epoch: Epoch(natural(item, EPOCH)?), payload: item.bytes(PAYLOAD).cloned() })
+        Some(Self {
+            epoch: Epoch(natural(item, EPOCH)?),
+            payload: item.bytes(PAYLOAD).cloned(),
+        })
     }
 }
 

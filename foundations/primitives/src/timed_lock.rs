@@ -35,7 +35,9 @@ const OWNER: &str = "lock_owner";
 const TOKEN: &str = "lock_token";
 
 /// The fencing token: grows with each holder of a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Token(pub u64);
 
 /// How locks of one kind behave. The same for everybody who uses them.
@@ -95,19 +97,34 @@ pub enum Guarded {
 impl TimedLock {
     /// Locks that are held for at most `hold_ms_max`.
     pub fn new(key_value: SharedKeyValue, hold_ms_max: u64) -> Self {
-        Self { key_value, hold_ms_max }
+        Self {
+            key_value,
+            hold_ms_max,
+        }
     }
 
     /// Takes the lock on `key` if it is free, expired, or the owner's already (S5); the item is made if it
     /// is not there. `now` is the caller's clock, `owner` names the caller: it is what others find.
     pub async fn acquire(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
         let expired = Condition::attribute(SINCE, Test::Below(self.expired_before(now)));
-        self.take(key, owner, now, Condition::Any(vec![free(), owned_by(owner), expired])).await
+        self.take(
+            key,
+            owner,
+            now,
+            Condition::Any(vec![free(), owned_by(owner), expired]),
+        )
+        .await
     }
 
     /// The same, but leaves an expired lock alone: for who must first decide what becomes of its holder.
     pub async fn acquire_free(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
-        self.take(key, owner, now, Condition::Any(vec![free(), owned_by(owner)])).await
+        self.take(
+            key,
+            owner,
+            now,
+            Condition::Any(vec![free(), owned_by(owner)]),
+        )
+        .await
     }
 
     /// Takes the lock from `holder`, whose fate the caller has decided: only if nobody else took it since.
@@ -119,7 +136,13 @@ impl TimedLock {
         now: Timestamp,
     ) -> Result<Acquired> {
         let unchanged = Condition::attribute(TOKEN, Test::is_integer(holder.token.0 as i64));
-        self.take(key, owner, now, Condition::Any(vec![free(), owned_by(owner), unchanged])).await
+        self.take(
+            key,
+            owner,
+            now,
+            Condition::Any(vec![free(), owned_by(owner), unchanged]),
+        )
+        .await
     }
 
     /// Whether `holder` has had the lock for longer than it may, by the clock that says `now`.
@@ -140,7 +163,10 @@ impl TimedLock {
         actions: Vec<Action>,
         operation: Option<Operation>,
     ) -> Result<Guarded> {
-        assert!(!actions.iter().any(touches_lock), "a guarded update leaves the lock itself alone");
+        assert!(
+            !actions.iter().any(touches_lock),
+            "a guarded update leaves the lock itself alone"
+        );
         self.guarded(held, actions, operation).await
     }
 
@@ -154,7 +180,10 @@ impl TimedLock {
     /// # Panics
     /// If an action touches the attributes of the lock.
     pub async fn release(&self, held: &Held, mut actions: Vec<Action>) -> Result<Guarded> {
-        assert!(!actions.iter().any(touches_lock), "a guarded update leaves the lock itself alone");
+        assert!(
+            !actions.iter().any(touches_lock),
+            "a guarded update leaves the lock itself alone"
+        );
         actions.extend(Held::unlocking());
         let guarded = self.guarded(held, actions, None).await?;
         match guarded {
@@ -162,7 +191,10 @@ impl TimedLock {
             Guarded::LostLock(Some(item), receipt)
                 if token_of(&item) == Some(held.token) && Holder::of(&item).is_none() =>
             {
-                Ok(Guarded::Done { item: Some(item), receipt })
+                Ok(Guarded::Done {
+                    item: Some(item),
+                    receipt,
+                })
             }
             guarded => Ok(guarded),
         }
@@ -173,17 +205,31 @@ impl TimedLock {
         (now.0 as i64).saturating_sub_unsigned(self.hold_ms_max.saturating_add(DRIFT_MS_MAX))
     }
 
-    async fn take(&self, key: &Key, owner: &Bytes, now: Timestamp, condition: Condition) -> Result<Acquired> {
+    async fn take(
+        &self,
+        key: &Key,
+        owner: &Bytes,
+        now: Timestamp,
+        condition: Condition,
+    ) -> Result<Acquired> {
         let actions = vec![
             Action::set_integer(SINCE, now.0 as i64),
             Action::set(OWNER, owner.clone()),
             Action::Add(TOKEN.into(), 1),
         ];
-        let updated = self.key_value.update(Update::modify(key.clone(), actions).when(condition)).await?;
+        let updated = self
+            .key_value
+            .update(Update::modify(key.clone(), actions).when(condition))
+            .await?;
         match updated.outcome {
             Outcome::Done(Some(item)) => {
                 let token = token_of(&item).ok_or_else(|| not_a_lock(key))?;
-                Ok(Acquired::Held(Held { key: key.clone(), token, item, receipt: updated.receipt }))
+                Ok(Acquired::Held(Held {
+                    key: key.clone(),
+                    token,
+                    item,
+                    receipt: updated.receipt,
+                }))
             }
             Outcome::Conflict(Some(item)) => {
                 let holder = Holder::of(&item).ok_or_else(|| not_a_lock(key))?;
@@ -199,11 +245,20 @@ impl TimedLock {
         actions: Vec<Action>,
         operation: Option<Operation>,
     ) -> Result<Guarded> {
-        let update = Update { operation, ..Update::modify(held.key.clone(), actions).when(held.guard()) };
+        let update = Update {
+            operation,
+            ..Update::modify(held.key.clone(), actions).when(held.guard())
+        };
         // A store that has lost the lock gives its token to somebody else: the guard alone cannot tell them apart.
-        let updated = self.key_value.update(update.resting_on(held.receipt.point)).await?;
+        let updated = self
+            .key_value
+            .update(update.resting_on(held.receipt.point))
+            .await?;
         Ok(match updated.outcome {
-            Outcome::Done(item) => Guarded::Done { item, receipt: updated.receipt },
+            Outcome::Done(item) => Guarded::Done {
+                item,
+                receipt: updated.receipt,
+            },
             Outcome::Conflict(item) => Guarded::LostLock(item, updated.receipt),
         })
     }
@@ -229,14 +284,28 @@ impl Holder {
     /// Who holds the lock on an item, if anybody does.
     pub fn of(item: &Item) -> Option<Self> {
         let since = Timestamp(u64::try_from(item.integer(SINCE)?).ok()?);
-        Some(Self { owner: item.bytes(OWNER)?.clone(), token: token_of(item)?, since })
+        Some(Self {
+            owner: item.bytes(OWNER)?.clone(),
+            token: token_of(item)?,
+            since,
+        })
     }
 }
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { owner, token, since } = self;
-        write!(f, "{} with token {} since {}", owner.escape_ascii(), token.0, since.0)
+        let Self {
+            owner,
+            token,
+            since,
+        } = self;
+        write!(
+            f,
+            "{} with token {} since {}",
+            owner.escape_ascii(),
+            token.0,
+            since.0
+        )
     }
 }
 

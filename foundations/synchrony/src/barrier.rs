@@ -51,13 +51,22 @@ impl Engine {
         let (position, number) = (point.position.0 >> LANE_BITS, point.position.0 as u16);
         let mut state = self.state();
         if point.incarnation == Incarnation(self.epoch) {
-            let lane = LaneId { epoch: self.epoch, number: number.into() };
+            let lane = LaneId {
+                epoch: self.epoch,
+                number: number.into(),
+            };
             return Ok(state.stream.frontier(lane, position));
         }
-        let end = self.ends.iter().find(|end| Incarnation(end.epoch) == point.incarnation);
+        let end = self
+            .ends
+            .iter()
+            .find(|end| Incarnation(end.epoch) == point.incarnation);
         match end {
             Some(end) if position <= end.position => Ok(state.stream.tail()),
-            _ => Err(Error::new(ErrorKind::Lost, format!("externalize {point:?}"))),
+            _ => Err(Error::new(
+                ErrorKind::Lost,
+                format!("externalize {point:?}"),
+            )),
         }
     }
 
@@ -66,7 +75,9 @@ impl Engine {
         if point == DurabilityPoint::DURABLE {
             return true;
         }
-        let Ok(places) = self.places_of(point) else { return false };
+        let Ok(places) = self.places_of(point) else {
+            return false;
+        };
         let now = self.clock.monotonic();
         let state = self.state();
         let is_ours = state.ended.is_none() && state.lease.until.is_some_and(|until| now < until);

@@ -81,7 +81,9 @@ impl Ended {
     fn kind(self) -> ErrorKind {
         match self {
             Self::Deposed | Self::NearLost => ErrorKind::Lost,
-            Self::Closed => ErrorKind::Unavailable { retry_after_ms: None },
+            Self::Closed => ErrorKind::Unavailable {
+                retry_after_ms: None,
+            },
         }
     }
 
@@ -165,7 +167,9 @@ impl Engine {
     }
 
     pub(crate) fn check_open(&self) -> Result<()> {
-        self.state().ended.map_or(Ok(()), |ended| Err(ended.error()))
+        self.state()
+            .ended
+            .map_or(Ok(()), |ended| Err(ended.error()))
     }
 
     pub(crate) fn open_lane(self: &Arc<Self>) -> Result<Lane> {
@@ -185,21 +189,31 @@ impl Engine {
     pub(crate) fn far_failed(&self, error: &Error) {
         let now = self.clock.monotonic();
         let mut state = self.state();
-        let failing =
-            state.failing.get_or_insert_with(|| Failing { since: now, attempts: 0, reason: String::new() });
+        let failing = state.failing.get_or_insert_with(|| Failing {
+            since: now,
+            attempts: 0,
+            reason: String::new(),
+        });
         failing.attempts += 1;
         failing.reason = error.to_string();
     }
 
     /// How long to wait before a call is repeated: longer while the far store fails for longer.
     pub(crate) fn pause(&self) -> Duration {
-        let attempts = self.state().failing.as_ref().map_or(0, |failing| failing.attempts);
+        let attempts = self
+            .state()
+            .failing
+            .as_ref()
+            .map_or(0, |failing| failing.attempts);
         let ceiling = (PAUSE_MS_MIN << attempts.min(10)).min(PAUSE_MS_MAX);
         Duration::from_millis(PAUSE_MS_MIN + self.entropy.below(ceiling))
     }
 
     /// Waits until `look` finds something; looks again whenever something changed.
-    pub(crate) async fn until<T>(&self, mut look: impl FnMut(&mut State) -> Option<T>) -> Result<T> {
+    pub(crate) async fn until<T>(
+        &self,
+        mut look: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -245,7 +259,10 @@ impl Engine {
     /// The point of what a lane knows at `position`.
     pub(crate) fn point(&self, lane: crate::layout::LaneId, position: u64) -> DurabilityPoint {
         let position = ports::Position(position << LANE_BITS | u64::from(lane.number));
-        DurabilityPoint { incarnation: Incarnation(self.epoch), position }
+        DurabilityPoint {
+            incarnation: Incarnation(self.epoch),
+            position,
+        }
     }
 }
 
@@ -289,7 +306,9 @@ impl Synchrony {
         Health {
             pending_records: load.records,
             pending_bytes: load.bytes,
-            pending_for: load.oldest.map_or(Duration::ZERO, |oldest| now.since(oldest)),
+            pending_for: load
+                .oldest
+                .map_or(Duration::ZERO, |oldest| now.since(oldest)),
             poisoned_lanes: load.poisoned,
             answered: state.lease.proven.map(|proven| now.since(proven)),
             failing: state.failing.clone(),

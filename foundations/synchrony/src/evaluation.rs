@@ -65,7 +65,10 @@ impl Judge for One {
                 Outcome::Done(item)
             }
         };
-        Ok(Judged { changed, answer: (outcome, cost) })
+        Ok(Judged {
+            changed,
+            answer: (outcome, cost),
+        })
     }
 }
 
@@ -98,7 +101,10 @@ impl Judge for Several {
             match evaluated {
                 Evaluated::Refused => {
                     let answer = Ended::Conflict(index, stored.item.clone(), one);
-                    return Ok(Judged { changed: BTreeMap::new(), answer });
+                    return Ok(Judged {
+                        changed: BTreeMap::new(),
+                        answer,
+                    });
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {
@@ -107,7 +113,10 @@ impl Judge for Several {
                 }
             }
         }
-        Ok(Judged { changed, answer: Ended::Done(items, cost) })
+        Ok(Judged {
+            changed,
+            answer: Ended::Done(items, cost),
+        })
     }
 }
 
@@ -133,7 +142,11 @@ impl Lined {
             }
             places.push(place);
         }
-        Self { batch, keys, places }
+        Self {
+            batch,
+            keys,
+            places,
+        }
     }
 }
 
@@ -159,20 +172,36 @@ impl Judge for Lined {
             )));
         }
         if self.batch.lane.len() > limits.key_bytes_max {
-            return Err(Error::invalid(format!("name a lane by more than {} bytes", limits.key_bytes_max)));
+            return Err(Error::invalid(format!(
+                "name a lane by more than {} bytes",
+                limits.key_bytes_max
+            )));
         }
-        self.batch.changes.iter().try_for_each(|(key, _)| check_key(key, limits))
+        self.batch
+            .changes
+            .iter()
+            .try_for_each(|(key, _)| check_key(key, limits))
     }
 
     fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
-        let cursor = rows[0].item.as_ref().and_then(|item| item.integer(CURSOR)).unwrap_or(0) as u64;
+        let cursor = rows[0]
+            .item
+            .as_ref()
+            .and_then(|item| item.integer(CURSOR))
+            .unwrap_or(0) as u64;
         let looked_at = Cost::of_read(None);
         let sequence = self.batch.sequence;
         if sequence <= cursor {
-            return Ok(Judged { changed: BTreeMap::new(), answer: InLine::Repeat(looked_at) });
+            return Ok(Judged {
+                changed: BTreeMap::new(),
+                answer: InLine::Repeat(looked_at),
+            });
         }
         if sequence > cursor + 1 {
-            return Ok(Judged { changed: BTreeMap::new(), answer: InLine::Early(cursor, looked_at) });
+            return Ok(Judged {
+                changed: BTreeMap::new(),
+                answer: InLine::Early(cursor, looked_at),
+            });
         }
         let mut changed: BTreeMap<usize, Stored> = BTreeMap::new();
         let mut costs: BTreeMap<usize, Cost> = BTreeMap::new();
@@ -195,8 +224,18 @@ impl Judge for Lined {
         let version = Version(rows[0].version.0 + 1);
         let attributes = vec![(CURSOR.into(), Value::Integer(sequence as i64))];
         let item = Some(Arc::new(Item::from_parts(version, attributes)));
-        changed.insert(0, Stored { item, version, memory: None });
-        Ok(Judged { changed, answer: InLine::Done(cost) })
+        changed.insert(
+            0,
+            Stored {
+                item,
+                version,
+                memory: None,
+            },
+        );
+        Ok(Judged {
+            changed,
+            answer: InLine::Done(cost),
+        })
     }
 }
 

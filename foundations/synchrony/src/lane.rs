@@ -62,19 +62,27 @@ impl Lane {
     }
 
     fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
-        Receipt { point: self.engine.point(self.id, high), cost }
+        Receipt {
+            point: self.engine.point(self.id, high),
+            cost,
+        }
     }
 
     /// What an update rests on must not be lost (D4).
-    fn check_basis<'updates>(&self, updates: impl IntoIterator<Item = &'updates Update>) -> Result<()> {
+    fn check_basis<'updates>(
+        &self,
+        updates: impl IntoIterator<Item = &'updates Update>,
+    ) -> Result<()> {
         for update in updates {
-            self.engine.places_of(update.basis).map_err(|error| match error.kind() {
-                ErrorKind::Lost => {
-                    let what = format!("update {:?}, which rests on what is lost", update.key);
-                    Error::new(ErrorKind::Lost, what)
-                }
-                _ => error,
-            })?;
+            self.engine
+                .places_of(update.basis)
+                .map_err(|error| match error.kind() {
+                    ErrorKind::Lost => {
+                        let what = format!("update {:?}, which rests on what is lost", update.key);
+                        Error::new(ErrorKind::Lost, what)
+                    }
+                    _ => error,
+                })?;
         }
         Ok(())
     }
@@ -83,7 +91,10 @@ impl Lane {
 impl Clone for Lane {
     fn clone(&self) -> Self {
         self.engine.state().stream.hold(self.id);
-        Self { engine: Arc::clone(&self.engine), id: self.id }
+        Self {
+            engine: Arc::clone(&self.engine),
+            id: self.id,
+        }
     }
 }
 
@@ -113,28 +124,42 @@ impl Externalize for Lane {
 impl KeyValue for Lane {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let (value, high) = self.engine.read(self.id, key).await?;
-        Ok(Read { value, point: self.engine.point(self.id, high) })
+        Ok(Read {
+            value,
+            point: self.engine.point(self.id, high),
+        })
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let (value, high) = self.engine.scan(self.id, scan).await?;
-        Ok(Read { value, point: self.engine.point(self.id, high) })
+        Ok(Read {
+            value,
+            point: self.engine.point(self.id, high),
+        })
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
         self.check_basis([&update])?;
         let ((outcome, cost), high) = self.engine.write(self, One(update)).await?;
-        Ok(Updated { outcome, receipt: self.receipt(cost, high) })
+        Ok(Updated {
+            outcome,
+            receipt: self.receipt(cost, high),
+        })
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.check_basis(&updates)?;
         let (ended, high) = self.engine.write(self, Several(updates)).await?;
         Ok(match ended {
-            Ended::Done(items, cost) => Transacted::Done { items, receipt: self.receipt(cost, high) },
-            Ended::Conflict(index, item, cost) => {
-                Transacted::Conflict { index, item, receipt: self.receipt(cost, high) }
-            }
+            Ended::Done(items, cost) => Transacted::Done {
+                items,
+                receipt: self.receipt(cost, high),
+            },
+            Ended::Conflict(index, item, cost) => Transacted::Conflict {
+                index,
+                item,
+                receipt: self.receipt(cost, high),
+            },
         })
     }
 
@@ -143,7 +168,10 @@ impl KeyValue for Lane {
         Ok(match in_line {
             InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
             InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),
-            InLine::Early(cursor, cost) => Batched::Early { cursor, receipt: self.receipt(cost, high) },
+            InLine::Early(cursor, cost) => Batched::Early {
+                cursor,
+                receipt: self.receipt(cost, high),
+            },
         })
     }
 

@@ -103,8 +103,14 @@ impl Row {
     }
 
     pub(crate) fn stored(&self, attributes: Option<&Bytes>) -> Result<Stored> {
-        let item = attributes.map(|bytes| decode_attributes(self.version, bytes)).transpose()?;
-        Ok(Stored { item, version: self.version, memory: self.memory.clone() })
+        let item = attributes
+            .map(|bytes| decode_attributes(self.version, bytes))
+            .transpose()?;
+        Ok(Stored {
+            item,
+            version: self.version,
+            memory: self.memory.clone(),
+        })
     }
 }
 
@@ -132,14 +138,22 @@ pub(crate) struct Record {
 }
 
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
-    postcard::to_stdvec(value).expect("memory is all that encoding needs").into()
+    postcard::to_stdvec(value)
+        .expect("memory is all that encoding needs")
+        .into()
 }
 
-pub(crate) fn decode<'bytes, T: Deserialize<'bytes>>(bytes: &'bytes [u8], what: &'static str) -> Result<T> {
+pub(crate) fn decode<'bytes, T: Deserialize<'bytes>>(
+    bytes: &'bytes [u8],
+    what: &'static str,
+) -> Result<T> {
     postcard::from_bytes(bytes).map_err(|error| Error::corrupt(what).caused_by(error))
 }
 
-pub(crate) fn decode_body<T: for<'bytes> Deserialize<'bytes>>(item: &Item, what: &'static str) -> Result<T> {
+pub(crate) fn decode_body<T: for<'bytes> Deserialize<'bytes>>(
+    item: &Item,
+    what: &'static str,
+) -> Result<T> {
     decode(item.bytes(BODY).ok_or_else(|| Error::corrupt(what))?, what)
 }
 
@@ -222,7 +236,11 @@ pub(crate) fn body(value: &impl Serialize) -> Change {
 }
 
 /// A key's state far, as an item; none: nothing need be there.
-pub(crate) fn far_change(version: Version, memory: Option<&Memory>, attributes: Option<&Bytes>) -> Change {
+pub(crate) fn far_change(
+    version: Version,
+    memory: Option<&Memory>,
+    attributes: Option<&Bytes>,
+) -> Change {
     let memory = memory.filter(|memory| !memory.is_empty());
     if attributes.is_none() && memory.is_none() {
         return Change::Delete;
@@ -236,13 +254,29 @@ pub(crate) fn far_change(version: Version, memory: Option<&Memory>, attributes: 
 /// The row that a far item fills, or that its absence does.
 pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
     let Some(item) = item else {
-        return Ok(Row { version: Version(0), memory: None, content: Content::Nothing, writer: None });
+        return Ok(Row {
+            version: Version(0),
+            memory: None,
+            content: Content::Nothing,
+            writer: None,
+        });
     };
-    let version = item.integer(VERSION).ok_or_else(|| Error::corrupt("read the version of a far item"))?;
-    let memory =
-        item.bytes(MEMORY).map(|bytes| decode(bytes, "read what a far item remembers")).transpose()?;
-    let content = item.bytes(ATTRIBUTES).map_or(Content::Nothing, |bytes| Content::Inline(bytes.clone()));
-    Ok(Row { version: Version(version as u64), memory, content, writer: None })
+    let version = item
+        .integer(VERSION)
+        .ok_or_else(|| Error::corrupt("read the version of a far item"))?;
+    let memory = item
+        .bytes(MEMORY)
+        .map(|bytes| decode(bytes, "read what a far item remembers"))
+        .transpose()?;
+    let content = item
+        .bytes(ATTRIBUTES)
+        .map_or(Content::Nothing, |bytes| Content::Inline(bytes.clone()));
+    Ok(Row {
+        version: Version(version as u64),
+        memory,
+        content,
+        writer: None,
+    })
 }
 
 /// The items of a range as the far store has them: a causal prefix of what was written (E2), in the order of their keys. For whoever
@@ -253,8 +287,8 @@ pub async fn far_items(far: &dyn KeyValue, range: &Bytes) -> Result<Vec<(Key, Ar
     loop {
         let page = far.scan(&scan).await?.value;
         for (sort, item) in page.items {
-            let key =
-                Key::from_bytes(sort.slice(1..)).ok_or_else(|| Error::corrupt("read a far item's key"))?;
+            let key = Key::from_bytes(sort.slice(1..))
+                .ok_or_else(|| Error::corrupt("read a far item's key"))?;
             let row = row_of_far(Some(&item))?;
             if let Content::Inline(attributes) = &row.content {
                 items.push((key, decode_attributes(row.version, attributes)?));

@@ -14,7 +14,8 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
+    Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result,
+    Update,
     key_value::{Outcome, Scan, SharedKeyValue, Transacted, Updated},
 };
 use tokio::sync::{Notify, watch};
@@ -23,8 +24,8 @@ use crate::{
     broken::Broken,
     engine::{Ended, Engine, Order, State, Stores, Synchrony},
     layout::{
-        BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record, Row,
-        cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
+        BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record,
+        Row, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
     owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, name_of, near_epoch_is},
@@ -84,7 +85,13 @@ impl Synchrony {
         (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
         tells: watch::Sender<Awaited>,
     ) -> Result<Self> {
-        let opening = Opening { stores, clock, entropy, options, tells };
+        let opening = Opening {
+            stores,
+            clock,
+            entropy,
+            options,
+            tells,
+        };
         let engine = Arc::new(opening.open().await?);
         tokio::spawn(Arc::clone(&engine).send_apart());
         tokio::spawn(Arc::clone(&engine).chores_apart());
@@ -116,15 +123,28 @@ impl Synchrony {
         loop {
             let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
             if row.epoch != engine.epoch || row.claim != engine.claim {
-                return Err(Error::new(ErrorKind::Lost, "release a range that is another's"));
+                return Err(Error::new(
+                    ErrorKind::Lost,
+                    "release a range that is another's",
+                ));
             }
             let mut ends = engine.ends.clone();
-            ends.push(End { epoch: engine.epoch, position });
+            ends.push(End {
+                epoch: engine.epoch,
+                position,
+            });
             let condition = row.unchanged();
-            let released = FarOwner { is_released: true, ends, ..row };
+            let released = FarOwner {
+                is_released: true,
+                ends,
+                ..row
+            };
             let update = Update::of(key.clone(), released.change()).when(condition);
             match far.update(update).await {
-                Ok(Updated { outcome: Outcome::Done(_), receipt }) => {
+                Ok(Updated {
+                    outcome: Outcome::Done(_),
+                    receipt,
+                }) => {
                     return far.externalize(receipt.point).await;
                 }
                 Ok(_) => {}
@@ -151,13 +171,20 @@ impl Opening {
             ended: None,
             is_draining: false,
             position: near.position,
-            lease: Lease { until: Some(claimed.sent + self.options.lease), proven: Some(claimed.sent) },
+            lease: Lease {
+                until: Some(claimed.sent + self.options.lease),
+                proven: Some(claimed.sent),
+            },
             failing: None,
             to_clean,
             wants_room: resident_bytes > self.options.near_bytes_max,
         };
-        let order =
-            Order { position: near.position, near: near_point, resident_bytes, evict_from: Bytes::new() };
+        let order = Order {
+            position: near.position,
+            near: near_point,
+            resident_bytes,
+            evict_from: Bytes::new(),
+        };
         Ok(Engine {
             near_incarnation: near_point.incarnation,
             epoch: claimed.epoch,
@@ -188,15 +215,25 @@ impl Opening {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
             let may_be_alive = self.may_be_alive(&near, &before);
-            self.tells.send_replace(if may_be_alive { Awaited::Owner } else { Awaited::Stores });
+            self.tells.send_replace(if may_be_alive {
+                Awaited::Owner
+            } else {
+                Awaited::Stores
+            });
             if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
             self.tells.send_replace(Awaited::Stores);
-            let Some(taken) = self.take_near(&near, &before).await? else { continue };
+            let Some(taken) = self.take_near(&near, &before).await? else {
+                continue;
+            };
             let sent = self.clock.monotonic();
             if self.claim_far(&before, &taken).await? {
-                let claimed = Claimed { epoch: taken.epoch, claim: taken.claim.clone(), sent };
+                let claimed = Claimed {
+                    epoch: taken.epoch,
+                    claim: taken.claim.clone(),
+                    sent,
+                };
                 return Ok((taken, claimed));
             }
         }
@@ -207,7 +244,9 @@ impl Opening {
         let mut taken = near.clone();
         let name = if near.belongs_to(before) {
             let position = near.position;
-            taken.ends.extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
+            taken
+                .ends
+                .extend((near.epoch..=before.epoch).map(|epoch| End { epoch, position }));
             name_of(&before.claim)
         } else {
             taken.is_void = true;
@@ -228,7 +267,8 @@ impl Opening {
 
     /// Whether somebody who has the range may be alive. What a near store that nobody else has was the owner of is this one's past.
     fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
-        let is_shared = self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
+        let is_shared =
+            self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
         let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
         // Who has taken the near row alone is about to claim the range: taking that row, too, would make both fail.
         let is_being_taken = is_shared && near.epoch > before.epoch;
@@ -238,7 +278,11 @@ impl Opening {
     /// Waits until an owner has given no sign of life for all the length of its lease; false: it has, or the range is released.
     async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
-        let lease = if before.lease.is_zero() { self.options.lease } else { before.lease };
+        let lease = if before.lease.is_zero() {
+            self.options.lease
+        } else {
+            before.lease
+        };
         // Clocks that differ in pace by a tenth do no harm.
         let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {
@@ -280,10 +324,14 @@ impl Opening {
                 Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
-            let read = self.again(|| async { self.stores.far.get(&self.owner_key()).await }).await?;
+            let read = self
+                .again(|| async { self.stores.far.get(&self.owner_key()).await })
+                .await?;
             let now = FarOwner::decode(read.value.as_deref())?;
             if now.claim == near.claim {
-                let durable = self.again(|| async { self.stores.far.externalize(read.point).await }).await;
+                let durable = self
+                    .again(|| async { self.stores.far.externalize(read.point).await })
+                    .await;
                 return match durable {
                     Err(error) if error.kind() == ErrorKind::Lost => Ok(false),
                     durable => durable.map(|()| true),
@@ -312,14 +360,28 @@ impl Opening {
     async fn delete_near(&self, kind: u8, epoch: u64) -> Result<()> {
         let range = &self.stores.range;
         let scan = scan_kind(range, kind, PAGE_ITEMS);
-        let chunk = self.stores.near.limits().transact_items_max.saturating_sub(1).max(1);
+        let chunk = self
+            .stores
+            .near
+            .limits()
+            .transact_items_max
+            .saturating_sub(1)
+            .max(1);
         loop {
-            let page = self.again(|| async { self.stores.near.scan(&scan).await }).await?.value;
+            let page = self
+                .again(|| async { self.stores.near.scan(&scan).await })
+                .await?
+                .value;
             for items in page.items.chunks(chunk) {
                 let mut updates = vec![Update::check(self.owner_key(), near_epoch_is(epoch))];
-                updates.extend(items.iter().map(|(sort, _)| Update::delete(Key::new(range, sort))));
-                let deleted =
-                    self.again(|| async { self.stores.near.transact(updates.clone()).await }).await?;
+                updates.extend(
+                    items
+                        .iter()
+                        .map(|(sort, _)| Update::delete(Key::new(range, sort))),
+                );
+                let deleted = self
+                    .again(|| async { self.stores.near.transact(updates.clone()).await })
+                    .await?;
                 if matches!(deleted, Transacted::Conflict { .. }) {
                     return Err(taken_by_another());
                 }
@@ -333,7 +395,10 @@ impl Opening {
     async fn far_is_empty(&self) -> Result<bool> {
         for kind in [ITEMS, BATCH_CURSORS] {
             let scan = scan_kind(&self.stores.range, kind, 1);
-            let page = self.again(|| async { self.stores.far.scan(&scan).await }).await?.value;
+            let page = self
+                .again(|| async { self.stores.far.scan(&scan).await })
+                .await?
+                .value;
             if !page.items.is_empty() {
                 return Ok(false);
             }
@@ -359,9 +424,13 @@ impl Opening {
             records.sort_by_key(|record| record.place.sequence);
             let done = cursors.get(&lane).copied().unwrap_or(0);
             kept.insert(lane, Some(done));
-            let unsent = records.split_off(records.partition_point(|record| record.place.sequence <= done));
+            let unsent =
+                records.split_off(records.partition_point(|record| record.place.sequence <= done));
             to_clean.extend(records.into_iter().map(Arc::new));
-            if unsent.first().is_some_and(|first| first.place.sequence != done + 1) {
+            if unsent
+                .first()
+                .is_some_and(|first| first.place.sequence != done + 1)
+            {
                 return Err(Error::corrupt("find the first unsent record of a lane"));
             }
             if self.options.breaks(Broken::ForgetsTheTail) {
@@ -386,33 +455,67 @@ impl Opening {
                 None => None,
                 Some(payload) => {
                     let key = Key::new(&self.stores.range, payload_sort(payload));
-                    let read = self.again(|| async { self.stores.near.get(&key).await }).await?;
-                    let bytes = read.value.as_ref().and_then(|item| item.bytes(BODY).cloned());
-                    Some(bytes.ok_or_else(|| Error::corrupt("find the payload of an unsent record"))?)
+                    let read = self
+                        .again(|| async { self.stores.near.get(&key).await })
+                        .await?;
+                    let bytes = read
+                        .value
+                        .as_ref()
+                        .and_then(|item| item.bytes(BODY).cloned());
+                    Some(
+                        bytes.ok_or_else(|| {
+                            Error::corrupt("find the payload of an unsent record")
+                        })?,
+                    )
                 }
             });
         }
-        Ok(Pending::new(Arc::new(record), payloads, near, self.clock.monotonic()))
+        Ok(Pending::new(
+            Arc::new(record),
+            payloads,
+            near,
+            self.clock.monotonic(),
+        ))
     }
 
     /// Where the far cursors stand.
     async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
-        let rows = self.all(&self.stores.far, scan_kind(&self.stores.range, CURSORS, PAGE_ITEMS)).await?;
+        let rows = self
+            .all(
+                &self.stores.far,
+                scan_kind(&self.stores.range, CURSORS, PAGE_ITEMS),
+            )
+            .await?;
         let cursor = |(sort, item): &(Bytes, Arc<Item>)| Some((lane_of(sort)?, cursor_of(item)?));
-        let cursors = rows.iter().map(|row| cursor(row).ok_or_else(|| Error::corrupt("read a far cursor")));
+        let cursors = rows
+            .iter()
+            .map(|row| cursor(row).ok_or_else(|| Error::corrupt("read a far cursor")));
         cursors.collect()
     }
 
     /// Cursors of earlier epochs of whose lanes nothing is left: their batches are refused by the epoch.
     async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
         let range = &self.stores.range;
-        let done = kept.iter().filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
+        let done = kept
+            .iter()
+            .filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
         let done: Vec<LaneId> = done.map(|(lane, _)| *lane).collect();
-        let chunk = self.stores.far.limits().transact_items_max.saturating_sub(1).max(1);
+        let chunk = self
+            .stores
+            .far
+            .limits()
+            .transact_items_max
+            .saturating_sub(1)
+            .max(1);
         for lanes in done.chunks(chunk) {
             let mut updates = vec![Update::check(self.owner_key(), far_epoch_is(epoch))];
-            updates.extend(lanes.iter().map(|lane| Update::delete(Key::new(range, cursor_sort(*lane)))));
-            self.again(|| async { self.stores.far.transact(updates.clone()).await }).await?;
+            updates.extend(
+                lanes
+                    .iter()
+                    .map(|lane| Update::delete(Key::new(range, cursor_sort(*lane)))),
+            );
+            self.again(|| async { self.stores.far.transact(updates.clone()).await })
+                .await?;
         }
         Ok(())
     }
@@ -420,8 +523,12 @@ impl Opening {
     async fn resident_bytes(&self) -> Result<usize> {
         let mut bytes = 0;
         for kind in [ITEMS, BATCH_CURSORS] {
-            for (sort, item) in
-                self.all(&self.stores.near, scan_kind(&self.stores.range, kind, PAGE_ITEMS)).await?
+            for (sort, item) in self
+                .all(
+                    &self.stores.near,
+                    scan_kind(&self.stores.range, kind, PAGE_ITEMS),
+                )
+                .await?
             {
                 let row: Row = decode_body(&item, "read a near row")?;
                 bytes += row.bytes(&sort);
@@ -434,7 +541,10 @@ impl Opening {
     async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
         let mut items = Vec::new();
         loop {
-            let page = self.again(|| async { store.scan(&scan).await }).await?.value;
+            let page = self
+                .again(|| async { store.scan(&scan).await })
+                .await?
+                .value;
             items.extend(page.items);
             match page.next {
                 Some(next) => scan.from = next,
@@ -448,12 +558,16 @@ impl Opening {
     }
 
     async fn near_owner(&self) -> Result<NearOwner> {
-        let read = self.again(|| async { self.stores.near.get(&self.owner_key()).await }).await?;
+        let read = self
+            .again(|| async { self.stores.near.get(&self.owner_key()).await })
+            .await?;
         NearOwner::decode(read.value.as_deref())
     }
 
     async fn far_owner(&self) -> Result<FarOwner> {
-        let read = self.again(|| async { self.stores.far.get(&self.owner_key()).await }).await?;
+        let read = self
+            .again(|| async { self.stores.far.get(&self.owner_key()).await })
+            .await?;
         FarOwner::decode(read.value.as_deref())
     }
 
@@ -464,18 +578,26 @@ impl Opening {
         condition: Condition,
     ) -> Result<Option<DurabilityPoint>> {
         let put = Update::of(self.owner_key(), near.change()).when(condition);
-        let updated = self.again(|| async { self.stores.near.update(put.clone()).await }).await?;
+        let updated = self
+            .again(|| async { self.stores.near.update(put.clone()).await })
+            .await?;
         // Its answer may have been lost, and then it is there: no other start has this claim.
-        if matches!(updated.outcome, Outcome::Conflict(_)) && self.near_owner().await?.claim != near.claim {
+        if matches!(updated.outcome, Outcome::Conflict(_))
+            && self.near_owner().await?.claim != near.claim
+        {
             return Ok(None);
         }
         let point = updated.receipt.point;
-        self.again(|| async { self.stores.near.externalize(point).await }).await?;
+        self.again(|| async { self.stores.near.externalize(point).await })
+            .await?;
         Ok(Some(point))
     }
 
     /// Makes a call that may be repeated until it is answered.
-    async fn again<T, F: Future<Output = Result<T>>>(&self, mut call: impl FnMut() -> F) -> Result<T> {
+    async fn again<T, F: Future<Output = Result<T>>>(
+        &self,
+        mut call: impl FnMut() -> F,
+    ) -> Result<T> {
         loop {
             match call().await {
                 Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,

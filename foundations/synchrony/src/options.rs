@@ -107,7 +107,9 @@ pub(crate) fn limits_of(near: &dyn KeyValue, far: &dyn KeyValue) -> Result<KeyVa
     let item_bytes = near.item_bytes_max.min(far.item_bytes_max);
     // One item and a lane's cursor, or a batch would have no place.
     if near_items.min(far_items) < 2 || item_bytes < 2 * ITEM_RESERVE_BYTES || key_bytes < 64 {
-        return Err(Error::invalid("pair two stores of which one takes too little at a time"));
+        return Err(Error::invalid(
+            "pair two stores of which one takes too little at a time",
+        ));
     }
     let items = near_items.min(far_items);
     Ok(KeyValueLimits {
@@ -116,7 +118,10 @@ pub(crate) fn limits_of(near: &dyn KeyValue, far: &dyn KeyValue) -> Result<KeyVa
         transact_items_max: items,
         transact_across_partitions: true,
         batch_items_max: items - 1,
-        page_items_max: near.page_items_max.min(far.page_items_max).min(PAGE_ITEMS_MAX),
+        page_items_max: near
+            .page_items_max
+            .min(far.page_items_max)
+            .min(PAGE_ITEMS_MAX),
         page_is_snapshot: near.page_is_snapshot,
         operations_remembered: OPERATIONS_REMEMBERED,
         operation_retention_ms: u64::MAX,

@@ -64,7 +64,9 @@ pub(crate) struct NearOwner {
 
 impl NearOwner {
     pub(crate) fn decode(item: Option<&Item>) -> Result<Self> {
-        let Some(item) = item else { return Ok(Self::default()) };
+        let Some(item) = item else {
+            return Ok(Self::default());
+        };
         let bytes = |name| item.bytes(name).cloned().unwrap_or_default();
         let number = |name| item.integer(name).unwrap_or(0);
         Ok(Self {
@@ -81,7 +83,9 @@ impl NearOwner {
     /// Whether what lies here is of the range as `far` has it. One that came back older than that start is not.
     pub(crate) fn belongs_to(&self, far: &FarOwner) -> bool {
         let name = name_of(&far.claim);
-        let is_named = [&self.claim, &self.next_claim].into_iter().any(|claim| name_of(claim) == name);
+        let is_named = [&self.claim, &self.next_claim]
+            .into_iter()
+            .any(|claim| name_of(claim) == name);
         far.epoch > 0 && self.epoch >= far.epoch && is_named
     }
 
@@ -115,7 +119,9 @@ impl NearOwner {
 }
 
 fn ends_of(item: &Item) -> Result<Vec<End>> {
-    item.bytes(ENDS).map_or(Ok(Vec::new()), |bytes| decode(bytes, "read where epochs ended"))
+    item.bytes(ENDS).map_or(Ok(Vec::new()), |bytes| {
+        decode(bytes, "read where epochs ended")
+    })
 }
 
 /// That no start has taken the near row since it was given this epoch.
@@ -134,11 +140,17 @@ pub(crate) fn near_guard(range: &Bytes, epoch: u64, position: u64) -> Update {
 }
 
 pub(crate) fn moving_on(guard: Update, position: u64) -> Update {
-    Update { change: Change::Modify(vec![Action::set_integer(POSITION, position as i64)]), ..guard }
+    Update {
+        change: Change::Modify(vec![Action::set_integer(POSITION, position as i64)]),
+        ..guard
+    }
 }
 
 pub(crate) fn no_longer_complete(guard: Update) -> Update {
-    Update { change: Change::Modify(vec![Action::set_integer(COMPLETE, 0)]), ..guard }
+    Update {
+        change: Change::Modify(vec![Action::set_integer(COMPLETE, 0)]),
+        ..guard
+    }
 }
 
 /// The far owner row.
@@ -154,7 +166,12 @@ pub(crate) struct FarOwner {
 
 impl FarOwner {
     pub(crate) fn decode(item: Option<&Item>) -> Result<Self> {
-        let Some(item) = item else { return Ok(Self { is_released: true, ..Self::default() }) };
+        let Some(item) = item else {
+            return Ok(Self {
+                is_released: true,
+                ..Self::default()
+            });
+        };
         let number = |name| item.integer(name).unwrap_or(0);
         Ok(Self {
             epoch: number(EPOCH) as u64,
@@ -173,7 +190,10 @@ impl FarOwner {
             (EPOCH.into(), Value::Integer(self.epoch as i64)),
             (CLAIM.into(), Value::Bytes(self.claim.clone())),
             (RENEWALS.into(), Value::Integer(self.renewals as i64)),
-            (LEASE_MS.into(), Value::Integer(self.lease.as_millis() as i64)),
+            (
+                LEASE_MS.into(),
+                Value::Integer(self.lease.as_millis() as i64),
+            ),
             (RELEASED.into(), Value::Integer(self.is_released.into())),
             (ENDS.into(), Value::Bytes(encode(&ends))),
         ])
@@ -254,7 +274,8 @@ impl Engine {
     async fn renew(&self) -> Result<()> {
         let sent = self.clock.monotonic();
         let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
-        let update = Update::of(Key::new(&self.stores.range, OWNER), renewal).when(far_epoch_is(self.epoch));
+        let update =
+            Update::of(Key::new(&self.stores.range, OWNER), renewal).when(far_epoch_is(self.epoch));
         let renewed = async {
             let updated = self.stores.far.update(update).await?;
             // A renewal that the far store loses would let a successor begin early.

@@ -45,7 +45,9 @@ impl Engine {
                 },
             };
             // A payload that is gone has been superseded, and its row with it.
-            let Some(attributes) = self.attributes_of(&row).await? else { continue };
+            let Some(attributes) = self.attributes_of(&row).await? else {
+                continue;
+            };
             let item = row.stored(attributes.as_ref())?.item;
             return Ok((item, self.saw(lane, [row.writer])));
         }
@@ -72,8 +74,12 @@ impl Engine {
         if self.near_row(key).await?.is_some() && !is_bold {
             return Ok(None);
         }
-        let guard = near_guard(&self.stores.range, self.epoch, order.position).resting_on(order.near);
-        match self.repeat_near(vec![guard, Update::of(place, body(&row))]).await {
+        let guard =
+            near_guard(&self.stores.range, self.epoch, order.position).resting_on(order.near);
+        match self
+            .repeat_near(vec![guard, Update::of(place, body(&row))])
+            .await
+        {
             Ok(()) => {
                 order.resident_bytes += row.bytes(key);
                 if order.resident_bytes > self.options.near_bytes_max {
@@ -105,13 +111,23 @@ impl Engine {
         check_key(&Key::new(&scan.partition, &scan.from), &self.limits)?;
         if scan.until.as_ref().is_some_and(|until| *until <= scan.from) {
             let high = self.state().stream.high(lane);
-            return Ok((Page { items: Vec::new(), next: None }, high));
+            return Ok((
+                Page {
+                    items: Vec::new(),
+                    next: None,
+                },
+                high,
+            ));
         }
         let items_max = scan.items_max.min(self.limits.page_items_max).max(1);
         loop {
             self.check_open()?;
             let removals = self.removals.load(Ordering::Acquire);
-            let far = if self.is_complete() { None } else { Some(self.far_stretch(scan, items_max).await?) };
+            let far = if self.is_complete() {
+                None
+            } else {
+                Some(self.far_stretch(scan, items_max).await?)
+            };
             // Nobody writes while the near rows are read, so that a page shows no half of a call.
             let _order = self.order.lock().await;
             if self.removals.load(Ordering::Acquire) == removals {
@@ -125,10 +141,15 @@ impl Engine {
         let inner = self.scan_of_rows(scan, items_max);
         let page = self.stores.far.scan(&inner).await?.value;
         let skip = item_row(&Key::new(&scan.partition, b"")).len();
-        let rows =
-            page.items.into_iter().map(|(sort, item)| Ok((sort.slice(skip..), row_of_far(Some(&item))?)));
+        let rows = page
+            .items
+            .into_iter()
+            .map(|(sort, item)| Ok((sort.slice(skip..), row_of_far(Some(&item))?)));
         let known_until = page.next.map(|next| next.slice(skip..));
-        Ok(Stretch { rows: rows.collect::<Result<_>>()?, known_until })
+        Ok(Stretch {
+            rows: rows.collect::<Result<_>>()?,
+            known_until,
+        })
     }
 
     /// The same stretch of the range's partition.
@@ -147,20 +168,39 @@ impl Engine {
 
     /// Near rows over far ones, until there are more than enough that are not deleted.
     async fn merge(&self, scan: &Scan, items_max: usize, far: Option<Stretch>) -> Result<Stretch> {
-        let mut merged = far.unwrap_or(Stretch { rows: BTreeMap::new(), known_until: None });
+        let mut merged = far.unwrap_or(Stretch {
+            rows: BTreeMap::new(),
+            known_until: None,
+        });
         let until = merged.known_until.clone().or_else(|| scan.until.clone());
-        let mut inner = self.scan_of_rows(&Scan { until, ..scan.clone() }, self.limits.page_items_max);
+        let mut inner = self.scan_of_rows(
+            &Scan {
+                until,
+                ..scan.clone()
+            },
+            self.limits.page_items_max,
+        );
         let skip = item_row(&Key::new(&scan.partition, b"")).len();
         loop {
             let read = self.stores.near.scan(&inner).await?;
             self.same_start(read.point)?;
             for (sort, item) in read.value.items {
-                merged.rows.insert(sort.slice(skip..), decode_body(&item, "read a near row")?);
+                merged
+                    .rows
+                    .insert(sort.slice(skip..), decode_body(&item, "read a near row")?);
             }
-            let Some(next) = read.value.next else { return Ok(merged) };
+            let Some(next) = read.value.next else {
+                return Ok(merged);
+            };
             let near_until = next.slice(skip..);
             let alive = |(_, row): &(&Bytes, &Row)| !is_nothing(row);
-            if merged.rows.range(..near_until.clone()).filter(alive).count() > items_max {
+            if merged
+                .rows
+                .range(..near_until.clone())
+                .filter(alive)
+                .count()
+                > items_max
+            {
                 merged.known_until = Some(near_until);
                 return Ok(merged);
             }
@@ -169,7 +209,10 @@ impl Engine {
     }
 
     async fn page(&self, lane: LaneId, items_max: usize, stretch: Stretch) -> Result<(Page, u64)> {
-        let Stretch { rows, mut known_until } = stretch;
+        let Stretch {
+            rows,
+            mut known_until,
+        } = stretch;
         let is_known = |sort: &Bytes| known_until.as_ref().is_none_or(|until| sort < until);
         let mut taken = Vec::new();
         let mut more = None;
@@ -190,11 +233,20 @@ impl Engine {
             let attributes = self.attributes_of(&row).await?;
             let attributes = attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
             let item = row.stored(attributes.as_ref())?.item;
-            Ok((sort, item.ok_or_else(|| Error::corrupt("find a row's payload"))?))
+            Ok((
+                sort,
+                item.ok_or_else(|| Error::corrupt("find a row's payload"))?,
+            ))
         });
         let items = try_join_all(items).await?;
         let high = self.state().stream.high(lane);
-        Ok((Page { items, next: known_until }, high))
+        Ok((
+            Page {
+                items,
+                next: known_until,
+            },
+            high,
+        ))
     }
 }
 
@@ -204,7 +256,10 @@ fn is_nothing(row: &Row) -> bool {
 
 /// The first key behind all that begin with `prefix`, which begins with a letter.
 fn behind(prefix: &[u8]) -> Bytes {
-    let kept = prefix.iter().rposition(|byte| *byte < u8::MAX).expect("it begins with a letter");
+    let kept = prefix
+        .iter()
+        .rposition(|byte| *byte < u8::MAX)
+        .expect("it begins with a letter");
     let mut next = prefix[..=kept].to_vec();
     next[kept] += 1;
     next.into()

@@ -48,11 +48,14 @@ impl Engine {
     async fn clean(&self, record: &Record) -> Result<()> {
         let range = &self.stores.range;
         let mut order = self.order.lock().await;
-        let mut updates = vec![near_guard(range, self.epoch, order.position).resting_on(order.near)];
+        let mut updates =
+            vec![near_guard(range, self.epoch, order.position).resting_on(order.near)];
         let mut removed = 0;
         for written in &record.changes {
             let row = self.near_row(&written.key).await?;
-            let refers = row.as_ref().is_some_and(|row| row.payload() == written.payload);
+            let refers = row
+                .as_ref()
+                .is_some_and(|row| row.payload() == written.payload);
             match (written.payload, row) {
                 (Some(payload), _) if !refers => {
                     updates.push(Update::delete(Key::new(range, payload_sort(payload))));
@@ -85,7 +88,10 @@ impl Engine {
         }
         let scan = Scan {
             partition: self.stores.range.clone(),
-            from: order.evict_from.clone().max(Bytes::from_static(&[BATCH_CURSORS])),
+            from: order
+                .evict_from
+                .clone()
+                .max(Bytes::from_static(&[BATCH_CURSORS])),
             until: Some(Bytes::from_static(&[ITEMS + 1])),
             items_max: EVICTION_ROWS.min((self.limits.transact_items_max).max(1)),
         };
@@ -93,12 +99,20 @@ impl Engine {
         let mut clean = Vec::new();
         for (sort, item) in page.items {
             let row: Row = decode_body(&item, "read a near row")?;
-            let is_done = row.writer.is_none_or(|(place, _)| self.state().stream.is_done(place));
+            let is_done = row
+                .writer
+                .is_none_or(|(place, _)| self.state().stream.is_done(place));
             if is_done {
                 clean.push((sort, row));
             } else if self.options.breaks(Broken::EvictsDirty) {
                 // The record still has its payload.
-                clean.push((sort, Row { content: Content::Nothing, ..row }));
+                clean.push((
+                    sort,
+                    Row {
+                        content: Content::Nothing,
+                        ..row
+                    },
+                ));
             }
         }
         let has_wrapped = page.next.is_none();
@@ -121,7 +135,10 @@ impl Engine {
         let mut removed = 0;
         for (key, row) in rows {
             removed += row.bytes(&key);
-            updates.extend(row.payload().map(|id| Update::delete(Key::new(range, payload_sort(id)))));
+            updates.extend(
+                row.payload()
+                    .map(|id| Update::delete(Key::new(range, payload_sort(id)))),
+            );
             updates.push(Update::delete(Key::new(range, &key)));
         }
         // Before the rows go: who misses one from now on asks the far store.
@@ -155,5 +172,7 @@ impl Engine {
 /// Whether a row is what is left of a deletion by this record, with nothing to remember.
 fn is_grave(row: &Row, record: &Record) -> bool {
     let is_its = row.writer.is_some_and(|(place, _)| place == record.place);
-    is_its && row.content == Content::Nothing && row.memory.as_ref().is_none_or(|memory| memory.is_empty())
+    is_its
+        && row.content == Content::Nothing
+        && row.memory.as_ref().is_none_or(|memory| memory.is_empty())
 }

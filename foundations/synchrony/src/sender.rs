@@ -39,12 +39,21 @@ impl Engine {
             let (batches, wanted, wakes_at) = {
                 let mut state = self.state();
                 let batches = state.stream.take_batches(now);
-                (batches, state.stream.near_wanted(), state.stream.wakes_at(now))
+                (
+                    batches,
+                    state.stream.near_wanted(),
+                    state.stream.wakes_at(now),
+                )
             };
-            under_way.extend(batches.into_iter().map(|batch| Arc::clone(&self).fly(batch).boxed()));
+            under_way.extend(
+                batches
+                    .into_iter()
+                    .map(|batch| Arc::clone(&self).fly(batch).boxed()),
+            );
             if near.is_none() {
-                near = wanted
-                    .map(|(position, point)| Arc::clone(&self).make_near_durable(position, point).boxed());
+                near = wanted.map(|(position, point)| {
+                    Arc::clone(&self).make_near_durable(position, point).boxed()
+                });
             }
             let wake = OptionFuture::from(wakes_at.map(|at| self.clock.sleep(at.since(now))));
             tokio::select! {
@@ -61,7 +70,11 @@ impl Engine {
     }
 
     /// Nothing leaves before the near store has it for good (E1).
-    async fn make_near_durable(self: Arc<Self>, position: u64, point: DurabilityPoint) -> Result<u64> {
+    async fn make_near_durable(
+        self: Arc<Self>,
+        position: u64,
+        point: DurabilityPoint,
+    ) -> Result<u64> {
         loop {
             match self.stores.near.externalize(point).await {
                 Ok(()) => return Ok(position),
@@ -143,7 +156,11 @@ impl Engine {
                 self.stores.far.externalize(receipt.point).await?;
                 return Ok(Verdict::AppliedUntil(*batch.sequences.end()));
             }
-            Transacted::Conflict { index, item, receipt } => (index, item, receipt.point),
+            Transacted::Conflict {
+                index,
+                item,
+                receipt,
+            } => (index, item, receipt.point),
         };
         match index {
             0 => {
@@ -161,8 +178,12 @@ impl Engine {
             }
             index => {
                 let key = batch.changes.keys().nth(index - ITEMS_FROM);
-                let key = key.map(|key| key.escape_ascii().to_string()).unwrap_or_default();
-                Err(Error::corrupt(format!("write {key} far, where somebody else has written")))
+                let key = key
+                    .map(|key| key.escape_ascii().to_string())
+                    .unwrap_or_default();
+                Err(Error::corrupt(format!(
+                    "write {key} far, where somebody else has written"
+                )))
             }
         }
     }

@@ -58,13 +58,21 @@ impl Pending {
         near: DurabilityPoint,
         since: Monotonic,
     ) -> Self {
-        Self { record, payloads, near, since, stage: Stage::Queued }
+        Self {
+            record,
+            payloads,
+            near,
+            since,
+            stage: Stage::Queued,
+        }
     }
 
     /// What it takes of memory and of the wire, about.
     fn bytes(&self) -> usize {
         let changes = self.record.changes.iter().zip(&self.payloads);
-        changes.map(|(change, payload)| change.key.len() + payload.as_ref().map_or(0, Bytes::len) + 64).sum()
+        changes
+            .map(|(change, payload)| change.key.len() + payload.as_ref().map_or(0, Bytes::len) + 64)
+            .sum()
     }
 }
 
@@ -79,7 +87,10 @@ pub(crate) struct Poison {
 
 impl Poison {
     pub(crate) fn error(&self) -> Error {
-        Error::new(self.kind, format!("write far what a lane wrote: {}", self.why))
+        Error::new(
+            self.kind,
+            format!("write far what a lane wrote: {}", self.why),
+        )
     }
 }
 
@@ -114,7 +125,9 @@ impl Lane {
     }
 
     fn poisoned_at(&self, sequence: u64) -> Option<&Poison> {
-        self.poison.as_ref().filter(|poison| poison.from <= sequence)
+        self.poison
+            .as_ref()
+            .filter(|poison| poison.from <= sequence)
     }
 
     /// Whether its first record is still to be sent, or under way.
@@ -169,7 +182,10 @@ impl Stream {
             epoch,
             lanes: BTreeMap::new(),
             busy: BTreeSet::new(),
-            sent_last: LaneId { epoch: 0, number: 0 },
+            sent_last: LaneId {
+                epoch: 0,
+                number: 0,
+            },
             let_go: VecDeque::new(),
             made: 0,
             tail: BTreeMap::new(),
@@ -206,7 +222,10 @@ impl Stream {
     }
 
     fn oldest(&self) -> Option<Monotonic> {
-        self.sound().filter_map(|lane| lane.records.front()).map(|pending| pending.since).min()
+        self.sound()
+            .filter_map(|lane| lane.records.front())
+            .map(|pending| pending.since)
+            .min()
     }
 
     /// Notes whether a lane has work. To be called whenever it may have got some, or come to the end of it.
@@ -224,7 +243,11 @@ impl Stream {
             records: self.sound().map(|lane| lane.records.len()).sum(),
             bytes: self.bytes,
             oldest: self.oldest(),
-            poisoned: self.lanes.values().filter(|lane| lane.poison.is_some()).count(),
+            poisoned: self
+                .lanes
+                .values()
+                .filter(|lane| lane.poison.is_some())
+                .count(),
         }
     }
 

@@ -17,8 +17,8 @@ use crate::{
     evaluation::Judge,
     lane::Lane,
     layout::{
-        BODY, Content, LaneId, OWNER, PayloadId, Place, Record, Row, RowKey, Written, body, decode_body,
-        encode_attributes, far_change, payload_sort, record_sort,
+        BODY, Content, LaneId, OWNER, PayloadId, Place, Record, Row, RowKey, Written, body,
+        decode_body, encode_attributes, far_change, payload_sort, record_sort,
     },
     options::Mode,
     owner::{NearOwner, moving_on, near_guard},
@@ -62,7 +62,11 @@ impl Engine {
         Ok((answer, high))
     }
 
-    async fn write_here<J: Judge>(&self, lane: LaneId, judge: J) -> Result<(J::Answer, Option<Place>, u64)> {
+    async fn write_here<J: Judge>(
+        &self,
+        lane: LaneId,
+        judge: J,
+    ) -> Result<(J::Answer, Option<Place>, u64)> {
         let keys = judge.keys();
         loop {
             self.wait_for_room().await?;
@@ -85,7 +89,12 @@ impl Engine {
             if judged.changed.is_empty() {
                 return Ok((judged.answer, None, self.state().stream.high(lane)));
             }
-            let record = Record { position: order.position + 1, place, dependencies, changes: Vec::new() };
+            let record = Record {
+                position: order.position + 1,
+                place,
+                dependencies,
+                changes: Vec::new(),
+            };
             let plan = self.plan(&keys, &found, judged.changed, record, &order)?;
             self.carry_out(&mut order, plan).await?;
             return Ok((judged.answer, Some(place), self.state().stream.high(lane)));
@@ -101,7 +110,9 @@ impl Engine {
     async fn wait_for_room(&self) -> Result<()> {
         self.until(|state| {
             if state.is_draining {
-                return Some(Err(Error::unavailable("write to a range that is being released")));
+                return Some(Err(Error::unavailable(
+                    "write to a range that is being released",
+                )));
             }
             (!state.stream.is_full(self.clock.monotonic(), 0)).then_some(Ok(()))
         })
@@ -112,7 +123,10 @@ impl Engine {
     async fn find_all(&self, keys: &[RowKey]) -> Result<Result<Vec<Found>, Vec<RowKey>>> {
         let rows = try_join_all(keys.iter().map(|key| self.near_row(key))).await?;
         let is_complete = self.is_complete();
-        let missing = keys.iter().zip(&rows).filter(|(_, row)| row.is_none() && !is_complete);
+        let missing = keys
+            .iter()
+            .zip(&rows)
+            .filter(|(_, row)| row.is_none() && !is_complete);
         let missing: Vec<RowKey> = missing.map(|(key, _)| key.clone()).collect();
         if !missing.is_empty() {
             return Ok(Err(missing));
@@ -121,7 +135,8 @@ impl Engine {
             let stored = match &row {
                 Some(row) => {
                     let attributes = self.attributes_of(row).await?;
-                    let attributes = attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
+                    let attributes =
+                        attributes.ok_or_else(|| Error::corrupt("find a row's payload"))?;
                     row.stored(attributes.as_ref())?
                 }
                 None => Stored::default(),
@@ -161,27 +176,48 @@ impl Engine {
             let (key, before) = (&keys[at], found[at].row.as_ref());
             let payload = next.item.as_deref().map(encode_attributes);
             self.check_far_size(key, &next, payload.as_ref())?;
-            let id = PayloadId { position: record.position, index: index as u16 };
+            let id = PayloadId {
+                position: record.position,
+                index: index as u16,
+            };
             let content = match &payload {
                 Some(bytes) => {
                     let item = Change::Put(vec![(BODY.into(), Value::Bytes(bytes.clone()))]);
-                    plan.updates.push(Update::of(Key::new(range, payload_sort(id)), item));
+                    plan.updates
+                        .push(Update::of(Key::new(range, payload_sort(id)), item));
                     Content::At(id, bytes.len() as u32)
                 }
                 None => Content::Nothing,
             };
             let writer = Some((record.place, record.position));
-            let row = Row { version: next.version, memory: next.memory.clone(), content, writer };
-            plan.updates.push(Update::of(Key::new(range, key), body(&row)));
+            let row = Row {
+                version: next.version,
+                memory: next.memory.clone(),
+                content,
+                writer,
+            };
+            plan.updates
+                .push(Update::of(Key::new(range, key), body(&row)));
             plan.resident_added += row.bytes(key);
             plan.resident_removed += before.map_or(0, |before| before.bytes(key));
-            plan.updates.extend(before.and_then(|before| self.delete_unreferred(before)));
+            plan.updates
+                .extend(before.and_then(|before| self.delete_unreferred(before)));
             let payload_id = payload.is_some().then_some(id);
-            let Stored { version, memory, .. } = next;
-            record.changes.push(Written { key: key.clone(), version, memory, payload: payload_id });
+            let Stored {
+                version, memory, ..
+            } = next;
+            record.changes.push(Written {
+                key: key.clone(),
+                version,
+                memory,
+                payload: payload_id,
+            });
             plan.payloads.push(payload);
         }
-        plan.updates.push(Update::of(Key::new(range, record_sort(record.place)), body(&record)));
+        plan.updates.push(Update::of(
+            Key::new(range, record_sort(record.place)),
+            body(&record),
+        ));
         plan.record = record;
         Ok(plan)
     }
@@ -191,16 +227,25 @@ impl Engine {
         let (place, _) = before.writer?;
         let is_clean = self.state().stream.is_done(place);
         let payload = before.payload().filter(|_| is_clean)?;
-        Some(Update::delete(Key::new(&self.stores.range, payload_sort(payload))))
+        Some(Update::delete(Key::new(
+            &self.stores.range,
+            payload_sort(payload),
+        )))
     }
 
     /// Refuses what the far store would (E8).
     fn check_far_size(&self, key: &RowKey, next: &Stored, payload: Option<&Bytes>) -> Result<()> {
-        let Change::Put(attributes) = far_change(next.version, next.memory.as_deref(), payload) else {
+        let Change::Put(attributes) = far_change(next.version, next.memory.as_deref(), payload)
+        else {
             return Ok(());
         };
         let bytes = Item::from_parts(next.version, attributes).bytes_len();
-        let limit = self.stores.far.limits().item_bytes_max.min(self.stores.near.limits().item_bytes_max);
+        let limit = self
+            .stores
+            .far
+            .limits()
+            .item_bytes_max
+            .min(self.stores.near.limits().item_bytes_max);
         if bytes > limit {
             return Err(Error::invalid(format!(
                 "store {bytes} bytes under {}, where {limit} is the limit",
@@ -295,7 +340,9 @@ impl Engine {
 
     pub(crate) async fn near_row(&self, key: &RowKey) -> Result<Option<Row>> {
         let read = self.near_get(&Key::new(&self.stores.range, key)).await?;
-        read.value.map(|item| decode_body(&item, "read a near row")).transpose()
+        read.value
+            .map(|item| decode_body(&item, "read a near row"))
+            .transpose()
     }
 
     /// A row's attributes, none if it is deleted; none at all if its payload is gone: the row was superseded.
@@ -304,8 +351,13 @@ impl Engine {
             Content::Nothing => Ok(Some(None)),
             Content::Inline(bytes) => Ok(Some(Some(bytes.clone()))),
             Content::At(payload, _) => {
-                let read = self.near_get(&Key::new(&self.stores.range, payload_sort(*payload))).await?;
-                Ok(read.value.and_then(|item| item.bytes(BODY).cloned()).map(Some))
+                let read = self
+                    .near_get(&Key::new(&self.stores.range, payload_sort(*payload)))
+                    .await?;
+                Ok(read
+                    .value
+                    .and_then(|item| item.bytes(BODY).cloned())
+                    .map(Some))
             }
         }
     }

@@ -46,7 +46,10 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/applications/{name}", put(deploy).delete(remove))
         .route("/v1/functions", get(list))
         .route("/v1/functions/{name}/logs", get(lines))
-        .route("/v1/functions/{name}/dead-letters", get(letters).post(redrive).delete(purge))
+        .route(
+            "/v1/functions/{name}/dead-letters",
+            get(letters).post(redrive).delete(purge),
+        )
         .route("/v1/functions/{name}/timer", put(arm).delete(disarm))
 }
 
@@ -75,7 +78,12 @@ impl From<Error> for Problem {
 
 /// The application or function that a path names.
 fn name(uri: &Uri) -> Result<String, Problem> {
-    let refuse = |_| Problem::new(Kind::InvalidRequest, "the name of an application or function is UTF-8");
+    let refuse = |_| {
+        Problem::new(
+            Kind::InvalidRequest,
+            "the name of an application or function is UTF-8",
+        )
+    };
     String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
 }
 
@@ -100,7 +108,9 @@ async fn deploy(
     // Of many files it may take longer than a connection may be quiet, and others wait for it.
     let _waits = wait(&connection);
     let deployed = functions.deploy(&name, whole.bytes.clone()).await?;
-    Ok(routes::json(serde_json::to_vec(&deployed).expect("strings and numbers always serialise")))
+    Ok(routes::json(
+        serde_json::to_vec(&deployed).expect("strings and numbers always serialise"),
+    ))
 }
 
 async fn remove(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection) -> Answer {
@@ -113,7 +123,9 @@ async fn remove(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfCon
 
 async fn list(State(backend): State<Arc<Backend>>) -> Answer {
     let all = backend.functions()?.functions();
-    Ok(routes::json(serde_json::to_vec(&all).expect("strings and numbers always serialise")))
+    Ok(routes::json(
+        serde_json::to_vec(&all).expect("strings and numbers always serialise"),
+    ))
 }
 
 #[derive(Deserialize)]
@@ -138,14 +150,20 @@ async fn lines(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let functions = backend.functions()?;
     let name = name(&uri)?;
     let Wanted { from, wait } = query(&uri, "?from=NUMBER&wait=SECONDS")?;
-    let page = Page { from, lines_max: LINES_MAX, bytes_max: LINES_BYTES_MAX };
+    let page = Page {
+        from,
+        lines_max: LINES_MAX,
+        bytes_max: LINES_BYTES_MAX,
+    };
     let until = tokio::time::Instant::now() + Duration::from_secs(wait).min(WAIT_MAX);
     loop {
         let lines = functions.lines(&name, page).await?;
         let is_over = tokio::time::Instant::now() >= until;
         if !lines.is_empty()
             || is_over
-            || tokio::time::timeout_at(until, functions.more_lines(&name, from)).await.is_err()
+            || tokio::time::timeout_at(until, functions.more_lines(&name, from))
+                .await
+                .is_err()
         {
             let next = lines.last().map_or(from, |line| line.number + 1);
             return Ok(Json(Lines { lines, next }).into_response());
@@ -162,7 +180,10 @@ struct Behind {
 
 async fn letters(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let Behind { after } = query(&uri, "?after=ID")?;
-    let letters = backend.functions()?.dead_letters(&name(&uri)?, after.as_deref()).await?;
+    let letters = backend
+        .functions()?
+        .dead_letters(&name(&uri)?, after.as_deref())
+        .await?;
     Ok(Json(letters).into_response())
 }
 
@@ -183,7 +204,10 @@ async fn redrive(
     body::refuse(body, LETTER_IN_A_BODY).await?;
     // Of 10,000 letters it may take longer than a connection may be quiet.
     let _waits = wait(&connection);
-    let redriven = backend.functions()?.redrive(&name(&uri)?, id.as_deref()).await?;
+    let redriven = backend
+        .functions()?
+        .redrive(&name(&uri)?, id.as_deref())
+        .await?;
     Ok(Json(json!({ "redriven": redriven })).into_response())
 }
 
@@ -196,15 +220,22 @@ async fn purge(
     let Which { id } = query(&uri, "?id=ID")?;
     body::refuse(body, LETTER_IN_A_BODY).await?;
     let _waits = wait(&connection);
-    let purged = backend.functions()?.purge(&name(&uri)?, id.as_deref()).await?;
+    let purged = backend
+        .functions()?
+        .purge(&name(&uri)?, id.as_deref())
+        .await?;
     Ok(Json(json!({ "purged": purged })).into_response())
 }
 
 /// The parameters of a path, which are to be in this form.
 fn query<T: DeserializeOwned>(uri: &Uri, form: &str) -> Result<T, Problem> {
     let parsed = Query::try_from_uri(uri);
-    let parsed = parsed
-        .map_err(|error| Problem::new(Kind::InvalidRequest, format!("{form}: {}", error.body_text())))?;
+    let parsed = parsed.map_err(|error| {
+        Problem::new(
+            Kind::InvalidRequest,
+            format!("{form}: {}", error.body_text()),
+        )
+    })?;
     Ok(parsed.0)
 }
 
@@ -214,22 +245,37 @@ struct Timer {
     every_s: u64,
 }
 
-async fn arm(State(backend): State<Arc<Backend>>, uri: Uri, connection: OfConnection, body: Body) -> Answer {
+async fn arm(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    connection: OfConnection,
+    body: Body,
+) -> Answer {
     refuse_query(&uri)?;
     let functions = backend.functions()?;
     let whole = body::read(body, TIMER_BYTES_MAX, &backend.budget).await?;
     let refuse = |why: String| Problem::new(Kind::InvalidRequest, why);
     let said = |why: String| refuse(format!("{{\"every_s\": SECONDS}}: {why}"));
     // A list would do for the members in their order.
-    if whole.bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+    if whole
+        .bytes
+        .trim_ascii_start()
+        .first()
+        .is_some_and(|first| *first != b'{')
+    {
         return Err(said("it is a JSON object".to_owned()));
     }
-    let Timer { every_s } = serde_json::from_slice(&whole.bytes).map_err(|error| said(error.to_string()))?;
+    let Timer { every_s } =
+        serde_json::from_slice(&whole.bytes).map_err(|error| said(error.to_string()))?;
     if every_s == 0 {
-        return Err(refuse("every_s is to be 1 or more; DELETE disarms".to_owned()));
+        return Err(refuse(
+            "every_s is to be 1 or more; DELETE disarms".to_owned(),
+        ));
     }
     let _waits = wait(&connection);
-    functions.arm(&name(&uri)?, Some(Duration::from_secs(every_s))).await?;
+    functions
+        .arm(&name(&uri)?, Some(Duration::from_secs(every_s)))
+        .await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -247,7 +293,8 @@ mod tests {
     #[test]
     fn a_cause_is_said_once() {
         let cause = std::io::Error::other("\"py/evil\" points outside of it");
-        let error = ports::Error::new(ports::ErrorKind::Invalid, "unpack the archive").caused_by(cause);
+        let error =
+            ports::Error::new(ports::ErrorKind::Invalid, "unpack the archive").caused_by(cause);
         let said = with_causes(&error);
         assert_eq!(said.matches("points outside of it").count(), 1, "{said}");
     }

@@ -55,11 +55,15 @@ impl Whole {
 impl Budget {
     /// A budget of `bytes`; beyond what the counter can count it is no bound.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self { bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))) }
+        Self {
+            bytes: Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))),
+        }
     }
 
     fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.bytes).try_acquire_many_owned(u32::try_from(bytes).ok()?).ok()
+        Arc::clone(&self.bytes)
+            .try_acquire_many_owned(u32::try_from(bytes).ok()?)
+            .ok()
     }
 }
 
@@ -95,13 +99,18 @@ pub(crate) async fn read_by_kind(
     let mut reserved: Option<OwnedSemaphorePermit> = None;
     while let Some(data) = data.next().await {
         let data = data.map_err(|error| broken_off(&error))?;
-        let Some(first) = bytes.first().or(data.first()) else { continue };
+        let Some(first) = bytes.first().or(data.first()) else {
+            continue;
+        };
         let bytes_max = bytes_max(*first);
         if data.len() > bytes_max - bytes.len() {
             return Err(too_large(bytes_max));
         }
         let Some(more) = budget.reserve(data.len()) else {
-            return Err(Problem::new(Kind::TooMuchBuffered, "too many bodies are being received"));
+            return Err(Problem::new(
+                Kind::TooMuchBuffered,
+                "too many bodies are being received",
+            ));
         };
         match &mut reserved {
             Some(reserved) => reserved.merge(more),
@@ -109,16 +118,23 @@ pub(crate) async fn read_by_kind(
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(Whole { bytes: bytes.freeze(), reserved })
+    Ok(Whole {
+        bytes: bytes.freeze(),
+        reserved,
+    })
 }
 
 /// The refusal of a body that breaks off, that does not get on, or which whoever brings it here has no room for.
 fn broken_off(error: &axum::Error) -> Problem {
     // A body that is lent is one around another, and so are their errors.
-    let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
+    let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| {
+        error.source()
+    });
     for error in causes.filter_map(<dyn Error>::downcast_ref::<io::Error>) {
         match error.kind() {
-            io::ErrorKind::QuotaExceeded => return Problem::new(Kind::TooMuchBuffered, error.to_string()),
+            io::ErrorKind::QuotaExceeded => {
+                return Problem::new(Kind::TooMuchBuffered, error.to_string());
+            }
             io::ErrorKind::TimedOut => return Problem::new(Kind::RequestTimedOut, DOES_NOT_GET_ON),
             _ => {}
         }
@@ -134,12 +150,21 @@ pub(crate) fn too_large(bytes_max: usize) -> Problem {
 /// Lends `body` to a route; the other half is what the route leaves of it.
 pub(crate) fn lend(body: Body) -> (Body, Rest) {
     let has_ended = body.is_end_stream();
-    let shared = Arc::new(Mutex::new(Shared { body, has_ended, has_failed: false }));
+    let shared = Arc::new(Mutex::new(Shared {
+        body,
+        has_ended,
+        has_failed: false,
+    }));
     let rest = Rest(Arc::clone(&shared));
     if has_ended {
         return (Body::empty(), rest);
     }
-    (Body::from_stream(stream::poll_fn(move |context| locked(&shared).poll_data(context))), rest)
+    (
+        Body::from_stream(stream::poll_fn(move |context| {
+            locked(&shared).poll_data(context)
+        })),
+        rest,
+    )
 }
 
 /// What a route leaves of the body that it was lent.
@@ -165,7 +190,9 @@ impl Rest {
         let mut left = DISCARD_BYTES_MAX;
         let announced = locked(&self.0).body.size_hint().lower();
         while !self.is_empty() && announced <= DISCARD_BYTES_MAX as u64 {
-            let Some(Ok(data)) = poll_fn(|context| locked(&self.0).poll_data(context)).await else { break };
+            let Some(Ok(data)) = poll_fn(|context| locked(&self.0).poll_data(context)).await else {
+                break;
+            };
             match left.checked_sub(data.len()) {
                 Some(less) => left = less,
                 None => break,
@@ -183,7 +210,9 @@ impl Shared {
             self.has_failed |= frame.is_err();
             let frame = frame?;
             self.has_ended = !self.has_failed && (frame.is_none() || self.body.is_end_stream());
-            let Some(frame) = frame else { return Poll::Ready(None) };
+            let Some(frame) = frame else {
+                return Poll::Ready(None);
+            };
             // Trailers say nothing to any route.
             if let Ok(data) = frame.into_data() {
                 return Poll::Ready(Some(Ok(data)));
@@ -203,12 +232,20 @@ mod tests {
     #[tokio::test]
     async fn a_body_within_its_bounds_is_read_and_gives_its_budget_back() {
         let budget = Budget::new(4);
-        let whole = read(Body::from("four"), 4, &budget).await.expect("within bounds");
+        let whole = read(Body::from("four"), 4, &budget)
+            .await
+            .expect("within bounds");
         assert_eq!(whole.bytes, "four");
         assert_eq!(budget.bytes.available_permits(), 0);
         drop(whole);
         assert_eq!(budget.bytes.available_permits(), 4);
-        assert_eq!(read(Body::empty(), 0, &budget).await.expect("nothing").bytes, "");
+        assert_eq!(
+            read(Body::empty(), 0, &budget)
+                .await
+                .expect("nothing")
+                .bytes,
+            ""
+        );
     }
 
     #[tokio::test]
@@ -216,22 +253,40 @@ mod tests {
         let budget = Budget::new(64);
         let by_kind = |first: u8| if first == b'l' { 8 } else { 2 };
         let chunks = |chunks: &'static [&'static str]| {
-            Body::from_stream(stream::iter(chunks.iter().map(|chunk| Ok::<_, std::io::Error>(*chunk))))
+            Body::from_stream(stream::iter(
+                chunks.iter().map(|chunk| Ok::<_, std::io::Error>(*chunk)),
+            ))
         };
-        let long = read_by_kind(chunks(&["", "l", "ong"]), by_kind, &budget).await.expect("within bounds");
+        let long = read_by_kind(chunks(&["", "l", "ong"]), by_kind, &budget)
+            .await
+            .expect("within bounds");
         assert_eq!(long.bytes, "long");
-        let refused = read_by_kind(chunks(&["s", "h", "ort"]), by_kind, &budget).await.expect_err("too long");
+        let refused = read_by_kind(chunks(&["s", "h", "ort"]), by_kind, &budget)
+            .await
+            .expect_err("too long");
         assert_eq!(refused.kind(), Kind::TooLarge);
-        assert!(read_by_kind(Body::empty(), by_kind, &budget).await.expect("nothing").bytes.is_empty());
+        assert!(
+            read_by_kind(Body::empty(), by_kind, &budget)
+                .await
+                .expect("nothing")
+                .bytes
+                .is_empty()
+        );
     }
 
     #[tokio::test]
     async fn a_body_beyond_a_bound_is_refused_by_the_bounds_name() {
         let budget = Budget::new(8);
-        let refused = read(Body::from("five!"), 4, &budget).await.expect_err("too long");
+        let refused = read(Body::from("five!"), 4, &budget)
+            .await
+            .expect_err("too long");
         assert_eq!(refused.kind(), Kind::TooLarge);
-        let held = read(Body::from("five!"), 8, &budget).await.expect("within bounds");
-        let refused = read(Body::from("more"), 8, &budget).await.expect_err("beyond the budget");
+        let held = read(Body::from("five!"), 8, &budget)
+            .await
+            .expect("within bounds");
+        let refused = read(Body::from("more"), 8, &budget)
+            .await
+            .expect_err("beyond the budget");
         assert_eq!(refused.kind(), Kind::TooMuchBuffered);
         drop(held);
         assert_eq!(budget.bytes.available_permits(), 8);
@@ -240,7 +295,8 @@ mod tests {
     /// U2: what a function may not send more of, or does not send in time, is refused as such, and not as a body that broke off.
     #[tokio::test]
     async fn why_a_body_was_not_waited_for_is_heard_however_that_was_passed_on() {
-        let broken = |kind| Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "why"))]));
+        let broken =
+            |kind| Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::new(kind, "why"))]));
         for (kind, expected) in [
             (io::ErrorKind::QuotaExceeded, Kind::TooMuchBuffered),
             (io::ErrorKind::TimedOut, Kind::RequestTimedOut),
@@ -248,7 +304,9 @@ mod tests {
         ] {
             let (lent, _rest) = lend(broken(kind));
             for body in [broken(kind), lent] {
-                let refused = read(body, 8, &Budget::new(8)).await.expect_err("it breaks off");
+                let refused = read(body, 8, &Budget::new(8))
+                    .await
+                    .expect_err("it breaks off");
                 assert_eq!(refused.kind(), expected, "{kind}");
             }
         }

@@ -77,7 +77,11 @@ pub(crate) struct Bounded {
 
 impl Bounded {
     /// Connections of `listener`, so many at once; one request, headers and all, has at most `request_bytes_max`.
-    pub(crate) fn new(listener: TcpListener, connections_max: usize, request_bytes_max: usize) -> Self {
+    pub(crate) fn new(
+        listener: TcpListener,
+        connections_max: usize,
+        request_bytes_max: usize,
+    ) -> Self {
         Self {
             listener,
             connections_max,
@@ -153,13 +157,18 @@ impl Listener for Bounded {
             let place = match room {
                 Room::Place(place) => Ok(place),
                 // One may have been given back since.
-                Room::End(end) => Arc::clone(&self.places).try_acquire_owned().map_err(|_| end),
+                Room::End(end) => Arc::clone(&self.places)
+                    .try_acquire_owned()
+                    .map_err(|_| end),
             };
             match place {
                 Ok(place) => {
                     self.is_full = false;
                     let wire = Wire::new(stream, place);
-                    return (Connection::new(wire, Arc::clone(&self.ends), self.request_bytes_max), peer);
+                    return (
+                        Connection::new(wire, Arc::clone(&self.ends), self.request_bytes_max),
+                        peer,
+                    );
                 }
                 Err(end) => self.turn_away(Wire::new(stream, end)),
             }
@@ -207,7 +216,9 @@ pub(crate) type OfConnection = Option<Extension<ConnectInfo<Patience>>>;
 
 /// From here on the connection that a request came over may be quiet, until this is dropped.
 pub(crate) fn wait(connection: &OfConnection) -> Option<Waits<'_>> {
-    connection.as_ref().map(|Extension(ConnectInfo(patience))| patience.wait())
+    connection
+        .as_ref()
+        .map(|Extension(ConnectInfo(patience))| patience.wait())
 }
 
 #[derive(Debug, Default)]
@@ -236,7 +247,10 @@ struct Answer {
 impl Patience {
     /// That of the connection that brought `request`; none: it came over none of ours.
     pub(crate) fn of(request: &Request) -> Option<Self> {
-        request.extensions().get::<ConnectInfo<Self>>().map(|ConnectInfo(patience)| patience.clone())
+        request
+            .extensions()
+            .get::<ConnectInfo<Self>>()
+            .map(|ConnectInfo(patience)| patience.clone())
     }
 
     /// Who is at the other end.
@@ -273,7 +287,10 @@ impl Drop for Answering {
 impl Answering {
     /// Holds on until `body` has been handed over.
     pub(crate) fn until_the_end_of(self, body: Body) -> Body {
-        Body::new(Answer { body, _answering: self })
+        Body::new(Answer {
+            body,
+            _answering: self,
+        })
     }
 }
 
@@ -299,7 +316,10 @@ impl HttpBody for Answer {
 
 impl Connected<IncomingStream<'_, Bounded>> for Patience {
     fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
-        Self { peer: Some(*stream.remote_addr()), ..stream.io().patience.clone() }
+        Self {
+            peer: Some(*stream.remote_addr()),
+            ..stream.io().patience.clone()
+        }
     }
 }
 
@@ -322,7 +342,10 @@ impl Connection {
     /// The socket. Errors: the connection has ended.
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         let ended = || io::Error::new(io::ErrorKind::NotConnected, "the connection has ended");
-        self.wire.as_mut().map(|wire| Pin::new(&mut wire.stream)).ok_or_else(ended)
+        self.wire
+            .as_mut()
+            .map(|wire| Pin::new(&mut wire.stream))
+            .ok_or_else(ended)
     }
 
     /// Ends the connection, once. Nothing is read from it or written to it any more.
@@ -355,7 +378,10 @@ impl Connection {
         let before = self.request_bytes;
         self.request_bytes += bytes;
         if self.request_bytes > self.request_bytes_max {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the request is too large"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the request is too large",
+            ));
         }
         let has_begun = before == 0 && bytes > 0;
         if has_begun || before / PROGRESS_BYTES != self.request_bytes / PROGRESS_BYTES {
@@ -376,20 +402,30 @@ impl Connection {
         let is_routed = self.patience.said.is_answering.load(Ordering::Relaxed);
         if self.instead.is_none() && !is_routed && bytes.len() == stands_for {
             let answer = refusals::in_place_of(bytes);
-            self.instead = answer.map(|answer| Instead { answer, written: 0, stands_for });
+            self.instead = answer.map(|answer| Instead {
+                answer,
+                written: 0,
+                stands_for,
+            });
         }
     }
 
     /// Writes on what leaves in place of something else, which counts as written once all of it has left.
     fn poll_instead(&mut self, context: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         loop {
-            let Instead { answer, written, stands_for } = self.instead.as_mut()?;
+            let Instead {
+                answer,
+                written,
+                stands_for,
+            } = self.instead.as_mut()?;
             if *written == answer.len() {
                 let stands_for = *stands_for;
                 self.instead = None;
                 return Some(Poll::Ready(Ok(stands_for)));
             }
-            let Some(wire) = &mut self.wire else { return None };
+            let Some(wire) = &mut self.wire else {
+                return None;
+            };
             match Pin::new(&mut wire.stream).poll_write(context, &answer[*written..]) {
                 Poll::Ready(Ok(bytes)) => *written += bytes,
                 Poll::Ready(Err(error)) => return Some(Poll::Ready(Err(error))),
@@ -445,7 +481,11 @@ impl AsyncWrite for Connection {
 
     /// All that was given has been written: of an answer that has been handed over nothing is left.
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Said { is_answering, has_answered, .. } = &*self.patience.said;
+        let Said {
+            is_answering,
+            has_answered,
+            ..
+        } = &*self.patience.said;
         if has_answered.swap(false, Ordering::Relaxed) {
             is_answering.store(false, Ordering::Relaxed);
         }
@@ -478,7 +518,9 @@ impl AsyncWrite for Connection {
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.wire.as_ref().is_some_and(|wire| wire.stream.is_write_vectored())
+        self.wire
+            .as_ref()
+            .is_some_and(|wire| wire.stream.is_write_vectored())
     }
 }
 
@@ -511,12 +553,20 @@ mod tests {
     async fn a_body_that_gets_on_is_waited_for_and_one_that_does_not_is_ended() {
         let (mut connection, mut peer) = pair(PLENTY).await;
         for _ in 0..8 {
-            peer.write_all(&vec![0; PROGRESS_BYTES]).await.expect("sent");
-            hears(&mut connection, PROGRESS_BYTES).await.expect("it gets on");
+            peer.write_all(&vec![0; PROGRESS_BYTES])
+                .await
+                .expect("sent");
+            hears(&mut connection, PROGRESS_BYTES)
+                .await
+                .expect("it gets on");
             sleep(ALMOST_QUIET).await;
         }
-        peer.write_all(&vec![0; PROGRESS_BYTES - 1]).await.expect("sent");
-        let ended = hears(&mut connection, PROGRESS_BYTES).await.expect_err("one byte is missing");
+        peer.write_all(&vec![0; PROGRESS_BYTES - 1])
+            .await
+            .expect("sent");
+        let ended = hears(&mut connection, PROGRESS_BYTES)
+            .await
+            .expect_err("one byte is missing");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -542,7 +592,9 @@ mod tests {
         }
         sleep(ALMOST_QUIET / 2).await;
         peer.write_all(b"x").await.expect("sent");
-        let ended = hears(&mut connection, 1).await.expect_err("its time is over");
+        let ended = hears(&mut connection, 1)
+            .await
+            .expect_err("its time is over");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -557,7 +609,9 @@ mod tests {
         });
         heard.expect("it was waited for");
         drop(waits);
-        let ended = hears(&mut connection, 1).await.expect_err("nobody waits any more");
+        let ended = hears(&mut connection, 1)
+            .await
+            .expect_err("nobody waits any more");
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
     }
 

@@ -37,13 +37,19 @@ pub(crate) struct Wire {
 
 impl Wire {
     pub(crate) fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
-        Self { stream, _place: place }
+        Self {
+            stream,
+            _place: place,
+        }
     }
 
     /// The same at a place of `ends`, if there is one: its own can be another's from here on.
     pub(crate) fn apart(self, ends: &Arc<Semaphore>) -> Self {
         match Arc::clone(ends).try_acquire_owned() {
-            Ok(place) => Self { _place: place, ..self },
+            Ok(place) => Self {
+                _place: place,
+                ..self
+            },
             Err(_) => self,
         }
     }
@@ -60,7 +66,9 @@ impl Wire {
 
     /// Ends it with the answer to whatever its peer asks, and at once if that is nothing: then nothing is left unread.
     pub(crate) async fn turn_away(mut self, answer: Vec<u8>) {
-        let has_asked = timeout(ASKED_WITHIN, self.stream.peek(&mut [0])).await.is_ok();
+        let has_asked = timeout(ASKED_WITHIN, self.stream.peek(&mut [0]))
+            .await
+            .is_ok();
         if has_asked {
             return self.end(answer).await;
         }

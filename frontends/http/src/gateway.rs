@@ -44,17 +44,25 @@ const ROUTINGS_MAX: usize = 3;
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox allow-scripts allow-forms");
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
-    Router::new().route("/http", any(serve)).route("/http/", any(serve)).route("/http/{*path}", any(serve))
+    Router::new()
+        .route("/http", any(serve))
+        .route("/http/", any(serve))
+        .route("/http/{*path}", any(serve))
 }
 
 /// Whether a path is one of these.
 pub(crate) fn is_below(path: &str) -> bool {
-    path.strip_prefix(PREFIX).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.strip_prefix(PREFIX)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 async fn serve(State(backend): State<Arc<Backend>>, request: Request) -> Response {
-    let mut response = answered(&backend, request).await.unwrap_or_else(|response| *response);
-    response.headers_mut().append(header::CONTENT_SECURITY_POLICY, SANDBOX);
+    let mut response = answered(&backend, request)
+        .await
+        .unwrap_or_else(|response| *response);
+    response
+        .headers_mut()
+        .append(header::CONTENT_SECURITY_POLICY, SANDBOX);
     response
 }
 
@@ -67,7 +75,9 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
     let path = path(&parts.uri).map_err(refuse)?;
     // Who asks for what is not there need not send a body.
     route(functions, parts.method.as_str(), &path)?;
-    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await.map_err(refuse)?;
+    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget)
+        .await
+        .map_err(refuse)?;
     // It may take longer than a connection may be quiet.
     let _waits = patience.as_ref().map(Patience::wait);
     let id = functions.new_request_id();
@@ -76,16 +86,29 @@ async fn answered(backend: &Backend, request: Request) -> Result<Response, Box<R
         // What is deployed now: the body may have taken its time.
         let routed = route(functions, parts.method.as_str(), &path)?;
         let event = event::encode(&parts, &routed, &whole.bytes, &id, caller).map_err(refuse)?;
-        match functions.invoke(&routed.function, Invocation::new(id.clone(), event, false)).await {
+        match functions
+            .invoke(&routed.function, Invocation::new(id.clone(), event, false))
+            .await
+        {
             Err(functions::Error::NoSuchFunction(_)) => Ok(None),
             ran => Ok(Some((routed, ran.map_err(|error| refuse(error.into()))?))),
         }
     });
     let (routed, ran) = run.await?;
-    let of = |why: &str| format!("{why}: the function {:?}, in the request {id}", routed.function);
+    let of = |why: &str| {
+        format!(
+            "{why}: the function {:?}, in the request {id}",
+            routed.function
+        )
+    };
     match ran.result {
         Ok(result) => answer::decode(result).map_err(|answer::Unfit { why, detail }| {
-            tracing::debug!(function = routed.function, request = id, detail, "http: {why}");
+            tracing::debug!(
+                function = routed.function,
+                request = id,
+                detail,
+                "http: {why}"
+            );
             refuse(Problem::new(Kind::FunctionFailed, of(why)))
         }),
         Err(error) => Err(refuse(failed(&error, of))),
@@ -106,20 +129,30 @@ where
         }
     }
     let why = "deployments remove the functions of this route before they can run: it was not run; try again";
-    Err(Box::new(Problem::new(Kind::Unavailable, why).into_response()))
+    Err(Box::new(
+        Problem::new(Kind::Unavailable, why).into_response(),
+    ))
 }
 
 /// The function that a request is for. Errors: there is none, or it takes other methods.
-fn route(functions: &functions::Service, method: &str, path: &[String]) -> Result<Routed, Box<Response>> {
+fn route(
+    functions: &functions::Service,
+    method: &str,
+    path: &[String],
+) -> Result<Routed, Box<Response>> {
     match functions.route(method, path) {
         Found::Route(routed) => Ok(routed),
         Found::NotYet => {
             let why = "a function that is deployed for this is not yet in place";
-            Err(Box::new(Problem::new(Kind::Unavailable, why).into_response()))
+            Err(Box::new(
+                Problem::new(Kind::Unavailable, why).into_response(),
+            ))
         }
         Found::Nothing => {
             let detail = format!("no function is deployed for {method} /{}", path.join("/"));
-            Err(Box::new(Problem::new(Kind::NoSuchPath, detail).into_response()))
+            Err(Box::new(
+                Problem::new(Kind::NoSuchPath, detail).into_response(),
+            ))
         }
         Found::ForOthers(methods) => {
             let methods = methods.join(", ");
@@ -134,10 +167,16 @@ fn route(functions: &functions::Service, method: &str, path: &[String]) -> Resul
 
 /// The segments of the path behind the prefix, decoded.
 fn path(uri: &Uri) -> Result<Vec<String>, Problem> {
-    let refuse =
-        || Problem::new(Kind::InvalidRequest, "a path is UTF-8, with % before two hexadecimal digits");
+    let refuse = || {
+        Problem::new(
+            Kind::InvalidRequest,
+            "a path is UTF-8, with % before two hexadecimal digits",
+        )
+    };
     let decoded = raw_path(uri)[1..].split('/').map(|segment| {
-        segment::decode(segment).and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refuse)
+        segment::decode(segment)
+            .and_then(|bytes| String::from_utf8(bytes).ok())
+            .ok_or_else(refuse)
     });
     decoded.collect()
 }
@@ -193,14 +232,22 @@ mod tests {
     /// A6. However often a deployment takes a function away between its being found and its being run.
     #[tokio::test]
     async fn a_request_is_given_to_so_many_functions_that_are_removed_and_then_refused() {
-        for (removed, expected) in [(0, Ok("ran")), (2, Ok("ran")), (3, Err(503)), (usize::MAX, Err(503))] {
+        for (removed, expected) in [
+            (0, Ok("ran")),
+            (2, Ok("ran")),
+            (3, Err(503)),
+            (usize::MAX, Err(503)),
+        ] {
             let asked = Cell::new(0);
             let came_to = routed_anew(|| {
                 let is_removed = asked.replace(asked.get() + 1) < removed;
                 std::future::ready(Ok((!is_removed).then_some("ran")))
             });
             let came_to = came_to.await.map_err(|refused| refused.status().as_u16());
-            assert_eq!((came_to, asked.get()), (expected, ROUTINGS_MAX.min(removed.saturating_add(1))));
+            assert_eq!(
+                (came_to, asked.get()),
+                (expected, ROUTINGS_MAX.min(removed.saturating_add(1)))
+            );
         }
     }
 
@@ -219,10 +266,17 @@ mod tests {
         assert_eq!(path(&uri).expect("segments"), ["orders", "a/b", ""]);
         for wrong in ["/http/%ff", "/http/%", "/http/%zz"] {
             assert_eq!(
-                path(&wrong.parse().expect("a target")).expect_err(wrong).kind(),
+                path(&wrong.parse().expect("a target"))
+                    .expect_err(wrong)
+                    .kind(),
                 Kind::InvalidRequest
             );
         }
-        assert!(is_below("/http") && is_below("/http/v1") && !is_below("/https") && !is_below("/v1/http"));
+        assert!(
+            is_below("/http")
+                && is_below("/http/v1")
+                && !is_below("/https")
+                && !is_below("/v1/http")
+        );
     }
 }

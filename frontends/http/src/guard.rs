@@ -52,7 +52,11 @@ pub(crate) struct Rules {
 }
 
 /// Refuses what breaks the rules; passes the rest on.
-pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(rules): State<Arc<Rules>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let answering = Patience::of(&request).map(|patience| patience.answer());
     let response = lend_body(request, async |mut request| match rules.check(&request) {
         Ok(()) => {
@@ -73,15 +77,24 @@ pub(crate) async fn guard(State(rules): State<Arc<Rules>>, request: Request, nex
 
 /// Has `answer` answer a request whose body it is lent: what it leaves of that is read before the answer leaves, or the answer
 /// says that the connection is closed.
-pub(crate) async fn lend_body(request: Request, answer: impl AsyncFnOnce(Request) -> Response) -> Response {
+pub(crate) async fn lend_body(
+    request: Request,
+    answer: impl AsyncFnOnce(Request) -> Response,
+) -> Response {
     let (parts, body) = request.into_parts();
     let (lent, rest) = body::lend(body);
     let asks_before_sending = parts.headers.contains_key(header::EXPECT);
     let mut response = answer(Request::from_parts(parts, lent)).await;
     // Who asks before sending is told without having to send.
-    let is_read = if asks_before_sending { rest.is_empty() } else { rest.discard().await };
+    let is_read = if asks_before_sending {
+        rest.is_empty()
+    } else {
+        rest.discard().await
+    };
     if !is_read {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
@@ -105,7 +118,10 @@ impl Rules {
         let named = single(request.headers(), &header::HOST)
             .map_err(|()| refuse("send one Host header of visible characters"))?;
         let host = match named {
-            Some(text) => Some(text.parse().map_err(|_| refuse("the Host header is not a host and a port"))?),
+            Some(text) => Some(
+                text.parse()
+                    .map_err(|_| refuse("the Host header is not a host and a port"))?,
+            ),
             None => None,
         };
         let target = request.uri().authority();
@@ -119,16 +135,29 @@ impl Rules {
     }
 
     fn check_token(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let refuse = || Problem::new(Kind::Unauthorized, "send Authorization: Bearer with LANDFAST_TOKEN");
-        let given = single(headers, &header::AUTHORIZATION).ok().flatten().ok_or_else(refuse)?;
+        let Some(token) = &self.token else {
+            return Ok(());
+        };
+        let refuse = || {
+            Problem::new(
+                Kind::Unauthorized,
+                "send Authorization: Bearer with LANDFAST_TOKEN",
+            )
+        };
+        let given = single(headers, &header::AUTHORIZATION)
+            .ok()
+            .flatten()
+            .ok_or_else(refuse)?;
         let (scheme, credentials) = given.split_once(' ').ok_or_else(refuse)?;
-        let right = scheme.eq_ignore_ascii_case("bearer") && is_same_secret(credentials.trim(), token);
+        let right =
+            scheme.eq_ignore_ascii_case("bearer") && is_same_secret(credentials.trim(), token);
         if right { Ok(()) } else { Err(refuse()) }
     }
 
     fn check_length(&self, request: &Request, headers: &HeaderMap) -> Result<(), Problem> {
-        let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else { return Ok(()) };
+        let Ok(Some(length)) = single(headers, &header::CONTENT_LENGTH) else {
+            return Ok(());
+        };
         let path = request.uri().path();
         let bytes_max = match *request.method() {
             _ if gateway::is_below(path) => gateway::BODY_BYTES_MAX,
@@ -137,7 +166,9 @@ impl Rules {
             Method::POST if path.starts_with(lambda::PREFIX) => return Ok(()),
             Method::POST if path == peers::PATH => MESSAGE_BYTES_MAX,
             Method::POST if path.starts_with("/v1/workflows/") => workflows::INPUT_BYTES_MAX,
-            Method::POST if path.contains("/messages/") || path.contains("/invocations/") => EFFECT_BYTES_MAX,
+            Method::POST if path.contains("/messages/") || path.contains("/invocations/") => {
+                EFFECT_BYTES_MAX
+            }
             _ => BODY_BYTES_MAX,
         };
         match length.parse::<usize>() {
@@ -148,9 +179,18 @@ impl Rules {
 }
 
 fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Problem> {
-    let refuse = || Problem::new(Kind::ForeignOrigin, "the Origin is not the host that was called");
-    let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else { return Ok(()) };
-    let authority = origin.strip_prefix("http://").and_then(|rest| rest.parse::<Authority>().ok());
+    let refuse = || {
+        Problem::new(
+            Kind::ForeignOrigin,
+            "the Origin is not the host that was called",
+        )
+    };
+    let Some(origin) = single(headers, &header::ORIGIN).map_err(|()| refuse())? else {
+        return Ok(());
+    };
+    let authority = origin
+        .strip_prefix("http://")
+        .and_then(|rest| rest.parse::<Authority>().ok());
     match (authority, host) {
         (Some(origin), Some(host)) if origin == *host => Ok(()),
         _ => Err(refuse()),
@@ -161,18 +201,30 @@ fn check_origin(headers: &HeaderMap, host: Option<&Authority>) -> Result<(), Pro
 fn check_site(headers: &HeaderMap) -> Result<(), Problem> {
     match single(headers, &SEC_FETCH_SITE) {
         Ok(None | Some("same-origin" | "none")) => Ok(()),
-        _ => Err(Problem::new(Kind::ForeignOrigin, "the page that sent this is of another site")),
+        _ => Err(Problem::new(
+            Kind::ForeignOrigin,
+            "the page that sent this is of another site",
+        )),
     }
 }
 
 fn is_loopback_name(host: &str) -> bool {
-    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(host);
     bare.eq_ignore_ascii_case("localhost")
-        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        || bare
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Compares without stopping at the first difference, so that timing tells nothing but the length.
 fn is_same_secret(given: &str, right: &str) -> bool {
     given.len() == right.len()
-        && given.bytes().zip(right.bytes()).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+        && given
+            .bytes()
+            .zip(right.bytes())
+            .fold(0, |difference, (a, b)| difference | (a ^ b))
+            == 0
 }

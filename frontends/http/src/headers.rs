@@ -20,12 +20,20 @@ pub(crate) const EFFECT: HeaderName = HeaderName::from_static("landfast-effect")
 
 /// The attempt that a call carries.
 pub(crate) fn attempt(headers: &HeaderMap) -> Result<Option<Attempt>, Problem> {
-    parsed(headers, &ATTEMPT, "send Landfast-Attempt once, as the begin answered it")
+    parsed(
+        headers,
+        &ATTEMPT,
+        "send Landfast-Attempt once, as the begin answered it",
+    )
 }
 
 /// The commit that a begin carries.
 pub(crate) fn after(headers: &HeaderMap) -> Result<Option<After>, Problem> {
-    parsed(headers, &AFTER, "send Landfast-After once, as the commit answered it")
+    parsed(
+        headers,
+        &AFTER,
+        "send Landfast-After once, as the commit answered it",
+    )
 }
 
 /// The place of the effect that a call carries.
@@ -61,7 +69,12 @@ pub(crate) fn refuse_conditions(headers: &HeaderMap) -> Result<(), Problem> {
         };
         value.as_bytes().eq_ignore_ascii_case(plain)
     };
-    let is_said = |name: &&HeaderName| headers.get_all(*name).iter().any(|value| !is_as_it_is(name, value));
+    let is_said = |name: &&HeaderName| {
+        headers
+            .get_all(*name)
+            .iter()
+            .any(|value| !is_as_it_is(name, value))
+    };
     match NOT_TAKEN.iter().find(is_said) {
         Some(name) => Err(Problem::new(
             Kind::InvalidRequest,
@@ -84,17 +97,24 @@ pub(crate) fn with_after(mut response: Response, after: Option<After>) -> Respon
 /// The header's only value, none if it is absent, an error if it is there twice or not text.
 pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ()> {
     let mut values = headers.get_all(name).iter();
-    let Some(first) = values.next() else { return Ok(None) };
+    let Some(first) = values.next() else {
+        return Ok(None);
+    };
     if values.next().is_some() {
         return Err(());
     }
     first.to_str().map(Some).map_err(|_| ())
 }
 
-fn parsed<T: FromStr>(headers: &HeaderMap, name: &HeaderName, advice: &str) -> Result<Option<T>, Problem> {
+fn parsed<T: FromStr>(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    advice: &str,
+) -> Result<Option<T>, Problem> {
     let refuse = || Problem::new(Kind::InvalidRequest, advice);
     let text = single(headers, name).map_err(|()| refuse())?;
-    text.map(|text| text.parse().map_err(|_| refuse())).transpose()
+    text.map(|text| text.parse().map_err(|_| refuse()))
+        .transpose()
 }
 
 fn visible(token: impl Display) -> HeaderValue {

@@ -34,9 +34,19 @@ pub struct Inside {
 impl Inside {
     /// The routes of `services`, within `limits` of their own.
     pub fn new(services: Arc<Services>, limits: Limits) -> Self {
-        let Limits { value_bytes_max, buffered_bytes_max, answer_timeout, .. } = limits;
+        let Limits {
+            value_bytes_max,
+            buffered_bytes_max,
+            answer_timeout,
+            ..
+        } = limits;
         let budget = Budget::new(buffered_bytes_max);
-        let backend = Backend { services, budget, value_bytes_max, answer_timeout };
+        let backend = Backend {
+            services,
+            budget,
+            value_bytes_max,
+            answer_timeout,
+        };
         let router = transactions::routes()
             .merge(effects::routes())
             .merge(state::routes())
@@ -67,6 +77,9 @@ impl Inside {
             request.extensions_mut().insert(Scope(scope));
         }
         let mut router = self.router.clone();
-        router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {})
+        router
+            .call(request.map(Body::new))
+            .await
+            .unwrap_or_else(|never| match never {})
     }
 }

@@ -72,7 +72,11 @@ pub(crate) fn is_of_the_api(path: &str) -> bool {
 pub(crate) fn not_offered() -> Response {
     let message = "Landfast has Invoke, ListFunctions, GetFunction and GetFunctionConfiguration of Lambda's API; functions are \
                    deployed by `landfast functions deploy`";
-    let refusal = Refusal::new(StatusCode::NOT_IMPLEMENTED, "NotImplementedException", message);
+    let refusal = Refusal::new(
+        StatusCode::NOT_IMPLEMENTED,
+        "NotImplementedException",
+        message,
+    );
     with_request_id(refusal.into_response())
 }
 
@@ -96,17 +100,31 @@ struct Document<'a> {
 
 impl Refusal {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), reason: None }
+        Self {
+            status,
+            code,
+            message: message.into(),
+            reason: None,
+        }
     }
 
     fn invalid(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "InvalidParameterValueException", message)
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidParameterValueException",
+            message,
+        )
     }
 
     fn too_large(bytes: usize, bytes_max: usize) -> Self {
-        let message =
-            format!("{bytes} byte payload is too large for the Invoke operation (limit {bytes_max} bytes)");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException", message)
+        let message = format!(
+            "{bytes} byte payload is too large for the Invoke operation (limit {bytes_max} bytes)"
+        );
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestTooLargeException",
+            message,
+        )
     }
 }
 
@@ -122,7 +140,11 @@ impl From<Error> for Refusal {
             Error::TooLarge(bytes_max) => Self::too_large(bytes_max + 1, bytes_max),
             Error::Refused(Refused::Throttled) => Self {
                 reason: Some("ReservedFunctionConcurrentInvocationLimitExceeded"),
-                ..Self::new(S::TOO_MANY_REQUESTS, "TooManyRequestsException", "Rate Exceeded.")
+                ..Self::new(
+                    S::TOO_MANY_REQUESTS,
+                    "TooManyRequestsException",
+                    "Rate Exceeded.",
+                )
             },
             Error::Refused(Refused::Unavailable(why)) => {
                 Self::new(S::BAD_GATEWAY, "InvalidRuntimeException", why)
@@ -134,11 +156,22 @@ impl From<Error> for Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let whose = if self.status.is_server_error() { "Service" } else { "User" };
-        let document = Document { r#type: whose, message: &self.message, reason: self.reason };
+        let whose = if self.status.is_server_error() {
+            "Service"
+        } else {
+            "User"
+        };
+        let document = Document {
+            r#type: whose,
+            message: &self.message,
+            reason: self.reason,
+        };
         let body = serde_json::to_vec(&document).expect("strings always serialise");
         let headers = [
-            (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            (
+                header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            ),
             (ERROR_TYPE, HeaderValue::from_static(self.code)),
         ];
         (self.status, headers, body).into_response()
@@ -171,16 +204,24 @@ fn with_request_id(mut response: Response) -> Response {
 
 /// Whoever is invoked by a step's code is outside of its run: what the run rests on is durable before (rule P5).
 async fn leave(backend: &Backend, parts: &Parts) -> Result<(), Refusal> {
-    let Some(scope) = parts.extensions.get::<Scope>() else { return Ok(()) };
-    scope.leave(backend, &parts.headers).await.map_err(|problem| {
-        let (status, code) = match problem.kind() {
-            Kind::InvalidRequest => (StatusCode::BAD_REQUEST, "InvalidParameterValueException"),
-            Kind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
-            Kind::AttemptEnded => (StatusCode::CONFLICT, "ResourceConflictException"),
-            _ => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException"),
-        };
-        Refusal::new(status, code, problem.detail())
-    })
+    let Some(scope) = parts.extensions.get::<Scope>() else {
+        return Ok(());
+    };
+    scope
+        .leave(backend, &parts.headers)
+        .await
+        .map_err(|problem| {
+            let (status, code) = match problem.kind() {
+                Kind::InvalidRequest => (StatusCode::BAD_REQUEST, "InvalidParameterValueException"),
+                Kind::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException"),
+                Kind::AttemptEnded => (StatusCode::CONFLICT, "ResourceConflictException"),
+                _ => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "ServiceUnavailableException",
+                ),
+            };
+            Refusal::new(status, code, problem.detail())
+        })
 }
 
 async fn answer(
@@ -200,7 +241,11 @@ async fn answer(
     let with_log = match log_type {
         None | Some("None") => false,
         Some("Tail") => true,
-        Some(other) => return Err(Refusal::invalid(format!("LogType {other:?} is to be None or Tail"))),
+        Some(other) => {
+            return Err(Refusal::invalid(format!(
+                "LogType {other:?} is to be None or Tail"
+            )));
+        }
     };
     let context = header(&CLIENT_CONTEXT)?.map(client_context).transpose()?;
     let payload = payload(backend, body).await?;
@@ -209,8 +254,10 @@ async fn answer(
             // It may take longer than a connection may be quiet.
             let _waits = patience.as_ref().map(Patience::wait);
             let id = functions.new_request_id();
-            let invocation =
-                Invocation { client_context: context, ..Invocation::new(id.clone(), payload, false) };
+            let invocation = Invocation {
+                client_context: context,
+                ..Invocation::new(id.clone(), payload, false)
+            };
             let ran = functions.invoke(&name, invocation).await?;
             answered(&id, ran, with_log)
         }
@@ -230,7 +277,11 @@ async fn answer(
 
 fn services(backend: &Backend) -> Result<&functions::Service, Refusal> {
     let starting = |problem: Problem| {
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableException", problem.detail())
+        Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailableException",
+            problem.detail(),
+        )
     };
     backend.functions().map_err(starting)
 }
@@ -243,8 +294,17 @@ fn answered(id: &str, ran: Ran, with_log: bool) -> Result<Response, Refusal> {
     let mut response = Response::new(Body::from(body));
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value: HeaderValue| drop(headers.insert(name, value));
-    let internal = |_| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "ServiceException", "no header");
-    set(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let internal = |_| {
+        Refusal::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "ServiceException",
+            "no header",
+        )
+    };
+    set(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     set(EXECUTED_VERSION, HeaderValue::from_static("$LATEST"));
     set(REQUEST_ID, HeaderValue::from_str(id).map_err(internal)?);
     if is_error {
@@ -259,8 +319,9 @@ fn answered(id: &str, ran: Ran, with_log: bool) -> Result<Response, Refusal> {
 
 /// The payload: JSON, and `{}` where there is none.
 async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
-    let whole =
-        body::read(body, BODY_BYTES_MAX, &backend.budget).await.map_err(|problem| match problem.kind() {
+    let whole = body::read(body, BODY_BYTES_MAX, &backend.budget)
+        .await
+        .map_err(|problem| match problem.kind() {
             Kind::TooLarge => Refusal::too_large(BODY_BYTES_MAX + 1, BODY_BYTES_MAX),
             Kind::TooMuchBuffered => Refusal::new(
                 StatusCode::TOO_MANY_REQUESTS,
@@ -271,7 +332,11 @@ async fn payload(backend: &Backend, body: Body) -> Result<Bytes, Refusal> {
         })?;
     json_or_empty(&whole.bytes).map_err(|error| {
         let message = format!("Could not parse request body into json: {error}");
-        Refusal::new(StatusCode::BAD_REQUEST, "InvalidRequestContentException", message)
+        Refusal::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidRequestContentException",
+            message,
+        )
     })
 }
 
@@ -288,7 +353,10 @@ pub(crate) fn json_or_empty(bytes: &Bytes) -> Result<Bytes, String> {
 
 /// What a mobile client says of itself, decoded.
 fn client_context(encoded: &str) -> Result<String, Refusal> {
-    let decoded = BASE64_STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let decoded = BASE64_STANDARD
+        .decode(encoded)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     let is_good = |text: &String| {
         text.len() <= CLIENT_CONTEXT_BYTES_MAX
             && serde_json::from_str::<IgnoredAny>(text).is_ok()
@@ -311,18 +379,23 @@ struct Qualified {
 
 /// The function that the path names: by its name, the end of its ARN or the whole of it, with or without `$LATEST`.
 fn name(uri: &Uri) -> Result<String, Refusal> {
-    let named = segment::bytes(uri, NAME).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let named = segment::bytes(uri, NAME)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok());
     let named = named.ok_or_else(|| Refusal::invalid("the function's name is no UTF-8"))?;
     let parts: Vec<_> = named.split(':').collect();
     let (name, qualifier) = match parts.as_slice() {
-        [name] | [_, "function", name] | ["arn", _, "lambda", _, _, "function", name] => (*name, None),
+        [name] | [_, "function", name] | ["arn", _, "lambda", _, _, "function", name] => {
+            (*name, None)
+        }
         [name, qualifier]
         | [_, "function", name, qualifier]
         | ["arn", _, "lambda", _, _, "function", name, qualifier] => (*name, Some(*qualifier)),
         _ => return Err(Refusal::invalid(format!("{named:?} names no function"))),
     };
-    let Query(Qualified { qualifier: in_query }) =
-        Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
+    let Query(Qualified {
+        qualifier: in_query,
+    }) = Query::try_from_uri(uri).map_err(|error| Refusal::invalid(error.body_text()))?;
     for qualifier in [qualifier, in_query.as_deref()].into_iter().flatten() {
         if !is_qualifier(qualifier) {
             let message = format!(
@@ -332,7 +405,11 @@ fn name(uri: &Uri) -> Result<String, Refusal> {
         }
         if qualifier != "$LATEST" {
             let message = format!("Function not found: {}:{qualifier}", arn(name));
-            return Err(Refusal::new(StatusCode::NOT_FOUND, "ResourceNotFoundException", message));
+            return Err(Refusal::new(
+                StatusCode::NOT_FOUND,
+                "ResourceNotFoundException",
+                message,
+            ));
         }
     }
     Ok(name.to_owned())
@@ -341,7 +418,9 @@ fn name(uri: &Uri) -> Result<String, Refusal> {
 /// Whether it may name a version or an alias, which are none here but the one.
 fn is_qualifier(text: &str) -> bool {
     (1..=QUALIFIER_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"$_-".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"$_-".contains(&byte))
 }
 
 #[cfg(test)]
@@ -350,11 +429,21 @@ mod tests {
 
     #[test]
     fn paths_of_lambdas_api_begin_with_a_date() {
-        for path in ["/2015-03-31/functions", "/2021-10-31/functions/f/url", "/2018-10-31/layers"] {
+        for path in [
+            "/2015-03-31/functions",
+            "/2021-10-31/functions/f/url",
+            "/2018-10-31/layers",
+        ] {
             assert!(is_of_the_api(path), "{path}");
         }
-        for path in ["/", "/v1/functions", "/2015-03-3/x", "/2015-03-311/x", "/20150-3-31/x", "/2015_03_31/x"]
-        {
+        for path in [
+            "/",
+            "/v1/functions",
+            "/2015-03-3/x",
+            "/2015-03-311/x",
+            "/20150-3-31/x",
+            "/2015_03_31/x",
+        ] {
             assert!(!is_of_the_api(path), "{path}");
         }
     }
@@ -362,16 +451,32 @@ mod tests {
     #[test]
     fn a_payload_is_json_in_utf8() {
         for payload in ["null", r#"{"a": [1e999, "\ud800"]}"#, "\"\u{e4}\""] {
-            assert_eq!(json_or_empty(&payload.into()).as_deref(), Ok(payload.as_bytes()));
+            assert_eq!(
+                json_or_empty(&payload.into()).as_deref(),
+                Ok(payload.as_bytes())
+            );
         }
-        for payload in [&b"\"\xff\""[..], b"{\"\xe4\":1}", b"{no json", b"1 2", b"[", b"NaN"] {
+        for payload in [
+            &b"\"\xff\""[..],
+            b"{\"\xe4\":1}",
+            b"{no json",
+            b"1 2",
+            b"[",
+            b"NaN",
+        ] {
             json_or_empty(&Bytes::from_static(payload)).expect_err("it is none");
         }
     }
 
     #[test]
     fn a_function_is_named_as_the_sdks_name_it() {
-        let named = |path: &str| name(&format!("{PREFIX}{path}/invocations").parse().expect("a path"));
+        let named = |path: &str| {
+            name(
+                &format!("{PREFIX}{path}/invocations")
+                    .parse()
+                    .expect("a path"),
+            )
+        };
         for path in [
             "f",
             "f:$LATEST",
@@ -382,16 +487,31 @@ mod tests {
             assert_eq!(named(path).expect(path), "f");
         }
         let qualified = |qualifier: &str| {
-            name(&format!("{PREFIX}f/invocations?Qualifier={qualifier}").parse().expect("a path"))
+            name(
+                &format!("{PREFIX}f/invocations?Qualifier={qualifier}")
+                    .parse()
+                    .expect("a path"),
+            )
         };
         assert_eq!(qualified("%24LATEST").expect("the one there is"), "f");
         let refused = qualified("2").expect_err("no versions");
         assert_eq!(refused.code, "ResourceNotFoundException");
         for wrong in ["bad%20qual!", "bad+qual", "", "%C3%A4", &"q".repeat(129)] {
             let refused = qualified(wrong).expect_err(wrong);
-            assert_eq!((refused.status.as_u16(), refused.code), (400, "InvalidParameterValueException"));
+            assert_eq!(
+                (refused.status.as_u16(), refused.code),
+                (400, "InvalidParameterValueException")
+            );
         }
-        assert!(qualified("bad%20qual!").expect_err("a space").message.contains("\"bad qual!\""));
-        assert_eq!(named("a:b:c").expect_err("nothing").code, "InvalidParameterValueException");
+        assert!(
+            qualified("bad%20qual!")
+                .expect_err("a space")
+                .message
+                .contains("\"bad qual!\"")
+        );
+        assert_eq!(
+            named("a:b:c").expect_err("nothing").code,
+            "InvalidParameterValueException"
+        );
     }
 }

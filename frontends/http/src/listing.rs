@@ -39,12 +39,18 @@ struct Listed {
 /// What a query asks for. What it does not know is refused: a misspelt prefix must not list everything.
 pub(crate) fn asked(uri: &Uri) -> Result<Listing, Problem> {
     let shape = || {
-        let say =
-            format!("?prefix=KEY&after=KEY&limit=1..{KEYS_MAX}, each at most once, keys percent-encoded");
+        let say = format!(
+            "?prefix=KEY&after=KEY&limit=1..{KEYS_MAX}, each at most once, keys percent-encoded"
+        );
         Problem::new(Kind::InvalidRequest, say)
     };
     let (mut prefix, mut after, mut limit) = (None, None, None);
-    for part in uri.query().unwrap_or_default().split('&').filter(|part| !part.is_empty()) {
+    for part in uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|part| !part.is_empty())
+    {
         let (name, value) = part.split_once('=').ok_or_else(shape)?;
         let value = Bytes::from(segment::decode(value).ok_or_else(shape)?);
         let place = match name {
@@ -63,12 +69,18 @@ pub(crate) fn asked(uri: &Uri) -> Result<Listing, Problem> {
             let is_number = limit.iter().all(u8::is_ascii_digit);
             let limit = std::str::from_utf8(&limit).ok().filter(|_| is_number);
             let limit = limit.and_then(|limit| limit.parse().ok());
-            limit.filter(|limit| (1..=KEYS_MAX).contains(limit)).ok_or_else(shape)?
+            limit
+                .filter(|limit| (1..=KEYS_MAX).contains(limit))
+                .ok_or_else(shape)?
         }
     };
     // No key begins with what is too long for one.
     let prefix = Key::new(prefix.unwrap_or_default())?.name().clone();
-    Ok(Listing { prefix, after: after.map(Key::new).transpose()?, keys_max })
+    Ok(Listing {
+        prefix,
+        after: after.map(Key::new).transpose()?,
+        keys_max,
+    })
 }
 
 /// A page in JSON.
@@ -76,9 +88,15 @@ pub(crate) fn shown(page: &Page) -> Response {
     let keys = page.keys.iter().map(|listed| Listed {
         key: segment::encode(listed.key.name()),
         bytes: listed.bytes,
-        value: listed.value.as_ref().map(|value| BASE64_STANDARD.encode(value)),
+        value: listed
+            .value
+            .as_ref()
+            .map(|value| BASE64_STANDARD.encode(value)),
     });
     let next = page.next.as_ref().map(|key| segment::encode(key.name()));
-    let page = Keys { keys: keys.collect(), next };
+    let page = Keys {
+        keys: keys.collect(),
+        next,
+    };
     json(serde_json::to_vec(&page).expect("strings and numbers always serialise"))
 }

@@ -73,9 +73,13 @@ impl HttpPeers {
             .pool_idle_timeout(IDLE_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .build(connector);
-        let authorization =
-            token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose()?;
-        Ok(Self { http, authorization })
+        let authorization = token
+            .map(|token| HeaderValue::try_from(format!("Bearer {token}")))
+            .transpose()?;
+        Ok(Self {
+            http,
+            authorization,
+        })
     }
 
     fn request(&self, address: &Address, message: Bytes) -> Result<Request<Full<Bytes>>, NoAnswer> {
@@ -84,7 +88,9 @@ impl HttpPeers {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
-        request.body(Full::new(message)).map_err(|error| NoAnswer::Silence(error.to_string().into()))
+        request
+            .body(Full::new(message))
+            .map_err(|error| NoAnswer::Silence(error.to_string().into()))
     }
 }
 
@@ -93,7 +99,9 @@ impl Peers for HttpPeers {
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
         let request = self.request(address, message)?;
         let response = self.http.request(request).await.map_err(|error| {
-            let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            let why = error
+                .source()
+                .map_or_else(|| error.to_string(), ToString::to_string);
             NoAnswer::Silence(why.into())
         })?;
         let status = response.status();
@@ -103,7 +111,10 @@ impl Peers for HttpPeers {
             StatusCode::TOO_MANY_REQUESTS => return Err(NoAnswer::TooMuchBuffered),
             _ => return Err(NoAnswer::Unavailable(said())),
         }
-        match Limited::new(response.into_body(), MESSAGE_BYTES_MAX).collect().await {
+        match Limited::new(response.into_body(), MESSAGE_BYTES_MAX)
+            .collect()
+            .await
+        {
             Ok(whole) => Ok(whole.to_bytes()),
             // It has begun to answer, so it has done what it was asked.
             Err(error) => Err(NoAnswer::Unavailable(error.to_string().into())),
@@ -121,13 +132,19 @@ async fn answer(
     body: Body,
 ) -> Result<Response, Problem> {
     // Whoever was asked is not this process, which only begins: there is nothing to wait for.
-    let Ok(engine) = backend.transactions() else { return Ok(said(not_here())) };
+    let Ok(engine) = backend.transactions() else {
+        return Ok(said(not_here()));
+    };
     let bytes_max = |first: u8| message_bytes_max(first);
     let whole = body::read_by_kind(body, bytes_max, &backend.budget).await?;
     let (message, _reserved) = whole.into_parts();
     let bytes = message.len();
     let answer = async { Ok(engine.answer_peer(message).await) };
-    Ok(said(backend.in_time_for(bytes, &waits, Kind::Unavailable, answer).await?))
+    Ok(said(
+        backend
+            .in_time_for(bytes, &waits, Kind::Unavailable, answer)
+            .await?,
+    ))
 }
 
 fn said(answer: Bytes) -> Response {

@@ -93,60 +93,174 @@ impl Kind {
     fn parts(self) -> (StatusCode, &'static str, &'static str) {
         use StatusCode as S;
         match self {
-            Self::NoSuchPath => (S::NOT_FOUND, "no-such-path", "There is nothing at this path"),
-            Self::MethodNotAllowed => {
-                (S::METHOD_NOT_ALLOWED, "method-not-allowed", "This path does not take this method")
-            }
-            Self::HttpVersionNotSupported => {
-                (S::HTTP_VERSION_NOT_SUPPORTED, "http-version-not-supported", "This is HTTP/1.1")
-            }
-            Self::UnknownHost => (S::FORBIDDEN, "unknown-host", "The Host header does not name this machine"),
-            Self::ForeignOrigin => (S::FORBIDDEN, "foreign-origin", "Requests from other sites are refused"),
-            Self::Unauthorized => (S::UNAUTHORIZED, "unauthorized", "A bearer token is required"),
-            Self::TooLarge => (S::PAYLOAD_TOO_LARGE, "too-large", "The request goes beyond a limit"),
-            Self::NotReady => (S::SERVICE_UNAVAILABLE, "not-ready", "The server is not ready"),
-            Self::InvalidRequest => (S::BAD_REQUEST, "invalid-request", "The request is malformed"),
-            Self::RequestTimedOut => (S::REQUEST_TIMEOUT, "request-timed-out", "The body does not get on"),
-            Self::ReservedName => (S::BAD_REQUEST, "reserved-name", "The name is the server's own"),
+            Self::NoSuchPath => (
+                S::NOT_FOUND,
+                "no-such-path",
+                "There is nothing at this path",
+            ),
+            Self::MethodNotAllowed => (
+                S::METHOD_NOT_ALLOWED,
+                "method-not-allowed",
+                "This path does not take this method",
+            ),
+            Self::HttpVersionNotSupported => (
+                S::HTTP_VERSION_NOT_SUPPORTED,
+                "http-version-not-supported",
+                "This is HTTP/1.1",
+            ),
+            Self::UnknownHost => (
+                S::FORBIDDEN,
+                "unknown-host",
+                "The Host header does not name this machine",
+            ),
+            Self::ForeignOrigin => (
+                S::FORBIDDEN,
+                "foreign-origin",
+                "Requests from other sites are refused",
+            ),
+            Self::Unauthorized => (
+                S::UNAUTHORIZED,
+                "unauthorized",
+                "A bearer token is required",
+            ),
+            Self::TooLarge => (
+                S::PAYLOAD_TOO_LARGE,
+                "too-large",
+                "The request goes beyond a limit",
+            ),
+            Self::NotReady => (
+                S::SERVICE_UNAVAILABLE,
+                "not-ready",
+                "The server is not ready",
+            ),
+            Self::InvalidRequest => (
+                S::BAD_REQUEST,
+                "invalid-request",
+                "The request is malformed",
+            ),
+            Self::RequestTimedOut => (
+                S::REQUEST_TIMEOUT,
+                "request-timed-out",
+                "The body does not get on",
+            ),
+            Self::ReservedName => (
+                S::BAD_REQUEST,
+                "reserved-name",
+                "The name is the server's own",
+            ),
             Self::NoSuchKey => (S::NOT_FOUND, "no-such-key", "The key has no value"),
-            Self::NoSuchTransaction => {
-                (S::NOT_FOUND, "no-such-transaction", "It was never begun, or has left nothing")
-            }
-            Self::NoSuchQueue => (S::NOT_FOUND, "no-such-queue", "There is no queue of this name"),
-            Self::NoSuchFunction => (S::NOT_FOUND, "no-such-function", "There is no function of this name"),
-            Self::NoSuchApplication => (S::NOT_FOUND, "no-such-application", "No application has this name"),
-            Self::NoSuchDeadLetter => (S::NOT_FOUND, "no-such-dead-letter", "There is no such dead letter"),
+            Self::NoSuchTransaction => (
+                S::NOT_FOUND,
+                "no-such-transaction",
+                "It was never begun, or has left nothing",
+            ),
+            Self::NoSuchQueue => (
+                S::NOT_FOUND,
+                "no-such-queue",
+                "There is no queue of this name",
+            ),
+            Self::NoSuchFunction => (
+                S::NOT_FOUND,
+                "no-such-function",
+                "There is no function of this name",
+            ),
+            Self::NoSuchApplication => (
+                S::NOT_FOUND,
+                "no-such-application",
+                "No application has this name",
+            ),
+            Self::NoSuchDeadLetter => (
+                S::NOT_FOUND,
+                "no-such-dead-letter",
+                "There is no such dead letter",
+            ),
             Self::FunctionFailed => (S::BAD_GATEWAY, "function-failed", "The function failed"),
-            Self::FunctionTimedOut => {
-                (S::GATEWAY_TIMEOUT, "function-timed-out", "The function did not end in time")
-            }
-            Self::NoSuchWorkflow => (S::NOT_FOUND, "no-such-workflow", "There is no workflow of this name"),
-            Self::NoSuchRun => (S::NOT_FOUND, "no-such-run", "The workflow has no run of this id"),
-            Self::TooManyRuns => (S::TOO_MANY_REQUESTS, "too-many-runs", "Too many runs are under way"),
-            Self::AttemptEnded => (S::CONFLICT, "attempt-ended", "The attempt of the step has ended"),
-            Self::OutsideOfRun => (S::BAD_REQUEST, "outside-of-run", "This is for the code of a step"),
-            Self::DeploymentConflict => {
-                (S::CONFLICT, "deployment-conflict", "This does not go with what is deployed")
-            }
-            Self::TransactionFinished => (S::CONFLICT, "transaction-finished", "The transaction has ended"),
-            Self::Expired => (S::CONFLICT, "expired", "The transaction's outcome is no longer known"),
-            Self::Conflict => (S::CONFLICT, "conflict", "What was read was written by another"),
-            Self::SnapshotTooOld => {
-                (S::CONFLICT, "snapshot-too-old", "What the transaction reads is too old")
-            }
-            Self::NoValidVersion => {
-                (S::CONFLICT, "no-valid-version", "No version of the key goes with what was read")
-            }
-            Self::TooManyTransactions => {
-                (S::TOO_MANY_REQUESTS, "too-many-transactions", "Too many transactions are open")
-            }
-            Self::TooMuchBuffered => (S::TOO_MANY_REQUESTS, "too-much-buffered", "Too much is buffered"),
-            Self::OutcomeUnknown => {
-                (S::SERVICE_UNAVAILABLE, "outcome-unknown", "The outcome is not known yet")
-            }
-            Self::Unavailable => (S::SERVICE_UNAVAILABLE, "unavailable", "This is not served at the moment"),
+            Self::FunctionTimedOut => (
+                S::GATEWAY_TIMEOUT,
+                "function-timed-out",
+                "The function did not end in time",
+            ),
+            Self::NoSuchWorkflow => (
+                S::NOT_FOUND,
+                "no-such-workflow",
+                "There is no workflow of this name",
+            ),
+            Self::NoSuchRun => (
+                S::NOT_FOUND,
+                "no-such-run",
+                "The workflow has no run of this id",
+            ),
+            Self::TooManyRuns => (
+                S::TOO_MANY_REQUESTS,
+                "too-many-runs",
+                "Too many runs are under way",
+            ),
+            Self::AttemptEnded => (
+                S::CONFLICT,
+                "attempt-ended",
+                "The attempt of the step has ended",
+            ),
+            Self::OutsideOfRun => (
+                S::BAD_REQUEST,
+                "outside-of-run",
+                "This is for the code of a step",
+            ),
+            Self::DeploymentConflict => (
+                S::CONFLICT,
+                "deployment-conflict",
+                "This does not go with what is deployed",
+            ),
+            Self::TransactionFinished => (
+                S::CONFLICT,
+                "transaction-finished",
+                "The transaction has ended",
+            ),
+            Self::Expired => (
+                S::CONFLICT,
+                "expired",
+                "The transaction's outcome is no longer known",
+            ),
+            Self::Conflict => (
+                S::CONFLICT,
+                "conflict",
+                "What was read was written by another",
+            ),
+            Self::SnapshotTooOld => (
+                S::CONFLICT,
+                "snapshot-too-old",
+                "What the transaction reads is too old",
+            ),
+            Self::NoValidVersion => (
+                S::CONFLICT,
+                "no-valid-version",
+                "No version of the key goes with what was read",
+            ),
+            Self::TooManyTransactions => (
+                S::TOO_MANY_REQUESTS,
+                "too-many-transactions",
+                "Too many transactions are open",
+            ),
+            Self::TooMuchBuffered => (
+                S::TOO_MANY_REQUESTS,
+                "too-much-buffered",
+                "Too much is buffered",
+            ),
+            Self::OutcomeUnknown => (
+                S::SERVICE_UNAVAILABLE,
+                "outcome-unknown",
+                "The outcome is not known yet",
+            ),
+            Self::Unavailable => (
+                S::SERVICE_UNAVAILABLE,
+                "unavailable",
+                "This is not served at the moment",
+            ),
             Self::NoRoom => (S::INSUFFICIENT_STORAGE, "no-room", "The store is full"),
-            Self::Corrupt => (S::INTERNAL_SERVER_ERROR, "corrupt", "What is stored is damaged"),
+            Self::Corrupt => (
+                S::INTERNAL_SERVER_ERROR,
+                "corrupt",
+                "What is stored is damaged",
+            ),
         }
     }
 }
@@ -163,12 +277,20 @@ pub struct Problem {
 impl Problem {
     /// A refusal of `kind`; `detail` says what was wrong with this request and what would be right.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), outcome: None, id: None }
+        Self {
+            kind,
+            detail: detail.into(),
+            outcome: None,
+            id: None,
+        }
     }
 
     /// The same about the run of this id.
     pub(crate) fn about(self, id: String) -> Self {
-        Self { id: Some(id), ..self }
+        Self {
+            id: Some(id),
+            ..self
+        }
     }
 
     /// What was wrong.
@@ -210,7 +332,10 @@ impl From<Error> for Problem {
             Error::TransactionFinished(outcome) => Some(*outcome),
             _ => None,
         };
-        Self { outcome, ..Self::new(kind, error.to_string()) }
+        Self {
+            outcome,
+            ..Self::new(kind, error.to_string())
+        }
     }
 }
 
@@ -239,7 +364,10 @@ impl Problem {
             outcome,
             id: self.id.as_deref(),
         };
-        (status, serde_json::to_vec(&document).expect("strings and a number always serialise"))
+        (
+            status,
+            serde_json::to_vec(&document).expect("strings and a number always serialise"),
+        )
     }
 }
 
@@ -248,11 +376,17 @@ impl IntoResponse for Problem {
         let (status, body) = self.document();
         let mut response = (status, body).into_response();
         let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if self.kind == Kind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
+        if matches!(
+            status,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
+        ) {
             headers.insert(header::RETRY_AFTER, RETRY_AFTER);
         }
         response
@@ -272,11 +406,22 @@ mod tests {
             serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");
         let properties = &document["components"]["schemas"]["Problem"]["properties"];
         let named = |property: &str| -> BTreeSet<String> {
-            let names = properties[property]["enum"].as_array().expect("a list").iter();
-            names.map(|name| name.as_str().expect("a name").to_owned()).collect()
+            let names = properties[property]["enum"]
+                .as_array()
+                .expect("a list")
+                .iter();
+            names
+                .map(|name| name.as_str().expect("a name").to_owned())
+                .collect()
         };
-        let parts = include_str!("problem.rs").split("fn parts").nth(1).expect("the names are there");
-        let parts = parts.split("/// A problem document.").next().expect("their end");
+        let parts = include_str!("problem.rs")
+            .split("fn parts")
+            .nth(1)
+            .expect("the names are there");
+        let parts = parts
+            .split("/// A problem document.")
+            .next()
+            .expect("their end");
         let written: BTreeSet<String> = parts
             .split("(S::")
             .skip(1)
@@ -285,9 +430,17 @@ mod tests {
             .collect();
         assert!(written.len() > 20, "{written:?}");
         assert_eq!(named("type"), written);
-        let outcomes =
-            [Outcome::Committing, Outcome::Committed, Outcome::Aborted, Outcome::Expired, Outcome::BegunAnew];
-        assert_eq!(named("outcome"), outcomes.iter().map(ToString::to_string).collect());
+        let outcomes = [
+            Outcome::Committing,
+            Outcome::Committed,
+            Outcome::Aborted,
+            Outcome::Expired,
+            Outcome::BegunAnew,
+        ];
+        assert_eq!(
+            named("outcome"),
+            outcomes.iter().map(ToString::to_string).collect()
+        );
     }
 
     /// Programs that are made from the document name their calls by these.
@@ -297,7 +450,9 @@ mod tests {
             serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");
         let paths = document["paths"].as_object().expect("paths").values();
         let operations = paths.flat_map(|methods| methods.as_object().expect("methods").values());
-        let mut names: Vec<&str> = operations.filter_map(|call| call["operationId"].as_str()).collect();
+        let mut names: Vec<&str> = operations
+            .filter_map(|call| call["operationId"].as_str())
+            .collect();
         let count = names.len();
         assert!(count > 30, "{names:?}");
         names.sort_unstable();
@@ -316,7 +471,11 @@ mod tests {
             (Error::NoSuchTransaction, 404, "no-such-transaction"),
             (Error::NoSuchQueue, 404, "no-such-queue"),
             (Error::NoSuchFunction, 404, "no-such-function"),
-            (Error::TransactionFinished(Outcome::Aborted), 409, "transaction-finished"),
+            (
+                Error::TransactionFinished(Outcome::Aborted),
+                409,
+                "transaction-finished",
+            ),
             (Error::Conflict, 409, "conflict"),
             (Error::SnapshotTooOld, 409, "snapshot-too-old"),
             (Error::NoValidVersion, 409, "no-valid-version"),

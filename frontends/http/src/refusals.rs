@@ -34,12 +34,14 @@ pub(crate) fn in_place_of(bytes: &[u8]) -> Option<Vec<u8>> {
 /// Why hyper refused.
 fn why(status: u16) -> Problem {
     match StatusCode::from_u16(status) {
-        Ok(StatusCode::URI_TOO_LONG) => {
-            Problem::new(Kind::InvalidRequest, "the path is too long; a key has at most 1,024 bytes")
-        }
-        Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => {
-            Problem::new(Kind::TooLarge, "the request has more than 100 headers, or too long a head or body")
-        }
+        Ok(StatusCode::URI_TOO_LONG) => Problem::new(
+            Kind::InvalidRequest,
+            "the path is too long; a key has at most 1,024 bytes",
+        ),
+        Ok(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE) => Problem::new(
+            Kind::TooLarge,
+            "the request has more than 100 headers, or too long a head or body",
+        ),
         _ => Problem::new(
             Kind::InvalidRequest,
             "this is no HTTP/1.1 request, or its headers contradict each other",
@@ -55,7 +57,10 @@ pub(crate) fn no_place(connections_max: usize) -> Vec<u8> {
 
 /// The answer to whoever begins with HTTP/2: nothing was agreed on but HTTP/1.1.
 pub(crate) fn http_2() -> Vec<u8> {
-    written(&Problem::new(Kind::HttpVersionNotSupported, "speak HTTP/1.1"), None)
+    written(
+        &Problem::new(Kind::HttpVersionNotSupported, "speak HTTP/1.1"),
+        None,
+    )
 }
 
 /// A whole answer, after which the connection ends.
@@ -64,8 +69,17 @@ fn written(problem: &Problem, date: Option<&str>) -> Vec<u8> {
     let mut answer = format!("HTTP/1.1 {status}\r\n");
     let retry_after = (status == StatusCode::SERVICE_UNAVAILABLE).then_some("retry-after: 1");
     let length = format!("content-length: {}", body.len());
-    let always = ["content-type: application/problem+json", "cache-control: no-store", "connection: close"];
-    for line in always.into_iter().chain([&length[..]]).chain(retry_after).chain(date) {
+    let always = [
+        "content-type: application/problem+json",
+        "cache-control: no-store",
+        "connection: close",
+    ];
+    for line in always
+        .into_iter()
+        .chain([&length[..]])
+        .chain(retry_after)
+        .chain(date)
+    {
         answer.push_str(line);
         answer.push_str("\r\n");
     }
@@ -80,9 +94,16 @@ mod tests {
     #[test]
     fn only_a_bare_head_of_a_refusal_is_replaced() {
         let bare = "HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\ndate: D\r\n\r\n";
-        let answer = String::from_utf8(in_place_of(bare.as_bytes()).expect("it is hyper's")).expect("text");
-        assert!(answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"), "{answer}");
-        assert!(answer.contains("\r\ndate: D\r\n") && answer.contains(r#""type":"too-large""#), "{answer}");
+        let answer =
+            String::from_utf8(in_place_of(bare.as_bytes()).expect("it is hyper's")).expect("text");
+        assert!(
+            answer.starts_with("HTTP/1.1 413 Payload Too Large\r\n"),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("\r\ndate: D\r\n") && answer.contains(r#""type":"too-large""#),
+            "{answer}"
+        );
         for other in [
             "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
             "HTTP/1.1 404 Not Found\r\ncontent-length: 10\r\n\r\n",

@@ -56,8 +56,10 @@ pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router
 }
 
 async fn page() -> Response {
-    let headers =
-        [(header::CONTENT_TYPE, "text/html; charset=utf-8"), (header::CONTENT_SECURITY_POLICY, PAGE_POLICY)];
+    let headers = [
+        (header::CONTENT_TYPE, "text/html; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
+    ];
     (headers, include_str!("page/index.html")).into_response()
 }
 
@@ -95,22 +97,33 @@ pub(crate) async fn no_such_path(uri: Uri) -> Response {
     if lambda::is_of_the_api(uri.path()) {
         return lambda::not_offered();
     }
-    Problem::new(Kind::NoSuchPath, format!("{} is not described in /openapi.json", uri.path()))
-        .into_response()
+    Problem::new(
+        Kind::NoSuchPath,
+        format!("{} is not described in /openapi.json", uri.path()),
+    )
+    .into_response()
 }
 
 pub(crate) async fn not_for_functions(uri: Uri) -> Response {
     if lambda::is_of_the_api(uri.path()) {
         return lambda::not_offered();
     }
-    Problem::new(Kind::NoSuchPath, format!("{} is not served to functions", uri.path())).into_response()
+    Problem::new(
+        Kind::NoSuchPath,
+        format!("{} is not served to functions", uri.path()),
+    )
+    .into_response()
 }
 
 pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
     if lambda::is_of_the_api(uri.path()) {
         return lambda::not_offered();
     }
-    Problem::new(Kind::MethodNotAllowed, "the Allow header names the methods that it takes").into_response()
+    Problem::new(
+        Kind::MethodNotAllowed,
+        "the Allow header names the methods that it takes",
+    )
+    .into_response()
 }
 
 /// What every answer carries: nothing is guessed, kept or told to another site. A function may have its answers kept.
@@ -118,13 +131,18 @@ async fn harden(mut response: Response) -> Response {
     const HEADERS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
     ];
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers
+        .entry(header::CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

@@ -36,7 +36,8 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     let is_dots = bytes.iter().all(|byte| *byte == b'.');
     let mut encoded = String::with_capacity(bytes.len());
     for &byte in bytes {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) || (byte == b'.' && !is_dots);
+        let is_plain =
+            byte.is_ascii_alphanumeric() || b"-_~".contains(&byte) || (byte == b'.' && !is_dots);
         if is_plain {
             encoded.push(byte.into());
         } else {
@@ -58,10 +59,17 @@ mod tests {
     #[test]
     fn every_byte_string_has_a_segment_and_is_read_back() {
         let all: Vec<u8> = (0..=255).collect();
-        let encoded = all.iter().map(|byte| format!("%{byte:02x}")).collect::<Vec<_>>().concat();
+        let encoded = all
+            .iter()
+            .map(|byte| format!("%{byte:02x}"))
+            .collect::<Vec<_>>()
+            .concat();
         assert_eq!(decode(&encoded).as_ref(), Some(&all));
         assert_eq!(decode(&encode(&all)), Some(all));
-        assert_eq!([encode(b"a/b.c%~"), encode(b".."), encode(b"")], ["a%2Fb.c%25~", "%2E%2E", ""]);
+        assert_eq!(
+            [encode(b"a/b.c%~"), encode(b".."), encode(b"")],
+            ["a%2Fb.c%25~", "%2E%2E", ""]
+        );
         assert_eq!(decode("a+b~%2F%25%2f"), Some(b"a+b~/%/".to_vec()));
         assert_eq!(decode(""), Some(Vec::new()));
         // Once, not twice.
@@ -77,7 +85,9 @@ mod tests {
 
     #[test]
     fn segments_are_counted_from_the_first_slash() {
-        let uri: Uri = "http://localhost/v1/state/%00?q=/x/y".parse().expect("a target");
+        let uri: Uri = "http://localhost/v1/state/%00?q=/x/y"
+            .parse()
+            .expect("a target");
         assert_eq!(bytes(&uri, 2).expect("a segment"), b"\0");
         let empty: Uri = "/v1/state/".parse().expect("a target");
         assert!(bytes(&empty, 2).expect("a segment").is_empty());

@@ -73,7 +73,12 @@ pub struct Server {
 pub async fn bind(config: Config) -> io::Result<Server> {
     let listener = TcpListener::bind(config.address).await?;
     let local_address = listener.local_addr()?;
-    Ok(Server { listener, local_address, token: config.token, limits: config.limits })
+    Ok(Server {
+        listener,
+        local_address,
+        token: config.token,
+        limits: config.limits,
+    })
 }
 
 impl Server {
@@ -90,10 +95,24 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> io::Result<()> {
         let loopback = self.local_address.ip().is_loopback();
-        let Limits { connections_max, value_bytes_max, buffered_bytes_max, answer_timeout } = self.limits;
-        let rules = Rules { loopback, token: self.token.filter(|_| !loopback), value_bytes_max };
+        let Limits {
+            connections_max,
+            value_bytes_max,
+            buffered_bytes_max,
+            answer_timeout,
+        } = self.limits;
+        let rules = Rules {
+            loopback,
+            token: self.token.filter(|_| !loopback),
+            value_bytes_max,
+        };
         let budget = Budget::new(buffered_bytes_max);
-        let backend = Backend { services, budget, value_bytes_max, answer_timeout };
+        let backend = Backend {
+            services,
+            budget,
+            value_bytes_max,
+            answer_timeout,
+        };
         let router = routes::router(snapshot, backend, rules);
         let request_bytes_max =
             value_bytes_max.max(MESSAGE_BYTES_MAX) + DISCARD_BYTES_MAX + ENVELOPE_BYTES_MAX;

@@ -20,28 +20,40 @@ pub struct Services {
 impl Services {
     /// From now on transactions and state are served by `engine`. Once only.
     pub fn provide_transactions(&self, engine: Engine) {
-        self.transactions.set(engine).expect("a service is provided once");
+        self.transactions
+            .set(engine)
+            .expect("a service is provided once");
     }
 
     /// From now on functions are deployed and invoked by `service`. Once only.
     pub fn provide_functions(&self, service: functions::Service) {
-        self.functions.set(service).expect("a service is provided once");
+        self.functions
+            .set(service)
+            .expect("a service is provided once");
     }
 
     /// From now on workflows are run by `service`. Once only.
     pub fn provide_workflows(&self, service: workflows::Service) {
-        self.workflows.set(service).expect("a service is provided once");
+        self.workflows
+            .set(service)
+            .expect("a service is provided once");
     }
 
     pub(crate) fn workflows(&self) -> Result<&workflows::Service, Problem> {
-        self.workflows.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
+        self.workflows
+            .get()
+            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
     }
 
     pub(crate) fn functions(&self) -> Result<&functions::Service, Problem> {
-        self.functions.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
+        self.functions
+            .get()
+            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
     }
 
     pub(crate) fn transactions(&self) -> Result<&Engine, Problem> {
-        self.transactions.get().ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
+        self.transactions
+            .get()
+            .ok_or_else(|| Problem::new(Kind::Unavailable, "the server is starting"))
     }
 }

@@ -72,7 +72,12 @@ impl Status {
         match self.phase {
             Phase::Starting => Some("the server is starting"),
             Phase::Stopping => Some("the server is stopping"),
-            Phase::Ready if self.journal.as_ref().is_some_and(|journal| !journal.serving) => {
+            Phase::Ready
+                if self
+                    .journal
+                    .as_ref()
+                    .is_some_and(|journal| !journal.serving) =>
+            {
                 Some("the store is recovering from a failed write")
             }
             Phase::Ready if self.journal.as_ref().is_some_and(|journal| journal.full) => Some(
@@ -87,7 +92,12 @@ impl Status {
             Phase::Ready if self.store.as_ref().is_some_and(|store| !store.serving) => {
                 Some("the store cannot be reached")
             }
-            Phase::Ready if self.transactions.as_ref().is_some_and(|figures| figures.starting_over) => {
+            Phase::Ready
+                if self
+                    .transactions
+                    .as_ref()
+                    .is_some_and(|figures| figures.starting_over) =>
+            {
                 Some("transactions do not start: the log says why")
             }
             Phase::Ready => None,

@@ -53,8 +53,15 @@ impl Scope {
     }
 
     /// What the step's code lets out rests on all that its run has done: that is durable before (rule P5).
-    pub(crate) async fn leave(&self, backend: &Backend, headers: &HeaderMap) -> Result<(), Problem> {
-        Ok(backend.workflows()?.externalize(&self.of(backend, headers)?).await?)
+    pub(crate) async fn leave(
+        &self,
+        backend: &Backend,
+        headers: &HeaderMap,
+    ) -> Result<(), Problem> {
+        Ok(backend
+            .workflows()?
+            .externalize(&self.of(backend, headers)?)
+            .await?)
     }
 }
 
@@ -81,12 +88,20 @@ pub(crate) async fn settle(
     let token = scope.of(backend, headers)?;
     match timeout(backend.answer_timeout, backend.workflows()?.settle(&token)).await {
         Ok(settled) => Ok(settled?),
-        Err(_elapsed) => Err(Problem::new(Kind::Unavailable, "the far store does not answer in time")),
+        Err(_elapsed) => Err(Problem::new(
+            Kind::Unavailable,
+            "the far store does not answer in time",
+        )),
     }
 }
 
 fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
-    let outside = || Problem::new(Kind::OutsideOfRun, "who asks is no function that a workflow runs");
+    let outside = || {
+        Problem::new(
+            Kind::OutsideOfRun,
+            "who asks is no function that a workflow runs",
+        )
+    };
     scope.ok_or_else(outside)?.0.of(backend, headers)
 }
 
@@ -95,9 +110,15 @@ fn name(uri: &Uri) -> Result<String, Problem> {
     String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
 }
 
-async fn externalize(State(backend): State<Arc<Backend>>, scope: OfRun, headers: HeaderMap) -> Answer {
+async fn externalize(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    headers: HeaderMap,
+) -> Answer {
     // What has no run has nothing that is not durable.
-    let Some(Extension(scope)) = scope else { return Ok(StatusCode::NO_CONTENT.into_response()) };
+    let Some(Extension(scope)) = scope else {
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    };
     scope.leave(&backend, &headers).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -113,7 +134,11 @@ async fn send(
     headers::refuse_conditions(&headers)?;
     let (queue, group) = (name(&uri)?, effects::group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let effect = Effect::Message { queue, group, body: whole.bytes.clone() };
+    let effect = Effect::Message {
+        queue,
+        group,
+        body: whole.bytes.clone(),
+    };
     backend.workflows()?.send(&token, effect).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -130,7 +155,10 @@ async fn invoke(
     refuse_query(&uri)?;
     let function = name(&uri)?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
-    let effect = Effect::Invocation { function, payload: effects::payload(&whole)? };
+    let effect = Effect::Invocation {
+        function,
+        payload: effects::payload(&whole)?,
+    };
     backend.workflows()?.send(&token, effect).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -147,10 +175,14 @@ struct Within<'a> {
 }
 
 fn within(open: Option<(&str, &str)>, output: Option<&Bytes>) -> Answer {
-    let raw = output.map(|output| serde_json::from_slice::<&RawValue>(output)).transpose();
+    let raw = output
+        .map(|output| serde_json::from_slice::<&RawValue>(output))
+        .transpose();
     let output = raw.map_err(|_| Problem::new(Kind::Corrupt, "the result of a step is no JSON"))?;
     let (step, id) = open.unzip();
-    Ok(json(serde_json::to_vec(&Within { step, id, output }).expect("JSON serialises")))
+    Ok(json(
+        serde_json::to_vec(&Within { step, id, output }).expect("JSON serialises"),
+    ))
 }
 
 /// What a step came to that counts, or that its code is told has failed.
@@ -168,11 +200,19 @@ struct Failed<'a> {
 
 fn failed(failure: &Bytes) -> Answer {
     let error = serde_json::from_slice::<&RawValue>(failure);
-    let error = error.map_err(|_| Problem::new(Kind::Corrupt, "the failure of a step is no JSON"))?;
-    Ok(json(serde_json::to_vec(&Failed { error }).expect("JSON serialises")))
+    let error =
+        error.map_err(|_| Problem::new(Kind::Corrupt, "the failure of a step is no JSON"))?;
+    Ok(json(
+        serde_json::to_vec(&Failed { error }).expect("JSON serialises"),
+    ))
 }
 
-async fn open(State(backend): State<Arc<Backend>>, scope: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
+async fn open(
+    State(backend): State<Arc<Backend>>,
+    scope: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answer {
     let token = token(&backend, scope, &headers)?;
     refuse_query(&uri)?;
     let name = name(&uri)?;
@@ -191,14 +231,22 @@ async fn finish(
 ) -> Answer {
     let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
     let output = output(&backend, body).await?;
-    came_to(&backend.workflows()?.finish_step(&token, &name, output).await?)
+    came_to(
+        &backend
+            .workflows()?
+            .finish_step(&token, &name, output)
+            .await?,
+    )
 }
 
 async fn output(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
     match serde_json::from_slice::<&RawValue>(&whole.bytes) {
         Ok(_) => Ok(whole.bytes.clone()),
-        Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("this is to be JSON: {error}"))),
+        Err(error) => Err(Problem::new(
+            Kind::InvalidRequest,
+            format!("this is to be JSON: {error}"),
+        )),
     }
 }
 

@@ -14,7 +14,9 @@ use axum::{
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use transactions::model::{After, Attempt, Begin, Begun, Call, Committed, Isolation, Key, TransactionId};
+use transactions::model::{
+    After, Attempt, Begin, Begun, Call, Committed, Isolation, Key, TransactionId,
+};
 use workflows::RESERVED_NAMES;
 
 use crate::{
@@ -73,7 +75,12 @@ struct StatusBody {
     after: Option<String>,
 }
 
-async fn begin(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap, body: Body) -> Answer {
+async fn begin(
+    State(backend): State<Arc<Backend>>,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
     let engine = backend.transactions()?;
     headers::refuse_conditions(&headers)?;
     refuse_any_query(
@@ -81,16 +88,24 @@ async fn begin(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap
         r#"a begin takes no query: what it asks for is its body, {"id": ..., "isolation": ...}"#,
     )?;
     let whole = body::read(body, BODY_BYTES_MAX, &backend.budget).await?;
-    let begin = Begin { after: headers::after(&headers)?, ..asked_for(&whole.bytes)? };
+    let begin = Begin {
+        after: headers::after(&headers)?,
+        ..asked_for(&whole.bytes)?
+    };
     match backend.durable(engine, engine.begin(begin)).await? {
-        Begun::Open { id, attempt } => Ok((StatusCode::CREATED, opened(&id, attempt)).into_response()),
-        Begun::Committed { id, after } => Ok(headers::with_after(committed_before(&id, after), after)),
+        Begun::Open { id, attempt } => {
+            Ok((StatusCode::CREATED, opened(&id, attempt)).into_response())
+        }
+        Begun::Committed { id, after } => {
+            Ok(headers::with_after(committed_before(&id, after), after))
+        }
     }
 }
 
 /// What the body of a begin asks for; an empty one for nothing in particular.
 fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
-    let refuse = |why: &str| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {why}"));
+    let refuse =
+        |why: &str| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {why}"));
     let asked: BeginBody = match body.trim_ascii_start().first() {
         None if body.is_empty() => BeginBody::default(),
         Some(b'{') => serde_json::from_slice(body).map_err(|error| refuse(&error.to_string()))?,
@@ -102,16 +117,30 @@ fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
         Some(_) => return Err(refuse("`isolation` is `read-atomic` or `serializable`")),
     };
     let id = asked.id.map(self::id).transpose()?;
-    Ok(Begin { id, isolation, ..Begin::default() })
+    Ok(Begin {
+        id,
+        isolation,
+        ..Begin::default()
+    })
 }
 
 fn opened(id: &TransactionId, attempt: Attempt) -> Response {
-    json(written(&BegunBody { id: name(id), attempt: Some(attempt.to_string()), status: None, after: None }))
+    json(written(&BegunBody {
+        id: name(id),
+        attempt: Some(attempt.to_string()),
+        status: None,
+        after: None,
+    }))
 }
 
 fn committed_before(id: &TransactionId, after: Option<After>) -> Response {
     let after = after.as_ref().map(ToString::to_string);
-    json(written(&BegunBody { id: name(id), attempt: None, status: Some("committed"), after }))
+    json(written(&BegunBody {
+        id: name(id),
+        attempt: None,
+        status: Some("committed"),
+        after,
+    }))
 }
 
 async fn status(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
@@ -119,7 +148,10 @@ async fn status(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     let outcome = backend.durable(engine, engine.status_of(&call)).await?;
-    Ok(json(written(&StatusBody { status: outcome.to_string(), after: None })))
+    Ok(json(written(&StatusBody {
+        status: outcome.to_string(),
+        after: None,
+    })))
 }
 
 async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap) -> Answer {
@@ -141,7 +173,9 @@ async fn write(
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
     let put = engine.put(&call, key, whole.bytes.clone());
-    backend.in_time_for(whole.bytes.len(), &waits, Kind::Unavailable, put).await?;
+    backend
+        .in_time_for(whole.bytes.len(), &waits, Kind::Unavailable, put)
+        .await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -149,19 +183,31 @@ async fn delete(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMa
     let engine = backend.transactions()?;
     headers::refuse_conditions(&headers)?;
     let (call, key) = (call(&uri, &headers)?, key(&uri, KEY)?);
-    backend.in_time(Kind::Unavailable, engine.delete(&call, key)).await?;
+    backend
+        .in_time(Kind::Unavailable, engine.delete(&call, key))
+        .await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn commit(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
+async fn commit(
+    State(backend): State<Arc<Backend>>,
+    of: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answer {
     let engine = backend.transactions()?;
     headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
     // What counts here at once may say what the step has read in a far store.
     steps::settle(&backend, of.as_deref(), &headers).await?;
-    let Committed { after } = backend.in_time(Kind::OutcomeUnknown, engine.commit(&call)).await?;
-    let body = StatusBody { status: "committed".to_owned(), after: after.as_ref().map(ToString::to_string) };
+    let Committed { after } = backend
+        .in_time(Kind::OutcomeUnknown, engine.commit(&call))
+        .await?;
+    let body = StatusBody {
+        status: "committed".to_owned(),
+        after: after.as_ref().map(ToString::to_string),
+    };
     Ok(headers::with_after(json(written(&body)), after))
 }
 
@@ -170,7 +216,9 @@ async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap
     headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
-    backend.in_time(Kind::OutcomeUnknown, engine.abort(&call)).await?;
+    backend
+        .in_time(Kind::OutcomeUnknown, engine.abort(&call))
+        .await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -187,7 +235,10 @@ fn id(bytes: impl Into<Bytes>) -> Result<TransactionId, Problem> {
 /// Which transaction, and which attempt of it, a call is for.
 pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
     let id = id(segment::bytes(uri, ID)?)?;
-    Ok(Call { id, attempt: headers::attempt(headers)? })
+    Ok(Call {
+        id,
+        attempt: headers::attempt(headers)?,
+    })
 }
 
 /// The key at a place of the path. One whose `?` was not encoded would be another key: no query is taken.
@@ -197,23 +248,32 @@ pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
 }
 
 pub(crate) fn refuse_query(uri: &Uri) -> Result<(), Problem> {
-    refuse_any_query(uri, "no query is taken here: a `?` that is part of a key or an id is sent as %3F")
+    refuse_any_query(
+        uri,
+        "no query is taken here: a `?` that is part of a key or an id is sent as %3F",
+    )
 }
 
 /// The same in words of the caller's own.
 fn refuse_any_query(uri: &Uri, why: &str) -> Result<(), Problem> {
-    if uri.query().is_some() { Err(Problem::new(Kind::InvalidRequest, why)) } else { Ok(()) }
+    if uri.query().is_some() {
+        Err(Problem::new(Kind::InvalidRequest, why))
+    } else {
+        Ok(())
+    }
 }
 
 /// The value as it is, or that there is none.
 pub(crate) fn value(found: Option<Bytes>) -> Answer {
-    let value = found.ok_or_else(|| Problem::new(Kind::NoSuchKey, "it was never written, or deleted"))?;
+    let value =
+        found.ok_or_else(|| Problem::new(Kind::NoSuchKey, "it was never written, or deleted"))?;
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], value).into_response())
 }
 
 /// An id that came in JSON, so it is text.
 fn name(id: &TransactionId) -> &str {
-    id.as_str().expect("ids that begins name or are given are text")
+    id.as_str()
+        .expect("ids that begins name or are given are text")
 }
 
 fn written(body: &impl Serialize) -> String {

@@ -63,12 +63,24 @@ struct Listed {
 async fn workflows(State(backend): State<Arc<Backend>>) -> Answer {
     let deployed = backend.workflows()?.deployed().into_iter();
     let workflows = deployed.map(|(name, workflow)| {
-        let functions = workflow.functions().into_iter().map(str::to_owned).collect();
+        let functions = workflow
+            .functions()
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         let far = workflow.far.as_deref().map(place_of);
-        Listed { name, functions, far }
+        Listed {
+            name,
+            functions,
+            far,
+        }
     });
-    let workflows = Workflows { workflows: workflows.collect() };
-    Ok(json(serde_json::to_vec(&workflows).expect("strings always serialise")))
+    let workflows = Workflows {
+        workflows: workflows.collect(),
+    };
+    Ok(json(
+        serde_json::to_vec(&workflows).expect("strings always serialise"),
+    ))
 }
 
 impl From<Error> for Problem {
@@ -99,22 +111,36 @@ impl From<Error> for Problem {
 }
 
 fn text(uri: &Uri, place: usize) -> Result<String, Problem> {
-    let refuse = |_| Problem::new(Kind::InvalidRequest, "the name of a workflow or run is UTF-8");
+    let refuse = |_| {
+        Problem::new(
+            Kind::InvalidRequest,
+            "the name of a workflow or run is UTF-8",
+        )
+    };
     String::from_utf8(segment::bytes(uri, place)?).map_err(refuse)
 }
 
 fn query<T: DeserializeOwned>(uri: &Uri, shape: &str) -> Result<T, Problem> {
-    let asked = Query::<T>::try_from_uri(uri)
-        .map_err(|error| Problem::new(Kind::InvalidRequest, format!("{shape}: {}", error.body_text())))?;
+    let asked = Query::<T>::try_from_uri(uri).map_err(|error| {
+        Problem::new(
+            Kind::InvalidRequest,
+            format!("{shape}: {}", error.body_text()),
+        )
+    })?;
     Ok(asked.0)
 }
 
 /// How long to wait.
 fn seconds(wait: f64) -> Result<Duration, Problem> {
     if wait.is_nan() {
-        return Err(Problem::new(Kind::InvalidRequest, "?wait=SECONDS: NaN is no number of seconds"));
+        return Err(Problem::new(
+            Kind::InvalidRequest,
+            "?wait=SECONDS: NaN is no number of seconds",
+        ));
     }
-    Ok(Duration::try_from_secs_f64(wait.max(0.0)).unwrap_or(WAIT_MAX).min(WAIT_MAX))
+    Ok(Duration::try_from_secs_f64(wait.max(0.0))
+        .unwrap_or(WAIT_MAX)
+        .min(WAIT_MAX))
 }
 
 #[derive(Deserialize)]
@@ -142,7 +168,11 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
         let run = workflows.begin(&name, id.as_deref(), input).await?;
         workflows.wait_for_begun(&name, &run, wait).await?
     };
-    let status = if view.status == Status::Running { StatusCode::ACCEPTED } else { StatusCode::OK };
+    let status = if view.status == Status::Running {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::OK
+    };
     Ok((status, shown(&view)).into_response())
 }
 
@@ -154,7 +184,10 @@ async fn input(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     }
     match serde_json::from_slice::<&RawValue>(&whole.bytes) {
         Ok(_) => Ok(whole.bytes.clone()),
-        Err(error) => Err(Problem::new(Kind::InvalidRequest, format!("the input is to be JSON: {error}"))),
+        Err(error) => Err(Problem::new(
+            Kind::InvalidRequest,
+            format!("the input is to be JSON: {error}"),
+        )),
     }
 }
 
@@ -175,7 +208,12 @@ async fn show(State(backend): State<Arc<Backend>>, request: Request) -> Answer {
     let Wait { wait } = query(uri, "?wait=SECONDS")?;
     let wait = seconds(wait)?;
     let _waits = patience.as_ref().map(Patience::wait);
-    Ok(shown(&backend.workflows()?.wait(&text(uri, NAME)?, &text(uri, RUN)?, wait).await?))
+    Ok(shown(
+        &backend
+            .workflows()?
+            .wait(&text(uri, NAME)?, &text(uri, RUN)?, wait)
+            .await?,
+    ))
 }
 
 #[derive(Deserialize)]
@@ -195,16 +233,37 @@ struct Runs {
 
 async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let Wanted { status, after } = query(&uri, "?status=STATUS&after=RUN")?;
-    let unknown =
-        || Problem::new(Kind::InvalidRequest, "a status is running, succeeded, failed or cancelled");
-    let status = status.map(|name| Status::named(&name).ok_or_else(unknown)).transpose()?;
-    let (runs, next) = backend.workflows()?.runs(&text(&uri, NAME)?, status, after.as_deref()).await?;
-    Ok(json(serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise")))
+    let unknown = || {
+        Problem::new(
+            Kind::InvalidRequest,
+            "a status is running, succeeded, failed or cancelled",
+        )
+    };
+    let status = status
+        .map(|name| Status::named(&name).ok_or_else(unknown))
+        .transpose()?;
+    let (runs, next) = backend
+        .workflows()?
+        .runs(&text(&uri, NAME)?, status, after.as_deref())
+        .await?;
+    Ok(json(
+        serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise"),
+    ))
 }
 
-async fn cancel(State(backend): State<Arc<Backend>>, of: OfRun, uri: Uri, headers: HeaderMap) -> Answer {
+async fn cancel(
+    State(backend): State<Arc<Backend>>,
+    of: OfRun,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Answer {
     steps::settle(&backend, of.as_deref(), &headers).await?;
-    Ok(shown(&backend.workflows()?.cancel(&text(&uri, NAME)?, &text(&uri, RUN)?).await?))
+    Ok(shown(
+        &backend
+            .workflows()?
+            .cancel(&text(&uri, NAME)?, &text(&uri, RUN)?)
+            .await?,
+    ))
 }
 
 #[derive(Serialize)]
@@ -217,15 +276,27 @@ async fn steps(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let (name, run) = (text(&uri, NAME)?, text(&uri, RUN)?);
     workflows.run(&name, &run).await?;
     let steps = workflows.steps(&name, &run).await?;
-    Ok(json(serde_json::to_vec(&Steps { steps }).expect("strings and numbers always serialise")))
+    Ok(json(
+        serde_json::to_vec(&Steps { steps }).expect("strings and numbers always serialise"),
+    ))
 }
 
 async fn read(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let key = key(&uri, RUN)?;
-    value(backend.workflows()?.state(&text(&uri, NAME)?, key.name()).await?)
+    value(
+        backend
+            .workflows()?
+            .state(&text(&uri, NAME)?, key.name())
+            .await?,
+    )
 }
 
 async fn list_state(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let listing = listing::asked(&uri)?;
-    Ok(listing::shown(&backend.workflows()?.list_state(&text(&uri, NAME)?, &listing).await?))
+    Ok(listing::shown(
+        &backend
+            .workflows()?
+            .list_state(&text(&uri, NAME)?, &listing)
+            .await?,
+    ))
 }

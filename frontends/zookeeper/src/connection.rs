@@ -88,7 +88,10 @@ pub(crate) async fn serve(
         Ok(end) | Err(end) => end,
     };
     report(shared, peer, &end);
-    if !matches!(end, End::PeerGone | End::Io(_) | End::Stalled | End::Stopped) {
+    if !matches!(
+        end,
+        End::PeerGone | End::Io(_) | End::Stalled | End::Stopped
+    ) {
         linger(&mut stream).await;
     }
 }
@@ -111,7 +114,9 @@ fn report(shared: &Shared, peer: SocketAddr, end: &End) {
                 tracing::info!(%peer, unsaid, %error, "connection closed without a session");
             }
         }
-        End::Ended(Ended::Store(_) | Ended::LeaseLost) => tracing::warn!(%peer, %end, "connection closed"),
+        End::Ended(Ended::Store(_) | Ended::LeaseLost) => {
+            tracing::warn!(%peer, %end, "connection closed")
+        }
         _ => tracing::debug!(%peer, %end, "connection closed"),
     }
 }
@@ -187,17 +192,28 @@ async fn first_packet(reader: &mut ReadHalf<'_>, frames: &mut Frames) -> Result<
         }
         let bytes = reader.read_buf(frames.space()).await?;
         if bytes == 0 {
-            return Err(if frames.has_unfinished() { Violation::Unfinished.into() } else { End::PeerGone });
+            return Err(if frames.has_unfinished() {
+                Violation::Unfinished.into()
+            } else {
+                End::PeerGone
+            });
         }
         frames.received(bytes);
     }
 }
 
-async fn greet(shared: &Shared, stranger: Stranger, writer: &mut WriteHalf<'_>) -> Result<End, End> {
+async fn greet(
+    shared: &Shared,
+    stranger: Stranger,
+    writer: &mut WriteHalf<'_>,
+) -> Result<End, End> {
     match stranger {
         Stranger::FourLetterWord(word) => {
-            let text = four_letter_words::answer(word, &shared.statistics, shared.gateway.applied());
-            timeout(LINGER, writer.write_all(text.as_bytes())).await.map_err(|_| End::Stalled)??;
+            let text =
+                four_letter_words::answer(word, &shared.statistics, shared.gateway.applied());
+            timeout(LINGER, writer.write_all(text.as_bytes()))
+                .await
+                .map_err(|_| End::Stalled)??;
             Ok(End::Word)
         }
         Stranger::Http => Err(End::Foreign("HTTP")),
@@ -214,11 +230,15 @@ async fn open_session(
         let connect = request.connect().ok_or(ConnectError::Expired)?;
         shared.gateway.connect(connect).await
     };
-    let opened = timeout(shared.config.connect_timeout, opened).await.map_err(|_| End::NoSessionInTime)?;
+    let opened = timeout(shared.config.connect_timeout, opened)
+        .await
+        .map_err(|_| End::NoSessionInTime)?;
     if matches!(opened, Err(ConnectError::Expired)) {
         let mut outgoing = BytesMut::new();
         ConnectResponse::expired(request.has_read_only).encode(&mut outgoing);
-        timeout(LINGER, writer.write_all(&outgoing)).await.map_err(|_| End::Stalled)??;
+        timeout(LINGER, writer.write_all(&outgoing))
+            .await
+            .map_err(|_| End::Stalled)??;
     }
     Ok(opened?)
 }
@@ -328,7 +348,8 @@ impl Connection<'_> {
     }
 
     fn has_too_much_unsent(&self) -> bool {
-        self.encoded < self.outputs.len() || self.outgoing.len() >= self.shared.config.unsent_bytes_max
+        self.encoded < self.outputs.len()
+            || self.outgoing.len() >= self.shared.config.unsent_bytes_max
     }
 
     /// Sends what can be sent now.
@@ -352,7 +373,9 @@ impl Connection<'_> {
     /// The same down to half of what may be unsent. Whoever takes something, or asks for something meanwhile, has its
     /// session go on, however long that takes.
     async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
-        while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2 || !self.outputs.is_empty() {
+        while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2
+            || !self.outputs.is_empty()
+        {
             let stall = self.stall();
             let may_read = self.frames.received_bytes() < UNREAD_BYTES_KEPT;
             tokio::select! {
@@ -381,7 +404,9 @@ impl Connection<'_> {
 
     /// Sends what the peer takes next.
     async fn send_some(&mut self) -> Result<(), End> {
-        timeout(self.stall(), self.writer.writable()).await.map_err(|_| End::Stalled)??;
+        timeout(self.stall(), self.writer.writable())
+            .await
+            .map_err(|_| End::Stalled)??;
         Ok(self.send()?)
     }
 

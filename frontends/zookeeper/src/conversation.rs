@@ -62,21 +62,38 @@ enum Stage {
 
 impl Conversation {
     /// The next request, with the tag to submit it with. A violation is said once, and nothing is read behind it.
-    pub fn next_request(&mut self, frames: &mut Frames) -> Result<Option<(i32, Request)>, Violation> {
+    pub fn next_request(
+        &mut self,
+        frames: &mut Frames,
+    ) -> Result<Option<(i32, Request)>, Violation> {
         if self.stage != Stage::Talking {
             return Ok(None);
         }
         let next = self.next_in(frames);
         if next.is_err() {
-            self.stage = if self.awaited.is_empty() { Stage::Over } else { Stage::Ending };
+            self.stage = if self.awaited.is_empty() {
+                Stage::Over
+            } else {
+                Stage::Ending
+            };
         }
         next
     }
 
     fn next_in(&mut self, frames: &mut Frames) -> Result<Option<(i32, Request)>, Violation> {
-        let Some(frame) = frames.next_frame()? else { return Ok(None) };
-        let request::Decoded { xid, operation, request, fault } = request::decode(frame)?;
-        if matches!(operation, Operation::CloseSession | Operation::Authenticate | Operation::Unknown) {
+        let Some(frame) = frames.next_frame()? else {
+            return Ok(None);
+        };
+        let request::Decoded {
+            xid,
+            operation,
+            request,
+            fault,
+        } = request::decode(frame)?;
+        if matches!(
+            operation,
+            Operation::CloseSession | Operation::Authenticate | Operation::Unknown
+        ) {
             self.stage = Stage::Ending;
         }
         self.fault = fault;
@@ -104,8 +121,10 @@ impl Conversation {
                 reply::encode_event(*zxid, *kind, path, buffer);
             }
             Output::Reply { tag, zxid, result } => {
-                let Awaited { xid, operation } =
-                    self.awaited.pop_front().expect("the service answers only what it was asked");
+                let Awaited { xid, operation } = self
+                    .awaited
+                    .pop_front()
+                    .expect("the service answers only what it was asked");
                 assert_eq!(xid, *tag, "the service answers in the order it was asked");
                 self.tally.replies += 1;
                 self.tally.errors += u64::from(result.is_err());

@@ -56,7 +56,9 @@ mod tests {
         let statistics = Statistics::default();
         assert_eq!(answer("ruok", &statistics, Zxid(1)), "imok");
         assert_eq!(answer("isro", &statistics, Zxid(1)), "rw");
-        assert!(answer("srvr", &statistics, Zxid(0x1f)).contains("\nZxid: 0x1f\nMode: standalone\n"));
+        assert!(
+            answer("srvr", &statistics, Zxid(0x1f)).contains("\nZxid: 0x1f\nMode: standalone\n")
+        );
         assert!(answer("mntr", &statistics, Zxid(1)).contains("\nzk_server_state\tstandalone\n"));
         assert_eq!(
             answer("dump", &statistics, Zxid(1)),

@@ -139,7 +139,8 @@ impl Frames {
         }
         let start = self.position + FrameWriter::LENGTH_BYTES;
         let length = announced(&self.block[self.position..]).expect("a block holds whole frames");
-        let end = start + usize::try_from(length).expect("the length was checked when the block was cut");
+        let end =
+            start + usize::try_from(length).expect("the length was checked when the block was cut");
         self.position = end;
         Ok(Some(Reader::within(&self.block, start..end)))
     }
@@ -170,8 +171,13 @@ impl Frames {
     /// The bytes of the frame at this place of the buffer, its length included, if it is whole.
     fn frame_bytes(&self, at: usize) -> Result<Option<usize>, LengthOutOfRange> {
         let arrived = &self.buffer[at..];
-        let Some(length) = announced(arrived) else { return Ok(None) };
-        let out_of_range = LengthOutOfRange { length, limit: self.frame_bytes_max };
+        let Some(length) = announced(arrived) else {
+            return Ok(None);
+        };
+        let out_of_range = LengthOutOfRange {
+            length,
+            limit: self.frame_bytes_max,
+        };
         let bytes = usize::try_from(length).map_err(|_| out_of_range)?;
         if bytes > self.frame_bytes_max {
             return Err(out_of_range);
@@ -195,7 +201,9 @@ impl Frames {
 }
 
 fn announced(bytes: &[u8]) -> Option<i32> {
-    bytes.first_chunk().map(|length| i32::from_be_bytes(*length))
+    bytes
+        .first_chunk()
+        .map(|length| i32::from_be_bytes(*length))
 }
 
 /// A peer that does not begin with a packet. As a length, its first bytes would be far out of range.
@@ -212,15 +220,19 @@ pub enum Stranger {
 impl Stranger {
     /// Every command of ZooKeeper 3.9.
     const WORDS: [&'static str; 18] = [
-        "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "isro", "mntr", "ruok", "srst",
-        "srvr", "stat", "stmk", "wchc", "wchp", "wchs",
+        "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "isro", "mntr", "ruok",
+        "srst", "srvr", "stat", "stmk", "wchc", "wchp", "wchs",
     ];
-    const VERBS: [&'static [u8; 4]; 9] =
-        [b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI "];
+    const VERBS: [&'static [u8; 4]; 9] = [
+        b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ",
+    ];
 
     /// Recognises one by its first four bytes.
     pub fn recognise(prefix: [u8; 4]) -> Option<Self> {
-        if let Some(word) = Self::WORDS.into_iter().find(|word| word.as_bytes() == prefix) {
+        if let Some(word) = Self::WORDS
+            .into_iter()
+            .find(|word| word.as_bytes() == prefix)
+        {
             return Some(Self::FourLetterWord(word));
         }
         if Self::VERBS.contains(&&prefix) {
@@ -264,9 +276,14 @@ mod tests {
     #[test]
     fn the_limit_itself_is_accepted_and_one_byte_more_is_not() {
         let limit = Config::PACKET_BYTES_DEFAULT as i32;
-        for (length, accepted) in
-            [(0, true), (limit, true), (limit + 1, false), (i32::MAX, false), (-1, false), (i32::MIN, false)]
-        {
+        for (length, accepted) in [
+            (0, true),
+            (limit, true),
+            (limit + 1, false),
+            (i32::MAX, false),
+            (-1, false),
+            (i32::MIN, false),
+        ] {
             let mut frames = frames(&length.to_be_bytes());
             assert_eq!(frames.has_next(), length == 0 || !accepted, "{length}");
             assert_eq!(frames.next_frame().is_ok(), accepted, "{length}");
@@ -298,15 +315,24 @@ mod tests {
                 assert!(matches!(frames.next_frame(), Ok(None)), "{arrived} bytes");
                 let space = frames.space();
                 let capacity = space.capacity();
-                assert!(capacity <= FrameWriter::LENGTH_BYTES + length, "{capacity} at {arrived} bytes");
-                assert!(capacity <= 2 * arrived + READ_BYTES_MAX, "{capacity} at {arrived} bytes");
+                assert!(
+                    capacity <= FrameWriter::LENGTH_BYTES + length,
+                    "{capacity} at {arrived} bytes"
+                );
+                assert!(
+                    capacity <= 2 * arrived + READ_BYTES_MAX,
+                    "{capacity} at {arrived} bytes"
+                );
                 let read = (capacity - space.len()).min(piece);
                 assert!(read > 0, "there is room at {arrived} bytes");
                 space.extend_from_slice(&vec![7; read]);
                 frames.received(read);
                 arrived += read;
             }
-            let frame = frames.next_frame().expect("the length is good").expect("it has arrived");
+            let frame = frames
+                .next_frame()
+                .expect("the length is good")
+                .expect("it has arrived");
             assert_eq!(frame.remaining(), length);
         }
     }
@@ -329,11 +355,17 @@ mod tests {
 
     #[test]
     fn strangers_are_known_by_their_first_bytes_and_clients_are_not_strangers() {
-        assert_eq!(Stranger::recognise(*b"ruok"), Some(Stranger::FourLetterWord("ruok")));
+        assert_eq!(
+            Stranger::recognise(*b"ruok"),
+            Some(Stranger::FourLetterWord("ruok"))
+        );
         assert_eq!(Stranger::recognise(*b"GET "), Some(Stranger::Http));
         assert_eq!(Stranger::recognise([0x16, 3, 1, 0]), Some(Stranger::Tls));
         assert_eq!(Stranger::recognise([0, 0, 0, 45]), None);
         let lowest = i32::from_be_bytes([0x16, 3, 0, 0]) as usize;
-        assert!(Config::PACKET_BYTES_LIMIT < lowest, "no packet begins like a stranger");
+        assert!(
+            Config::PACKET_BYTES_LIMIT < lowest,
+            "no packet begins like a stranger"
+        );
     }
 }

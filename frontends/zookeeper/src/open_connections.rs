@@ -33,12 +33,21 @@ pub(crate) enum NoPlace {
 impl OpenConnections {
     /// None yet. `per_address_max` zero: an address has as many places as there are.
     pub(crate) fn new(all_max: usize, per_address_max: usize) -> Self {
-        Self { all_max, per_address_max, by_task: HashMap::new(), by_address: BTreeMap::new() }
+        Self {
+            all_max,
+            per_address_max,
+            by_task: HashMap::new(),
+            by_address: BTreeMap::new(),
+        }
     }
 
     /// Whether a connection of `peer` may be opened.
     pub(crate) fn check_place(&self, peer: SocketAddr) -> Result<(), NoPlace> {
-        let of_address = self.by_address.get(&address(peer)).copied().unwrap_or_default();
+        let of_address = self
+            .by_address
+            .get(&address(peer))
+            .copied()
+            .unwrap_or_default();
         if self.by_task.len() >= self.all_max {
             return Err(NoPlace::Anywhere(self.all_max));
         }
@@ -56,7 +65,9 @@ impl OpenConnections {
 
     /// It has ended.
     pub(crate) fn ended(&mut self, task: task::Id) {
-        let Some((address, _)) = self.by_task.remove(&task) else { return };
+        let Some((address, _)) = self.by_task.remove(&task) else {
+            return;
+        };
         if let Some(count) = self.by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
@@ -94,7 +105,10 @@ mod tests {
             open.opened(id, one, oneshot::channel().0);
         }
         assert_eq!(open.check_place(one), Err(NoPlace::ForAddress(2)));
-        assert_eq!(open.check_place(peer("[::ffff:10.0.0.1]:7")), Err(NoPlace::ForAddress(2)));
+        assert_eq!(
+            open.check_place(peer("[::ffff:10.0.0.1]:7")),
+            Err(NoPlace::ForAddress(2))
+        );
         assert_eq!(open.check_place(other), Ok(()));
         open.opened(task(), other, oneshot::channel().0);
         assert_eq!(open.check_place(other), Err(NoPlace::Anywhere(3)));
@@ -102,7 +116,10 @@ mod tests {
         open.ended(first);
         assert_eq!(open.check_place(one), Ok(()));
         open.ended(second);
-        assert!(!open.by_address.contains_key(&address(one)), "nothing is kept of who has gone");
+        assert!(
+            !open.by_address.contains_key(&address(one)),
+            "nothing is kept of who has gone"
+        );
     }
 
     #[tokio::test]
@@ -112,6 +129,9 @@ mod tests {
             assert_eq!(open.check_place(peer("10.0.0.1:1")), Ok(()));
             open.opened(task(), peer("10.0.0.1:1"), oneshot::channel().0);
         }
-        assert_eq!(open.check_place(peer("10.0.0.1:1")), Err(NoPlace::Anywhere(2)));
+        assert_eq!(
+            open.check_place(peer("10.0.0.1:1")),
+            Err(NoPlace::Anywhere(2))
+        );
     }
 }

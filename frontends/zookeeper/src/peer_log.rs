@@ -36,18 +36,26 @@ struct Budget {
 impl PeerLog {
     /// Nothing was written yet.
     pub(crate) fn new() -> Self {
-        Self(Mutex::new(Budget { lines: LINES_MAX, grown_at: Instant::now(), unsaid: 0 }))
+        Self(Mutex::new(Budget {
+            lines: LINES_MAX,
+            grown_at: Instant::now(),
+            unsaid: 0,
+        }))
     }
 
     /// Asks for one more line; none: it is left out.
     pub(crate) fn line(&self) -> Option<Line> {
-        self.0.lock().expect("nothing panics while it holds this lock").line(Instant::now())
+        self.0
+            .lock()
+            .expect("nothing panics while it holds this lock")
+            .line(Instant::now())
     }
 }
 
 impl Budget {
     fn line(&mut self, now: Instant) -> Option<Line> {
-        let periods = now.saturating_duration_since(self.grown_at).as_nanos() / LINE_PERIOD.as_nanos();
+        let periods =
+            now.saturating_duration_since(self.grown_at).as_nanos() / LINE_PERIOD.as_nanos();
         if self.lines.saturating_add(periods as u64) >= LINES_MAX {
             (self.lines, self.grown_at) = (LINES_MAX, now);
         } else {
@@ -60,7 +68,9 @@ impl Budget {
         }
         self.lines -= 1;
         let unsaid = std::mem::take(&mut self.unsaid);
-        Some(Line { unsaid: (unsaid > 0).then_some(unsaid) })
+        Some(Line {
+            unsaid: (unsaid > 0).then_some(unsaid),
+        })
     }
 }
 
@@ -71,13 +81,21 @@ mod tests {
     #[test]
     fn a_flood_gets_so_many_lines_and_one_more_each_second() {
         let start = Instant::now();
-        let mut budget = Budget { lines: LINES_MAX, grown_at: start, unsaid: 0 };
-        let said = |budget: &mut Budget, now| (0..1000).filter(|_| budget.line(now).is_some()).count() as u64;
+        let mut budget = Budget {
+            lines: LINES_MAX,
+            grown_at: start,
+            unsaid: 0,
+        };
+        let said = |budget: &mut Budget, now| {
+            (0..1000).filter(|_| budget.line(now).is_some()).count() as u64
+        };
         assert_eq!(said(&mut budget, start), LINES_MAX);
         assert_eq!(said(&mut budget, start + LINE_PERIOD / 2), 0);
         assert_eq!(said(&mut budget, start + LINE_PERIOD), 1);
         // Each half second, so that no part of a second is lost.
-        let later: u64 = (3..13).map(|half| said(&mut budget, start + LINE_PERIOD * half / 2)).sum();
+        let later: u64 = (3..13)
+            .map(|half| said(&mut budget, start + LINE_PERIOD * half / 2))
+            .sum();
         assert_eq!(later, 5);
         assert_eq!(said(&mut budget, start + LINE_PERIOD * 100_000), LINES_MAX);
     }
@@ -85,10 +103,20 @@ mod tests {
     #[test]
     fn what_was_not_said_is_told_by_the_next_line() {
         let start = Instant::now();
-        let mut budget = Budget { lines: 1, grown_at: start, unsaid: 0 };
+        let mut budget = Budget {
+            lines: 1,
+            grown_at: start,
+            unsaid: 0,
+        };
         assert_eq!(budget.line(start), Some(Line { unsaid: None }));
         assert_eq!((budget.line(start), budget.line(start)), (None, None));
-        assert_eq!(budget.line(start + LINE_PERIOD), Some(Line { unsaid: Some(2) }));
-        assert_eq!(budget.line(start + LINE_PERIOD * 2), Some(Line { unsaid: None }));
+        assert_eq!(
+            budget.line(start + LINE_PERIOD),
+            Some(Line { unsaid: Some(2) })
+        );
+        assert_eq!(
+            budget.line(start + LINE_PERIOD * 2),
+            Some(Line { unsaid: None })
+        );
     }
 }

@@ -55,14 +55,26 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
         );
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    if config.connections_max == 0 || config.requests_in_flight_max == 0 || config.unsent_bytes_max == 0 {
+    if config.connections_max == 0
+        || config.requests_in_flight_max == 0
+        || config.unsent_bytes_max == 0
+    {
         let message = "a front end without connections, requests or bytes in flight serves nobody";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let listener = TcpListener::bind(config.listen).await?;
     let local_address = listener.local_addr()?;
-    let shared = Arc::new(Shared { config, gateway, statistics: Arc::default(), log: PeerLog::new() });
-    Ok(Server { listener, local_address, shared })
+    let shared = Arc::new(Shared {
+        config,
+        gateway,
+        statistics: Arc::default(),
+        log: PeerLog::new(),
+    });
+    Ok(Server {
+        listener,
+        local_address,
+        shared,
+    })
 }
 
 impl Server {
@@ -79,11 +91,20 @@ impl Server {
     /// Serves until `shutdown` resolves, then closes the port and the connections. A connection in the
     /// middle of a step finishes it first, for up to `stop_timeout`.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        let Self { listener, shared, .. } = self;
+        let Self {
+            listener, shared, ..
+        } = self;
         let mut shutdown = pin!(shutdown);
-        let mut accepting = Accepting { listener, is_failing: false };
+        let mut accepting = Accepting {
+            listener,
+            is_failing: false,
+        };
         let mut connections = JoinSet::new();
-        let Config { connections_max, connections_per_address_max, .. } = shared.config;
+        let Config {
+            connections_max,
+            connections_per_address_max,
+            ..
+        } = shared.config;
         let mut open = OpenConnections::new(connections_max, connections_per_address_max);
         loop {
             tokio::select! {
@@ -111,7 +132,10 @@ impl Server {
         // A connection whose sender is gone stops at its next wait.
         drop(open);
         let all_ended = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(shared.config.stop_timeout, all_ended).await.is_err() {
+        if tokio::time::timeout(shared.config.stop_timeout, all_ended)
+            .await
+            .is_err()
+        {
             tracing::warn!(open = connections.len(), "connections did not end in time");
             connections.shutdown().await;
         }
@@ -146,7 +170,12 @@ impl Accepting {
     }
 }
 
-async fn serve(shared: Arc<Shared>, stream: TcpStream, peer: SocketAddr, stopped: oneshot::Receiver<()>) {
+async fn serve(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    stopped: oneshot::Receiver<()>,
+) {
     shared.statistics.connection_accepted();
     let closing = Closing(&shared.statistics);
     connection::serve(&shared, stream, peer, stopped).await;

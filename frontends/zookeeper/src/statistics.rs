@@ -117,7 +117,14 @@ impl Statistics {
 
     /// Adds what a connection counted, and empties it.
     pub(crate) fn add(&self, tally: &mut Tally) {
-        let Tally { requests, replies, errors, events, bytes_received, bytes_sent } = std::mem::take(tally);
+        let Tally {
+            requests,
+            replies,
+            errors,
+            events,
+            bytes_received,
+            bytes_sent,
+        } = std::mem::take(tally);
         for (total, count) in self.requests.iter().zip(requests) {
             if count > 0 {
                 total.fetch_add(u64::from(count), Relaxed);

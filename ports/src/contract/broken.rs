@@ -25,7 +25,11 @@ pub struct Broken<S> {
 impl<S> Broken<S> {
     /// A decorator, as the lists make them.
     const fn new(promise: &'static str, name: &'static str, wrap: fn(S) -> S) -> Self {
-        Self { promise, name, wrap }
+        Self {
+            promise,
+            name,
+            wrap,
+        }
     }
 
     /// Breaks `subject`.

@@ -26,8 +26,16 @@ pub struct Subject {
 
 impl Subject {
     /// A subject whose sleepers run on one thread.
-    pub fn new(clocks: impl Fn() -> Arc<dyn Clock> + Send + Sync + 'static, entropy: Seeded) -> Self {
-        Self { clock: clocks(), others: Arc::new(clocks), entropy, spawn: in_place }
+    pub fn new(
+        clocks: impl Fn() -> Arc<dyn Clock> + Send + Sync + 'static,
+        entropy: Seeded,
+    ) -> Self {
+        Self {
+            clock: clocks(),
+            others: Arc::new(clocks),
+            entropy,
+            spawn: in_place,
+        }
     }
 
     /// The same with sleepers run by `spawn`.
@@ -39,7 +47,9 @@ impl Subject {
 
 impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subject").field("clock", &self.clock).finish_non_exhaustive()
+        f.debug_struct("Subject")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
     }
 }
 
@@ -111,7 +121,10 @@ mod cases {
         for woken in woken {
             let passed = woken.since(started);
             assert!(passed >= Duration::from_millis(100));
-            assert!(passed < Duration::from_secs(5), "sleeps one after the other: {passed:?}");
+            assert!(
+                passed < Duration::from_secs(5),
+                "sleeps one after the other: {passed:?}"
+            );
         }
     }
 
@@ -123,8 +136,14 @@ mod cases {
             let passed = subject.clock.monotonic().since(monotonic);
             let now = subject.clock.now();
             let shown = Duration::from_millis(now.ms_since(wall));
-            assert!(shown <= passed + SKEW && shown + SKEW >= passed, "{shown:?} beside {passed:?}");
-            assert!(wall.ms_since(now) <= SKEW.as_millis() as u64, "the wall clock went back to {now:?}");
+            assert!(
+                shown <= passed + SKEW && shown + SKEW >= passed,
+                "{shown:?} beside {passed:?}"
+            );
+            assert!(
+                wall.ms_since(now) <= SKEW.as_millis() as u64,
+                "the wall clock went back to {now:?}"
+            );
         }
         eventually(&*subject.clock, "the wall clock to move", async || {
             (subject.clock.now() != wall).then_some(())
@@ -147,7 +166,10 @@ mod cases {
             (0..8).map(|_| entropy.next_u64()).collect::<Vec<u64>>()
         };
         assert_ne!(sequence(1), sequence(2));
-        assert!(sequence(3).is_sorted_by(|left, right| left != right), "and it goes on");
+        assert!(
+            sequence(3).is_sorted_by(|left, right| left != right),
+            "and it goes on"
+        );
     }
 
     /// L4.

@@ -52,7 +52,9 @@ pub struct Subject {
 
 impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subject").field("functions", &self.functions).finish_non_exhaustive()
+        f.debug_struct("Subject")
+            .field("functions", &self.functions)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,8 +65,15 @@ impl Subject {
         C: Fn(Event) -> F + Send + Sync + 'static,
         F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
     {
-        let code = Code { name, run: Box::new(move |event| Box::pin(code(event))) };
-        self.register.register(Definition { name: name.into(), options, handler: Arc::new(code) });
+        let code = Code {
+            name,
+            run: Box::new(move |event| Box::pin(code(event))),
+        };
+        self.register.register(Definition {
+            name: name.into(),
+            options,
+            handler: Arc::new(code),
+        });
     }
 
     /// Waits until `count` things were noted.
@@ -115,7 +124,10 @@ impl<T: Clone> Notes<T> {
     }
 
     fn all(&self) -> Vec<T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 

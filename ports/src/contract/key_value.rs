@@ -42,7 +42,12 @@ pub struct Subject {
 impl Subject {
     /// A subject whose concurrent writers run on one thread.
     pub fn new(store: SharedKeyValue, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, spawn: in_place, disk: None }
+        Self {
+            store,
+            clock,
+            spawn: in_place,
+            disk: None,
+        }
     }
 
     /// The same with concurrent writers run by `spawn`.
@@ -66,7 +71,11 @@ impl Subject {
     }
 
     async fn update(&self, update: Update) -> Outcome {
-        self.store.update(update).await.expect("update answers").outcome
+        self.store
+            .update(update)
+            .await
+            .expect("update answers")
+            .outcome
     }
 
     /// Updates and expects it to be done.
@@ -80,7 +89,9 @@ impl Subject {
 
     /// Updates and expects the item to be there afterwards.
     async fn kept(&self, update: Update) -> Arc<Item> {
-        self.done(update).await.expect("the item is there after the update")
+        self.done(update)
+            .await
+            .expect("the item is there after the update")
     }
 
     /// Updates and expects the condition not to hold.
@@ -93,7 +104,10 @@ impl Subject {
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Transacted {
-        self.store.transact(updates).await.expect("transact answers")
+        self.store
+            .transact(updates)
+            .await
+            .expect("transact answers")
     }
 
     /// Every page of a scan, in turn.

@@ -17,7 +17,10 @@ pub struct Subject {
 impl Subject {
     /// A subject whose concurrent writers run on one thread.
     pub fn new(objects: Arc<dyn ObjectStore>) -> Self {
-        Self { objects, spawn: in_place }
+        Self {
+            objects,
+            spawn: in_place,
+        }
     }
 
     /// The same with concurrent writers run by `spawn`.
@@ -65,12 +68,20 @@ mod cases {
     impl Subject {
         async fn create(&self, name: &str, content: Bytes) -> Result<(), ObjectError> {
             let path = ObjectPath::from(name);
-            self.objects.put_opts(&path, content.into(), PutMode::Create.into()).await.map(drop)
+            self.objects
+                .put_opts(&path, content.into(), PutMode::Create.into())
+                .await
+                .map(drop)
         }
 
         async fn get(&self, name: &str) -> Option<Bytes> {
             match self.objects.get(&ObjectPath::from(name)).await {
-                Ok(found) => Some(found.bytes().await.expect("an object that is there is read whole")),
+                Ok(found) => Some(
+                    found
+                        .bytes()
+                        .await
+                        .expect("an object that is there is read whole"),
+                ),
                 Err(ObjectError::NotFound { .. }) => None,
                 Err(error) => panic!("get {name}: {error}"),
             }
@@ -78,7 +89,11 @@ mod cases {
 
         async fn list(&self, prefix: Option<&str>) -> Vec<(String, u64)> {
             let prefix = prefix.map(ObjectPath::from);
-            let listed = self.objects.list(prefix.as_ref()).try_collect::<Vec<_>>().await;
+            let listed = self
+                .objects
+                .list(prefix.as_ref())
+                .try_collect::<Vec<_>>()
+                .await;
             let mut listed: Vec<(String, u64)> = listed
                 .expect("list answers")
                 .into_iter()
@@ -91,7 +106,9 @@ mod cases {
 
     /// `length` bytes that tell whose they are.
     fn content(writer: u8, length: usize) -> Bytes {
-        (0..length).map(|index| writer ^ (index % 251) as u8).collect()
+        (0..length)
+            .map(|index| writer ^ (index % 251) as u8)
+            .collect()
     }
 
     /// O1.
@@ -99,10 +116,20 @@ mod cases {
         let mut put = BTreeMap::new();
         assert_eq!(subject.get("put/missing").await, None);
         for (number, length) in [0, 1, 4096, 300_000].into_iter().enumerate() {
-            let (name, content) = (format!("put/{number} of é #%"), content(number as u8, length));
+            let (name, content) = (
+                format!("put/{number} of é #%"),
+                content(number as u8, length),
+            );
             assert_eq!(subject.get(&name).await, None);
-            subject.create(&name, content.clone()).await.expect("create answers");
-            let meta = subject.objects.head(&ObjectPath::from(name.as_str())).await.expect("head answers");
+            subject
+                .create(&name, content.clone())
+                .await
+                .expect("create answers");
+            let meta = subject
+                .objects
+                .head(&ObjectPath::from(name.as_str()))
+                .await
+                .expect("head answers");
             assert_eq!(meta.size, length as u64);
             put.insert(name, content);
             for (name, content) in &put {
@@ -113,19 +140,38 @@ mod cases {
 
     /// O1.
     pub(super) async fn a_deleted_object_is_gone(subject: Subject) {
-        subject.create("deleted/one", content(1, 10)).await.expect("create answers");
-        subject.create("deleted/two", content(2, 10)).await.expect("create answers");
-        subject.objects.delete(&ObjectPath::from("deleted/one")).await.expect("delete answers");
+        subject
+            .create("deleted/one", content(1, 10))
+            .await
+            .expect("create answers");
+        subject
+            .create("deleted/two", content(2, 10))
+            .await
+            .expect("create answers");
+        subject
+            .objects
+            .delete(&ObjectPath::from("deleted/one"))
+            .await
+            .expect("delete answers");
         assert_eq!(subject.get("deleted/one").await, None);
         assert_eq!(subject.get("deleted/two").await, Some(content(2, 10)));
-        assert_eq!(subject.list(Some("deleted")).await, [("deleted/two".to_owned(), 10)]);
+        assert_eq!(
+            subject.list(Some("deleted")).await,
+            [("deleted/two".to_owned(), 10)]
+        );
     }
 
     /// O2.
     pub(super) async fn a_second_create_hears_that_the_name_is_taken(subject: Subject) {
-        subject.create("taken", content(1, 10)).await.expect("create answers");
+        subject
+            .create("taken", content(1, 10))
+            .await
+            .expect("create answers");
         let answer = subject.create("taken", content(2, 10)).await;
-        assert!(matches!(answer, Err(ObjectError::AlreadyExists { .. })), "{answer:?}");
+        assert!(
+            matches!(answer, Err(ObjectError::AlreadyExists { .. })),
+            "{answer:?}"
+        );
         assert_eq!(subject.get("taken").await, Some(content(1, 10)));
     }
 
@@ -137,7 +183,10 @@ mod cases {
                 let subject = subject.clone();
                 async move {
                     pause().await;
-                    (writer, subject.create("race", content(writer, 50_000)).await)
+                    (
+                        writer,
+                        subject.create("race", content(writer, 50_000)).await,
+                    )
                 }
             }),
         )
@@ -157,9 +206,16 @@ mod cases {
     /// O3.
     pub(super) async fn a_part_is_got_by_its_range(subject: Subject) {
         let (path, whole) = (ObjectPath::from("range"), content(3, 10_000));
-        subject.create("range", whole.clone()).await.expect("create answers");
+        subject
+            .create("range", whole.clone())
+            .await
+            .expect("create answers");
         for (from, until) in [(0, 1), (0, 10_000), (4_095, 4_097), (9_999, 10_000)] {
-            let part = subject.objects.get_range(&path, from..until).await.expect("get_range answers");
+            let part = subject
+                .objects
+                .get_range(&path, from..until)
+                .await
+                .expect("get_range answers");
             assert_eq!(part, whole.slice(from as usize..until as usize));
         }
     }
@@ -173,7 +229,10 @@ mod cases {
             let (writer, reader, read) = (subject.clone(), subject.clone(), name.clone());
             tasks.push(Box::pin(async move {
                 pause().await;
-                writer.create(&name, content(number, LENGTH)).await.expect("create answers");
+                writer
+                    .create(&name, content(number, LENGTH))
+                    .await
+                    .expect("create answers");
             }));
             tasks.push(Box::pin(async move {
                 for _ in 0..20 {
@@ -190,18 +249,34 @@ mod cases {
 
     /// O4.
     pub(super) async fn a_list_shows_what_lies_under_its_prefix_once(subject: Subject) {
-        for name in ["list/a/1", "list/a/2", "list/a/deeper/3", "list/ab/4", "list/b", "elsewhere/5"] {
-            subject.create(name, content(0, name.len())).await.expect("create answers");
+        for name in [
+            "list/a/1",
+            "list/a/2",
+            "list/a/deeper/3",
+            "list/ab/4",
+            "list/b",
+            "elsewhere/5",
+        ] {
+            subject
+                .create(name, content(0, name.len()))
+                .await
+                .expect("create answers");
         }
         let names = |listed: Vec<(String, u64)>| {
-            assert!(listed.iter().all(|(name, size)| *size == name.len() as u64), "{listed:?}");
+            assert!(
+                listed.iter().all(|(name, size)| *size == name.len() as u64),
+                "{listed:?}"
+            );
             listed.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
         };
         let under_a = ["list/a/1", "list/a/2", "list/a/deeper/3"];
         assert_eq!(names(subject.list(Some("list/a")).await), under_a);
         let under_list = [&under_a[..], &["list/ab/4", "list/b"]].concat();
         assert_eq!(names(subject.list(Some("list")).await), under_list);
-        assert_eq!(names(subject.list(None).await), [&["elsewhere/5"][..], &under_list].concat());
+        assert_eq!(
+            names(subject.list(None).await),
+            [&["elsewhere/5"][..], &under_list].concat()
+        );
         assert!(subject.list(Some("nowhere")).await.is_empty());
     }
 
@@ -211,12 +286,17 @@ mod cases {
         let mut expected = Vec::new();
         for number in 0..OBJECTS {
             let name = format!("many/{number:04}");
-            subject.create(&name, content(0, 1)).await.expect("create answers");
+            subject
+                .create(&name, content(0, 1))
+                .await
+                .expect("create answers");
             expected.push((name, 1));
         }
         assert_eq!(subject.list(Some("many")).await, expected);
         let one: Arc<_> = Arc::clone(&subject.objects);
-        one.delete(&ObjectPath::from("many/0150")).await.expect("delete answers");
+        one.delete(&ObjectPath::from("many/0150"))
+            .await
+            .expect("delete answers");
         expected.remove(150);
         assert_eq!(subject.list(Some("many")).await, expected);
     }

@@ -45,7 +45,12 @@ const GRAIN_MS: u64 = 5;
 impl Subject {
     /// A subject whose concurrent consumers run on one thread.
     pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
-        Self { queue, key_value: None, clock, spawn: in_place }
+        Self {
+            queue,
+            key_value: None,
+            clock,
+            spawn: in_place,
+        }
     }
 
     /// The same with concurrent consumers run by `spawn`.
@@ -61,8 +66,14 @@ impl Subject {
     }
 
     async fn create(&self, queue: &'static str, options: QueueOptions) -> Line<'_> {
-        self.queue.create(queue, options).await.expect("create answers");
-        Line { subject: self, queue }
+        self.queue
+            .create(queue, options)
+            .await
+            .expect("create answers");
+        Line {
+            subject: self,
+            queue,
+        }
     }
 
     /// A queue whose deliveries stay hidden for `visibility_timeout_ms` and fail never.
@@ -95,11 +106,19 @@ struct Line<'subject> {
 impl Line<'_> {
     async fn send(&self, group: &str, bodies: &[&str]) {
         let messages = bodies.iter().map(|body| message(group, body)).collect();
-        self.subject.queue.send(self.queue, messages).await.expect("send answers");
+        self.subject
+            .queue
+            .send(self.queue, messages)
+            .await
+            .expect("send answers");
     }
 
     async fn receive(&self, messages_max: usize) -> Vec<Delivery> {
-        self.subject.queue.receive(self.queue, messages_max).await.expect("receive answers")
+        self.subject
+            .queue
+            .receive(self.queue, messages_max)
+            .await
+            .expect("receive answers")
     }
 
     /// The next messages, waited for as consumers wait: by [`Queue::ready`](crate::Queue::ready).
@@ -110,11 +129,20 @@ impl Line<'_> {
                 if !deliveries.is_empty() {
                     return deliveries;
                 }
-                self.subject.queue.ready(self.queue).await.expect("ready answers");
+                self.subject
+                    .queue
+                    .ready(self.queue)
+                    .await
+                    .expect("ready answers");
                 self.subject.clock.sleep(LOOK_AGAIN / 2).await;
             }
         };
-        within(&*self.subject.clock, &format!("a message of {:?}", self.queue), wait).await
+        within(
+            &*self.subject.clock,
+            &format!("a message of {:?}", self.queue),
+            wait,
+        )
+        .await
     }
 
     /// The next message by itself.
@@ -128,22 +156,41 @@ impl Line<'_> {
     }
 
     async fn acknowledge(&self, deliveries: &[Delivery]) {
-        let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
-        self.subject.queue.acknowledge(self.queue, &handles).await.expect("acknowledge answers");
+        let handles: Vec<Handle> = deliveries
+            .iter()
+            .map(|delivery| delivery.handle.clone())
+            .collect();
+        self.subject
+            .queue
+            .acknowledge(self.queue, &handles)
+            .await
+            .expect("acknowledge answers");
     }
 
     async fn release(&self, delivery: &Delivery, delay_ms: u64, reason: &str) {
         let handle = &delivery.handle;
-        self.subject.queue.release(self.queue, handle, delay_ms, reason).await.expect("release answers");
+        self.subject
+            .queue
+            .release(self.queue, handle, delay_ms, reason)
+            .await
+            .expect("release answers");
     }
 
     async fn give_up(&self, delivery: &Delivery, reason: &str) {
         let handle = &delivery.handle;
-        self.subject.queue.give_up(self.queue, handle, reason).await.expect("give_up answers");
+        self.subject
+            .queue
+            .give_up(self.queue, handle, reason)
+            .await
+            .expect("give_up answers");
     }
 
     async fn extend(&self, delivery: &Delivery, timeout_ms: u64) {
-        self.subject.queue.extend(self.queue, &delivery.handle, timeout_ms).await.expect("extend answers");
+        self.subject
+            .queue
+            .extend(self.queue, &delivery.handle, timeout_ms)
+            .await
+            .expect("extend answers");
     }
 
     /// The dead letters once there are `count` of them.
@@ -157,7 +204,11 @@ impl Line<'_> {
     }
 
     async fn blocked(&self) -> Vec<DeadLetter> {
-        self.subject.queue.blocked(self.queue).await.expect("blocked answers")
+        self.subject
+            .queue
+            .blocked(self.queue)
+            .await
+            .expect("blocked answers")
     }
 }
 
@@ -174,11 +225,17 @@ fn text(bytes: &Bytes) -> &str {
 }
 
 fn bodies(deliveries: &[Delivery]) -> Vec<&str> {
-    deliveries.iter().map(|delivery| text(&delivery.body)).collect()
+    deliveries
+        .iter()
+        .map(|delivery| text(&delivery.body))
+        .collect()
 }
 
 fn attempts(deliveries: &[Delivery]) -> Vec<u32> {
-    deliveries.iter().map(|delivery| delivery.handle.attempt).collect()
+    deliveries
+        .iter()
+        .map(|delivery| delivery.handle.attempt)
+        .collect()
 }
 
 /// The suite.

@@ -31,7 +31,9 @@ pub struct Subject {
 
 impl fmt::Debug for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subject").field("runtime", &self.runtime).finish_non_exhaustive()
+        f.debug_struct("Subject")
+            .field("runtime", &self.runtime)
+            .finish_non_exhaustive()
     }
 }
 
@@ -63,11 +65,19 @@ pub struct Command {
 impl Command {
     /// To do `what`.
     fn new(what: &str) -> Self {
-        Self { what: what.to_owned(), value: None, sleep: Duration::ZERO, print: None }
+        Self {
+            what: what.to_owned(),
+            value: None,
+            sleep: Duration::ZERO,
+            print: None,
+        }
     }
 
     fn with(what: &str, value: impl fmt::Display) -> Self {
-        Self { value: Some(value.to_string()), ..Self::new(what) }
+        Self {
+            value: Some(value.to_string()),
+            ..Self::new(what)
+        }
     }
 
     fn after(self, sleep: Duration) -> Self {
@@ -75,7 +85,10 @@ impl Command {
     }
 
     fn printing(self, line: &str) -> Self {
-        Self { print: Some(line.to_owned()), ..self }
+        Self {
+            print: Some(line.to_owned()),
+            ..self
+        }
     }
 
     fn encode(&self) -> Bytes {
@@ -94,7 +107,10 @@ impl Command {
 
     /// What a payload of this suite says, for functions that have no JSON: its words are plain.
     pub fn parse(payload: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(payload).ok()?.strip_prefix('{')?.strip_suffix('}')?;
+        let text = std::str::from_utf8(payload)
+            .ok()?
+            .strip_prefix('{')?
+            .strip_suffix('}')?;
         let mut command = Self::new("");
         for field in text.split(", ") {
             let (name, value) = field.split_once(": ")?;
@@ -121,26 +137,47 @@ impl Subject {
 
     async fn ran(&self, function: &Arc<Function>, command: &Command) -> Ran {
         let invocation = Invocation::new("an-id".to_owned(), command.encode(), true);
-        self.runtime.run(function, invocation).await.expect("it is run")
+        self.runtime
+            .run(function, invocation)
+            .await
+            .expect("it is run")
     }
 
     /// What it answers, as text.
     async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
-        text(&self.ran(function, command).await.result.expect("it answers"))
+        text(
+            &self
+                .ran(function, command)
+                .await
+                .result
+                .expect("it answers"),
+        )
     }
 
     /// What it fails with, which is an object in JSON by all that can be seen.
     async fn failure(&self, function: &Arc<Function>, command: &Command) -> String {
-        let FunctionError { payload } = self.ran(function, command).await.result.expect_err("it fails");
+        let FunctionError { payload } = self
+            .ran(function, command)
+            .await
+            .result
+            .expect_err("it fails");
         let said = text(&payload);
         let is_one = said.starts_with('{') && said.ends_with('}');
-        assert!(is_one && said.contains("\"errorType\"") && said.contains("\"errorMessage\""), "{said}");
+        assert!(
+            is_one && said.contains("\"errorType\"") && said.contains("\"errorMessage\""),
+            "{said}"
+        );
         said
     }
 
     /// Runs it only if an instance is free.
     async fn at_once(&self, function: &Arc<Function>, command: &Command) -> Result<Ran, Refused> {
-        self.runtime.run(function, Invocation::new("at-once".to_owned(), command.encode(), false)).await
+        self.runtime
+            .run(
+                function,
+                Invocation::new("at-once".to_owned(), command.encode(), false),
+            )
+            .await
     }
 
     /// Waits until so many instances are at work.

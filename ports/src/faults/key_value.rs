@@ -21,8 +21,15 @@ pub struct FaultyKeyValue {
 
 impl FaultyKeyValue {
     /// Puts `schedule` between callers and `inner`.
-    pub fn new(inner: SharedKeyValue, schedule: Arc<dyn FaultSchedule>, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, trouble: Trouble { schedule, clock } }
+    pub fn new(
+        inner: SharedKeyValue,
+        schedule: Arc<dyn FaultSchedule>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            inner,
+            trouble: Trouble { schedule, clock },
+        }
     }
 }
 
@@ -30,7 +37,9 @@ impl FaultyKeyValue {
 impl Externalize for FaultyKeyValue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let call = self.inner.externalize(point);
-        self.trouble.with("key_value.externalize", Lost::TryAgain, call).await
+        self.trouble
+            .with("key_value.externalize", Lost::TryAgain, call)
+            .await
     }
 
     fn point(&self) -> DurabilityPoint {
@@ -45,23 +54,41 @@ impl Externalize for FaultyKeyValue {
 #[async_trait]
 impl KeyValue for FaultyKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.trouble.with("key_value.get", Lost::TryAgain, self.inner.get(key)).await
+        self.trouble
+            .with("key_value.get", Lost::TryAgain, self.inner.get(key))
+            .await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.trouble.with("key_value.scan", Lost::TryAgain, self.inner.scan(scan)).await
+        self.trouble
+            .with("key_value.scan", Lost::TryAgain, self.inner.scan(scan))
+            .await
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.trouble.with("key_value.update", Lost::Unknown, self.inner.update(update)).await
+        self.trouble
+            .with("key_value.update", Lost::Unknown, self.inner.update(update))
+            .await
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.trouble.with("key_value.transact", Lost::Unknown, self.inner.transact(updates)).await
+        self.trouble
+            .with(
+                "key_value.transact",
+                Lost::Unknown,
+                self.inner.transact(updates),
+            )
+            .await
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.trouble.with("key_value.write_batch", Lost::Unknown, self.inner.write_batch(batch)).await
+        self.trouble
+            .with(
+                "key_value.write_batch",
+                Lost::Unknown,
+                self.inner.write_batch(batch),
+            )
+            .await
     }
 
     fn limits(&self) -> &KeyValueLimits {

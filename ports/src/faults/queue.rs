@@ -8,7 +8,8 @@ use super::{FaultSchedule, Lost, Trouble};
 use crate::{
     Clock, DurabilityPoint, Externalize, Queue, Receipt, Result,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        SharedQueue,
     },
 };
 
@@ -21,8 +22,15 @@ pub struct FaultyQueue {
 
 impl FaultyQueue {
     /// Puts `schedule` between callers and `inner`.
-    pub fn new(inner: SharedQueue, schedule: Arc<dyn FaultSchedule>, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, trouble: Trouble { schedule, clock } }
+    pub fn new(
+        inner: SharedQueue,
+        schedule: Arc<dyn FaultSchedule>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            inner,
+            trouble: Trouble { schedule, clock },
+        }
     }
 }
 
@@ -30,7 +38,9 @@ impl FaultyQueue {
 impl Externalize for FaultyQueue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let call = self.inner.externalize(point);
-        self.trouble.with("queue.externalize", Lost::TryAgain, call).await
+        self.trouble
+            .with("queue.externalize", Lost::TryAgain, call)
+            .await
     }
 
     fn point(&self) -> DurabilityPoint {
@@ -45,11 +55,23 @@ impl Externalize for FaultyQueue {
 #[async_trait]
 impl Queue for FaultyQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        self.trouble.with("queue.create", Lost::TryAgain, self.inner.create(queue, options)).await
+        self.trouble
+            .with(
+                "queue.create",
+                Lost::TryAgain,
+                self.inner.create(queue, options),
+            )
+            .await
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        self.trouble.with("queue.send", Lost::Unknown, self.inner.send(queue, messages)).await
+        self.trouble
+            .with(
+                "queue.send",
+                Lost::Unknown,
+                self.inner.send(queue, messages),
+            )
+            .await
     }
 
     /// Messages whose delivery is lost come again after the visibility timeout (Q3).
@@ -60,32 +82,50 @@ impl Queue for FaultyQueue {
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
         let call = self.inner.receive_hidden(queue, messages_max, hidden_ms);
-        self.trouble.with("queue.receive", Lost::TryAgain, call).await
+        self.trouble
+            .with("queue.receive", Lost::TryAgain, call)
+            .await
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
-        self.trouble.with("queue.ready", Lost::TryAgain, self.inner.ready(queue)).await
+        self.trouble
+            .with("queue.ready", Lost::TryAgain, self.inner.ready(queue))
+            .await
     }
 
     /// Acknowledging twice is as good as once.
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let call = self.inner.acknowledge(queue, handles);
-        self.trouble.with("queue.acknowledge", Lost::TryAgain, call).await
+        self.trouble
+            .with("queue.acknowledge", Lost::TryAgain, call)
+            .await
     }
 
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         let call = self.inner.release(queue, handle, delay_ms, reason);
-        self.trouble.with("queue.release", Lost::Unknown, call).await
+        self.trouble
+            .with("queue.release", Lost::Unknown, call)
+            .await
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         let call = self.inner.give_up(queue, handle, reason);
-        self.trouble.with("queue.give_up", Lost::Unknown, call).await
+        self.trouble
+            .with("queue.give_up", Lost::Unknown, call)
+            .await
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let call = self.inner.extend(queue, handle, timeout_ms);
-        self.trouble.with("queue.extend", Lost::TryAgain, call).await
+        self.trouble
+            .with("queue.extend", Lost::TryAgain, call)
+            .await
     }
 
     async fn dead_letters(
@@ -95,23 +135,41 @@ impl Queue for FaultyQueue {
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
         let call = self.inner.dead_letters(queue, after, letters_max);
-        self.trouble.with("queue.dead_letters", Lost::TryAgain, call).await
+        self.trouble
+            .with("queue.dead_letters", Lost::TryAgain, call)
+            .await
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.trouble.with("queue.redrive", Lost::TryAgain, self.inner.redrive(queue, letters)).await
+        self.trouble
+            .with(
+                "queue.redrive",
+                Lost::TryAgain,
+                self.inner.redrive(queue, letters),
+            )
+            .await
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.trouble.with("queue.purge", Lost::TryAgain, self.inner.purge(queue, letters)).await
+        self.trouble
+            .with(
+                "queue.purge",
+                Lost::TryAgain,
+                self.inner.purge(queue, letters),
+            )
+            .await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
-        self.trouble.with("queue.blocked", Lost::TryAgain, self.inner.blocked(queue)).await
+        self.trouble
+            .with("queue.blocked", Lost::TryAgain, self.inner.blocked(queue))
+            .await
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        self.trouble.with("queue.backlog", Lost::TryAgain, self.inner.backlog(queue)).await
+        self.trouble
+            .with("queue.backlog", Lost::TryAgain, self.inner.backlog(queue))
+            .await
     }
 
     fn limits(&self) -> &QueueLimits {

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Action, Change, Condition, Item, KeyValueLimits, Name, Operation, OperationId, Test, Update, Value,
-    Version,
+    Action, Change, Condition, Item, KeyValueLimits, Name, Operation, OperationId, Test, Update,
+    Value, Version,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -86,7 +86,11 @@ pub enum Evaluated {
 /// `OutcomeUnknown` if the update is a repeat that may have been forgotten.
 pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Evaluated> {
     if let Some(operation) = update.operation {
-        match stored.memory.as_deref().map_or(Recalled::New, |memory| memory.recall(operation)) {
+        match stored
+            .memory
+            .as_deref()
+            .map_or(Recalled::New, |memory| memory.recall(operation))
+        {
             Recalled::Done => return Ok(Evaluated::Unchanged),
             Recalled::Forgotten => {
                 return Err(Error::new(
@@ -118,8 +122,10 @@ fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<S
         Change::Keep => stored.item.clone(),
         Change::Put(attributes) => Some(Arc::new(Item::from_parts(version, attributes.clone()))),
         Change::Modify(actions) => {
-            let mut item =
-                stored.item.as_deref().map_or_else(Item::default, |item| what_stays(item, actions));
+            let mut item = stored
+                .item
+                .as_deref()
+                .map_or_else(Item::default, |item| what_stays(item, actions));
             item.version = version;
             for action in actions {
                 apply(&mut item, action)
@@ -139,9 +145,17 @@ fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<S
     }
     let mut memory = stored.memory.clone();
     if let Some(operation) = update.operation {
-        memory.get_or_insert_default().remember(operation.id, version, limits.operations_remembered);
+        memory.get_or_insert_default().remember(
+            operation.id,
+            version,
+            limits.operations_remembered,
+        );
     }
-    Ok(Stored { item, version, memory })
+    Ok(Stored {
+        item,
+        version,
+        memory,
+    })
 }
 
 /// The item without what `actions` set or unset, whatever it was: that need not be copied.
@@ -175,7 +189,11 @@ fn apply(item: &mut Item, action: &Action) -> Option<()> {
         }
         Action::RemoveElements(name, elements) => {
             let list = list(item, name)?;
-            *list = list.iter().filter(|element| !elements.contains(element)).cloned().collect();
+            *list = list
+                .iter()
+                .filter(|element| !elements.contains(element))
+                .cloned()
+                .collect();
         }
     }
     Some(())
@@ -198,7 +216,9 @@ pub fn holds(condition: &Condition, item: Option<&Item>) -> bool {
         Condition::Exists => item.is_some(),
         Condition::Absent => item.is_none(),
         Condition::VersionIs(version) => item.is_some_and(|item| item.version == *version),
-        Condition::Attribute(name, test) => passes(test, item.and_then(|item| item.attribute(name.as_str()))),
+        Condition::Attribute(name, test) => {
+            passes(test, item.and_then(|item| item.attribute(name.as_str())))
+        }
         Condition::All(conditions) => conditions.iter().all(|condition| holds(condition, item)),
         Condition::Any(conditions) => conditions.iter().any(|condition| holds(condition, item)),
     }
@@ -231,20 +251,29 @@ pub fn check_limits(updates: &[Update], limits: &KeyValueLimits) -> Result<()> {
     keys.sort_unstable();
     for pair in keys.windows(2) {
         if pair[0] == pair[1] {
-            return Err(Error::invalid(format!("transact two updates of {:?}", pair[0])));
+            return Err(Error::invalid(format!(
+                "transact two updates of {:?}",
+                pair[0]
+            )));
         }
         if !limits.transact_across_partitions && pair[0].partition() != pair[1].partition() {
-            return Err(Error::invalid("transact across partitions, which this store does not offer"));
+            return Err(Error::invalid(
+                "transact across partitions, which this store does not offer",
+            ));
         }
     }
-    keys.into_iter().try_for_each(|key| check_key(key, limits))?;
+    keys.into_iter()
+        .try_for_each(|key| check_key(key, limits))?;
     Ok(())
 }
 
 /// Refuses a key beyond `limits`.
 pub fn check_key(key: &super::Key, limits: &KeyValueLimits) -> Result<()> {
     if key.partition().len() > limits.key_bytes_max || key.sort().len() > limits.key_bytes_max {
-        return Err(Error::invalid(format!("use a key longer than {} bytes", limits.key_bytes_max)));
+        return Err(Error::invalid(format!(
+            "use a key longer than {} bytes",
+            limits.key_bytes_max
+        )));
     }
     Ok(())
 }

@@ -22,7 +22,11 @@ impl Key {
     /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long before.
     pub fn new(partition: impl AsRef<[u8]>, sort: impl AsRef<[u8]>) -> Self {
         let (partition, sort) = (partition.as_ref(), sort.as_ref());
-        assert!(partition.len() <= Self::PARTITION_BYTES_MAX, "partition of {} bytes", partition.len());
+        assert!(
+            partition.len() <= Self::PARTITION_BYTES_MAX,
+            "partition of {} bytes",
+            partition.len()
+        );
         let mut buffer = BytesMut::with_capacity(2 + partition.len() + sort.len());
         buffer.put_u16(partition.len() as u16);
         buffer.put_slice(partition);
@@ -58,12 +62,19 @@ impl Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.partition().escape_ascii(), self.sort().escape_ascii())
+        write!(
+            f,
+            "{}/{}",
+            self.partition().escape_ascii(),
+            self.sort().escape_ascii()
+        )
     }
 }
 
 /// How often an item has changed; zero stands for "there is none".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Version(pub u64);
 
 /// An attribute's name. Services name theirs by constants, which cost no allocation.
@@ -124,12 +135,18 @@ impl Item {
     /// An item from parts, as a provider reads them back. Attributes may come in any order, each name once.
     pub fn from_parts(version: Version, mut attributes: Vec<(Name, Value)>) -> Self {
         attributes.sort_by(|left, right| left.0.cmp(&right.0));
-        Self { version, attributes }
+        Self {
+            version,
+            attributes,
+        }
     }
 
     /// The same of attributes that are in the order of their names.
     pub(super) fn from_sorted(version: Version, attributes: Vec<(Name, Value)>) -> Self {
-        Self { version, attributes }
+        Self {
+            version,
+            attributes,
+        }
     }
 
     /// Its attributes in the order of their names.
@@ -140,7 +157,10 @@ impl Item {
     /// The attribute `name`, if it is there. Attributes are few and their names differ in length, so looking at
     /// each beats a binary search.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
-        self.attributes.iter().find(|(candidate, _)| candidate.as_str() == name).map(|(_, value)| value)
+        self.attributes
+            .iter()
+            .find(|(candidate, _)| candidate.as_str() == name)
+            .map(|(_, value)| value)
     }
 
     /// The attribute `name` if it holds bytes.
@@ -169,7 +189,10 @@ impl Item {
 
     /// Its size as limits count it.
     pub fn bytes_len(&self) -> usize {
-        self.attributes.iter().map(|(name, value)| name.as_str().len() + value.bytes_len()).sum()
+        self.attributes
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.bytes_len())
+            .sum()
     }
 
     pub(super) fn set(&mut self, name: Name, value: Value) {
@@ -186,10 +209,14 @@ impl Item {
     }
 
     pub(super) fn attribute_mut(&mut self, name: &str) -> Option<&mut Value> {
-        self.attributes.iter_mut().find(|(candidate, _)| candidate.as_str() == name).map(|(_, value)| value)
+        self.attributes
+            .iter_mut()
+            .find(|(candidate, _)| candidate.as_str() == name)
+            .map(|(_, value)| value)
     }
 
     fn position(&self, name: &str) -> Result<usize, usize> {
-        self.attributes.binary_search_by(|(candidate, _)| candidate.as_str().cmp(name))
+        self.attributes
+            .binary_search_by(|(candidate, _)| candidate.as_str().cmp(name))
     }
 }

@@ -48,7 +48,14 @@ impl Update {
     /// Makes `change` to the item, whatever it is like.
     pub fn of(key: Key, change: Change) -> Self {
         let (condition, operation, basis) = (Condition::Always, None, DurabilityPoint::DURABLE);
-        Self { key, change, condition, operation, basis, retention: Retention::Durable }
+        Self {
+            key,
+            change,
+            condition,
+            operation,
+            basis,
+            retention: Retention::Durable,
+        }
     }
 
     /// The same update, which a crash of the store may take, also where what was ordered after it survives (D5, K10). A

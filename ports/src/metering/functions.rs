@@ -33,12 +33,24 @@ impl MeteredFunctions {
         meter: Arc<Meter>,
         clock: Arc<dyn Clock>,
     ) -> Definition {
-        let handler = MeteredHandler { inner: definition.handler, memory_mb, meter, clock };
-        Definition { handler: Arc::new(handler), ..definition }
+        let handler = MeteredHandler {
+            inner: definition.handler,
+            memory_mb,
+            meter,
+            clock,
+        };
+        Definition {
+            handler: Arc::new(handler),
+            ..definition
+        }
     }
 
     fn ended<T>(&self, operation: Operation, result: &Result<T>, bytes: usize) {
-        self.meter.ended(operation, result, |_| Carried { items: 0, bytes: bytes as u64, units: 1 });
+        self.meter.ended(operation, result, |_| Carried {
+            items: 0,
+            bytes: bytes as u64,
+            units: 1,
+        });
     }
 }
 
@@ -118,11 +130,22 @@ impl Handler for MeteredHandler {
     }
 
     async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
-        self.meter.count(Operation::FunctionRun, Count { calls: 1, units: 1, ..Count::default() });
+        self.meter.count(
+            Operation::FunctionRun,
+            Count {
+                calls: 1,
+                units: 1,
+                ..Count::default()
+            },
+        );
         // Counted when dropped, so that a run that is ended by its timeout is counted too.
-        let _run = Run { handler: self, started: self.clock.monotonic() };
+        let _run = Run {
+            handler: self,
+            started: self.clock.monotonic(),
+        };
         let result = self.inner.handle_in(room, event).await;
-        self.meter.ended(Operation::FunctionRun, &result, |_| Carried::default());
+        self.meter
+            .ended(Operation::FunctionRun, &result, |_| Carried::default());
         result
     }
 }
@@ -137,6 +160,8 @@ impl Drop for Run<'_> {
         let took = self.handler.clock.monotonic().since(self.started);
         // Clouds bill whole milliseconds, and no run is free.
         let ms = took.as_nanos().div_ceil(1_000_000).max(1) as u64;
-        self.handler.meter.computed(ms * u64::from(self.handler.memory_mb));
+        self.handler
+            .meter
+            .computed(ms * u64::from(self.handler.memory_mb));
     }
 }

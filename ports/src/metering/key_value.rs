@@ -8,8 +8,8 @@ use super::{Carried, Meter, Operation};
 use crate::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, SharedKeyValue,
-        Transacted, Updated, Value,
+        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan,
+        SharedKeyValue, Transacted, Updated, Value,
     },
 };
 
@@ -39,7 +39,10 @@ fn change_bytes(change: &Change) -> usize {
     let value = |name: &str, value: &Value| name.len() + value.bytes_len();
     match change {
         Change::Delete | Change::Keep => 0,
-        Change::Put(attributes) => attributes.iter().map(|(name, v)| value(name.as_str(), v)).sum(),
+        Change::Put(attributes) => attributes
+            .iter()
+            .map(|(name, v)| value(name.as_str(), v))
+            .sum(),
         Change::Modify(actions) => actions
             .iter()
             .map(|action| match action {
@@ -59,7 +62,8 @@ impl Externalize for MeteredKeyValue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.meter.call(Operation::Externalize);
         let result = self.inner.externalize(point).await;
-        self.meter.ended(Operation::Externalize, &result, |()| Carried::default());
+        self.meter
+            .ended(Operation::Externalize, &result, |()| Carried::default());
         result
     }
 
@@ -80,7 +84,10 @@ impl KeyValue for MeteredKeyValue {
         let unit = self.meter.unit_bytes.read;
         self.meter.ended(Operation::KeyValueGet, &result, |read| {
             let carried = Carried::item(item_bytes(read.value.as_ref()), unit);
-            Carried { items: u64::from(read.value.is_some()), ..carried }
+            Carried {
+                items: u64::from(read.value.is_some()),
+                ..carried
+            }
         });
         result
     }
@@ -91,7 +98,10 @@ impl KeyValue for MeteredKeyValue {
         let unit = self.meter.unit_bytes.read;
         self.meter.ended(Operation::KeyValueScan, &result, |read| {
             let items = &read.value.items;
-            let bytes = items.iter().map(|(sort, item)| sort.len() + item.bytes_len()).sum();
+            let bytes = items
+                .iter()
+                .map(|(sort, item)| sort.len() + item.bytes_len())
+                .sum();
             Carried::request(items.len(), bytes, unit)
         });
         result
@@ -101,46 +111,65 @@ impl KeyValue for MeteredKeyValue {
         self.meter.call(Operation::KeyValueUpdate);
         let result = self.inner.update(update).await;
         let unit = self.meter.unit_bytes.write;
-        self.meter.ended(Operation::KeyValueUpdate, &result, |updated| {
-            let (Outcome::Done(item) | Outcome::Conflict(item)) = &updated.outcome;
-            Carried::item(item_bytes(item.as_ref()), unit)
-        });
+        self.meter
+            .ended(Operation::KeyValueUpdate, &result, |updated| {
+                let (Outcome::Done(item) | Outcome::Conflict(item)) = &updated.outcome;
+                Carried::item(item_bytes(item.as_ref()), unit)
+            });
         result
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.meter.call(Operation::KeyValueTransact);
-        let asked: Vec<usize> = updates.iter().map(|update| change_bytes(&update.change)).collect();
+        let asked: Vec<usize> = updates
+            .iter()
+            .map(|update| change_bytes(&update.change))
+            .collect();
         let result = self.inner.transact(updates).await;
         let unit = self.meter.unit_bytes.write;
-        self.meter.ended(Operation::KeyValueTransact, &result, |transacted| {
-            let carried = match transacted {
-                Transacted::Done { items, .. } => {
-                    Carried::items(items.iter().map(|item| item_bytes(item.as_ref())), unit)
+        self.meter
+            .ended(Operation::KeyValueTransact, &result, |transacted| {
+                let carried = match transacted {
+                    Transacted::Done { items, .. } => {
+                        Carried::items(items.iter().map(|item| item_bytes(item.as_ref())), unit)
+                    }
+                    Transacted::Conflict { .. } => Carried::items(asked, unit),
+                };
+                Carried {
+                    units: TRANSACT_FACTOR * carried.units,
+                    ..carried
                 }
-                Transacted::Conflict { .. } => Carried::items(asked, unit),
-            };
-            Carried { units: TRANSACT_FACTOR * carried.units, ..carried }
-        });
+            });
         result
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.meter.call(Operation::KeyValueWriteBatch);
-        let asked: Vec<usize> = batch.changes.iter().map(|(_, change)| change_bytes(change)).collect();
+        let asked: Vec<usize> = batch
+            .changes
+            .iter()
+            .map(|(_, change)| change_bytes(change))
+            .collect();
         let result = self.inner.write_batch(batch).await;
         let unit = self.meter.unit_bytes.write;
-        self.meter.ended(Operation::KeyValueWriteBatch, &result, |batched| {
-            // The lane's cursor is one more write; of a batch that is not applied it is the only one.
-            let cursor = Carried::item(0, unit).units;
-            match batched {
-                Batched::Done(_) => {
-                    let carried = Carried::items(asked, unit);
-                    Carried { units: carried.units + cursor, ..carried }
+        self.meter
+            .ended(Operation::KeyValueWriteBatch, &result, |batched| {
+                // The lane's cursor is one more write; of a batch that is not applied it is the only one.
+                let cursor = Carried::item(0, unit).units;
+                match batched {
+                    Batched::Done(_) => {
+                        let carried = Carried::items(asked, unit);
+                        Carried {
+                            units: carried.units + cursor,
+                            ..carried
+                        }
+                    }
+                    Batched::Repeat(_) | Batched::Early { .. } => Carried {
+                        units: cursor,
+                        ..Carried::default()
+                    },
                 }
-                Batched::Repeat(_) | Batched::Early { .. } => Carried { units: cursor, ..Carried::default() },
-            }
-        });
+            });
         result
     }
 

@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::BoxStream};
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
-    PutResult,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    PutMultipartOptions, PutResult,
 };
 
 use super::{Carried, Count, Meter, Operation};
@@ -32,7 +32,11 @@ impl MeteredObjects {
     }
 
     fn ended<T>(&self, operation: Operation, result: &Result<T>, bytes: u64) {
-        self.meter.ended(operation, result, |_| Carried { items: 1, bytes, units: 1 });
+        self.meter.ended(operation, result, |_| Carried {
+            items: 1,
+            bytes,
+            units: 1,
+        });
     }
 }
 
@@ -73,7 +77,13 @@ impl ObjectStore for MeteredObjects {
         self.meter.call(Operation::ObjectGet);
         let is_head = options.head;
         let result = self.inner.get_opts(path, options).await;
-        let read = |found: &GetResult| if is_head { 0 } else { found.range.end - found.range.start };
+        let read = |found: &GetResult| {
+            if is_head {
+                0
+            } else {
+                found.range.end - found.range.start
+            }
+        };
         let bytes = result.as_ref().map_or(0, read);
         self.ended(Operation::ObjectGet, &result, bytes);
         result
@@ -94,19 +104,34 @@ impl ObjectStore for MeteredObjects {
         let meter = Arc::clone(&self.meter);
         let count = move |result: &Result<ObjectPath>| {
             meter.call(Operation::ObjectDelete);
-            meter.ended(Operation::ObjectDelete, result, |_| Carried { items: 1, bytes: 0, units: 1 });
+            meter.ended(Operation::ObjectDelete, result, |_| Carried {
+                items: 1,
+                bytes: 0,
+                units: 1,
+            });
         };
         self.inner.delete_stream(paths).inspect(count).boxed()
     }
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.meter.count(Operation::ObjectList, Count { calls: 1, units: 1, ..Count::default() });
+        self.meter.count(
+            Operation::ObjectList,
+            Count {
+                calls: 1,
+                units: 1,
+                ..Count::default()
+            },
+        );
         let meter = Arc::clone(&self.meter);
         let mut listed = 0;
         let count = move |result: &Result<ObjectMeta>| {
             listed += 1;
             let units = u64::from(listed % LISTED_PER_REQUEST == 0);
-            meter.ended(Operation::ObjectList, result, |_| Carried { items: 1, bytes: 0, units });
+            meter.ended(Operation::ObjectList, result, |_| Carried {
+                items: 1,
+                bytes: 0,
+                units,
+            });
         };
         self.inner.list(prefix).inspect(count).boxed()
     }
@@ -116,12 +141,21 @@ impl ObjectStore for MeteredObjects {
         let result = self.inner.list_with_delimiter(prefix).await;
         self.meter.ended(Operation::ObjectList, &result, |listed| {
             let items = (listed.objects.len() + listed.common_prefixes.len()) as u64;
-            Carried { items, bytes: 0, units: 1 + items / LISTED_PER_REQUEST }
+            Carried {
+                items,
+                bytes: 0,
+                units: 1 + items / LISTED_PER_REQUEST,
+            }
         });
         result
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Result<()> {
         self.meter.call(Operation::ObjectCopy);
         let result = self.inner.copy_opts(from, to, options).await;
         self.ended(Operation::ObjectCopy, &result, 0);

@@ -20,11 +20,19 @@ impl Money {
     pub fn parse(decimal: &str) -> Option<Self> {
         let (whole, fraction) = decimal.split_once('.').unwrap_or((decimal, ""));
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > Self::DIGITS {
+        if whole.is_empty() || !digits(whole) || !digits(fraction) || fraction.len() > Self::DIGITS
+        {
             return None;
         }
-        let fraction: u128 = format!("{fraction:0<width$}", width = Self::DIGITS).parse().ok()?;
-        whole.parse::<u128>().ok()?.checked_mul(Self::ONE)?.checked_add(fraction).map(Self)
+        let fraction: u128 = format!("{fraction:0<width$}", width = Self::DIGITS)
+            .parse()
+            .ok()?;
+        whole
+            .parse::<u128>()
+            .ok()?
+            .checked_mul(Self::ONE)?
+            .checked_add(fraction)
+            .map(Self)
     }
 }
 
@@ -55,7 +63,8 @@ impl Sum for Money {
 impl<'de> Deserialize<'de> for Money {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        Self::parse(&text).ok_or_else(|| de::Error::custom(format!("{text:?} is not an amount of money")))
+        Self::parse(&text)
+            .ok_or_else(|| de::Error::custom(format!("{text:?} is not an amount of money")))
     }
 }
 
@@ -142,7 +151,8 @@ pub struct StoredBytes {
 impl PriceBook {
     /// AWS in us-east-1, with the figures of the paper's table 4.
     pub fn aws_us_east_1() -> Self {
-        Self::parse(include_str!("../../prices/aws-us-east-1.toml")).expect("the book we ship is tested")
+        Self::parse(include_str!("../../prices/aws-us-east-1.toml"))
+            .expect("the book we ship is tested")
     }
 
     /// The price book that `text` is.
@@ -179,8 +189,12 @@ impl PriceBook {
 
     /// What `usage` costs, counted by a meter in [`PriceBook::unit_bytes`].
     pub fn price(&self, usage: &Usage) -> Bill {
-        let units =
-            |operations: &[Operation]| operations.iter().map(|operation| usage.of(*operation).units).sum();
+        let units = |operations: &[Operation]| {
+            operations
+                .iter()
+                .map(|operation| usage.of(*operation).units)
+                .sum()
+        };
         Bill {
             key_value_reads: self
                 .key_value_read
@@ -204,7 +218,9 @@ impl PriceBook {
                 Operation::QueueBacklog,
             ])),
             function_requests: self.function_request.of(units(&[Operation::FunctionRun])),
-            function_compute: self.function_compute.fraction(u128::from(usage.compute_mb_ms), 1024 * 1000),
+            function_compute: self
+                .function_compute
+                .fraction(u128::from(usage.compute_mb_ms), 1024 * 1000),
             object_writes: self.object_write.of(units(&[
                 Operation::ObjectPut,
                 Operation::ObjectList,
@@ -218,8 +234,11 @@ impl PriceBook {
     pub fn storage_month(&self, stored: StoredBytes) -> Money {
         /// A gigabyte as clouds bill it.
         const GIGABYTE: u128 = 1 << 30;
-        self.key_value_storage.fraction(u128::from(stored.key_value), GIGABYTE)
-            + self.object_storage.fraction(u128::from(stored.objects), GIGABYTE)
+        self.key_value_storage
+            .fraction(u128::from(stored.key_value), GIGABYTE)
+            + self
+                .object_storage
+                .fraction(u128::from(stored.objects), GIGABYTE)
     }
 }
 

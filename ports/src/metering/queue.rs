@@ -8,7 +8,8 @@ use super::{Carried, Meter, Operation};
 use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        SharedQueue,
     },
 };
 
@@ -28,7 +29,8 @@ impl MeteredQueue {
     /// Counts the end of a call that was one request with `items` messages of `bytes` in all.
     fn ended<T>(&self, operation: Operation, result: &Result<T>, items: usize, bytes: usize) {
         let unit = self.meter.unit_bytes.message;
-        self.meter.ended(operation, result, |_| Carried::request(items, bytes, unit));
+        self.meter
+            .ended(operation, result, |_| Carried::request(items, bytes, unit));
     }
 }
 
@@ -37,7 +39,8 @@ impl Externalize for MeteredQueue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.meter.call(Operation::Externalize);
         let result = self.inner.externalize(point).await;
-        self.meter.ended(Operation::Externalize, &result, |()| Carried::default());
+        self.meter
+            .ended(Operation::Externalize, &result, |()| Carried::default());
         result
     }
 
@@ -61,7 +64,10 @@ impl Queue for MeteredQueue {
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.meter.call(Operation::QueueSend);
-        let (items, bytes) = (messages.len(), messages.iter().map(|message| message.body.len()).sum());
+        let (items, bytes) = (
+            messages.len(),
+            messages.iter().map(|message| message.body.len()).sum(),
+        );
         let result = self.inner.send(queue, messages).await;
         self.ended(Operation::QueueSend, &result, items, bytes);
         result
@@ -74,7 +80,10 @@ impl Queue for MeteredQueue {
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
         self.meter.call(Operation::QueueReceive);
-        let result = self.inner.receive_hidden(queue, messages_max, hidden_ms).await;
+        let result = self
+            .inner
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await;
         let deliveries = result.as_deref().unwrap_or_default();
         let bytes = deliveries.iter().map(|delivery| delivery.body.len()).sum();
         self.ended(Operation::QueueReceive, &result, deliveries.len(), bytes);
@@ -96,7 +105,13 @@ impl Queue for MeteredQueue {
         result
     }
 
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         self.meter.call(Operation::QueueRelease);
         let result = self.inner.release(queue, handle, delay_ms, reason).await;
         self.ended(Operation::QueueRelease, &result, 1, 0);

@@ -3,7 +3,14 @@ use super::*;
 fn meter_with(counts: &[(Operation, u64)]) -> Meter {
     let meter = Meter::default();
     for (operation, units) in counts {
-        meter.count(*operation, Count { calls: 1, units: *units, ..Count::default() });
+        meter.count(
+            *operation,
+            Count {
+                calls: 1,
+                units: *units,
+                ..Count::default()
+            },
+        );
     }
     meter
 }
@@ -30,7 +37,10 @@ fn operations_are_counted_where_their_name_says() {
     }
     let mut names = Operation::ALL.map(Operation::name);
     names.sort_unstable();
-    assert!(names.is_sorted_by(|left, right| left < right), "each name is one operation's");
+    assert!(
+        names.is_sorted_by(|left, right| left < right),
+        "each name is one operation's"
+    );
 }
 
 #[test]
@@ -57,10 +67,16 @@ fn the_shipped_book_has_the_papers_prices() {
 /// The paper's equation 2 without its functions: two pushes, three writes of 1 kB, one object.
 #[test]
 fn a_write_costs_what_the_paper_says() {
-    let usage =
-        meter_with(&[(Operation::QueueSend, 2), (Operation::KeyValueUpdate, 3), (Operation::ObjectPut, 1)])
-            .usage();
-    assert_eq!(PriceBook::aws_us_east_1().price(&usage).total(), money("0.00000975"));
+    let usage = meter_with(&[
+        (Operation::QueueSend, 2),
+        (Operation::KeyValueUpdate, 3),
+        (Operation::ObjectPut, 1),
+    ])
+    .usage();
+    assert_eq!(
+        PriceBook::aws_us_east_1().price(&usage).total(),
+        money("0.00000975")
+    );
 }
 
 #[test]
@@ -73,8 +89,14 @@ fn compute_is_billed_by_gigabyte_seconds() {
 
 #[test]
 fn a_month_of_storage_is_billed_by_the_byte() {
-    let stored = StoredBytes { key_value: 2 << 30, objects: 10 << 30 };
-    assert_eq!(PriceBook::aws_us_east_1().storage_month(stored), money("0.73"));
+    let stored = StoredBytes {
+        key_value: 2 << 30,
+        objects: 10 << 30,
+    };
+    assert_eq!(
+        PriceBook::aws_us_east_1().storage_month(stored),
+        money("0.73")
+    );
 }
 
 #[test]
@@ -96,9 +118,23 @@ fn units_are_rounded_up_item_by_item() {
 fn usage_between_two_moments_is_their_difference() {
     let meter = meter_with(&[(Operation::KeyValueGet, 5)]);
     let earlier = meter.usage();
-    meter.count(Operation::KeyValueGet, Count { calls: 2, units: 7, ..Count::default() });
+    meter.count(
+        Operation::KeyValueGet,
+        Count {
+            calls: 2,
+            units: 7,
+            ..Count::default()
+        },
+    );
     let between = meter.usage().since(&earlier);
-    assert_eq!(between.of(Operation::KeyValueGet), Count { calls: 2, units: 7, ..Count::default() });
+    assert_eq!(
+        between.of(Operation::KeyValueGet),
+        Count {
+            calls: 2,
+            units: 7,
+            ..Count::default()
+        }
+    );
     assert_eq!(between.calls(), 2);
 }
 
@@ -106,8 +142,14 @@ fn usage_between_two_moments_is_their_difference() {
 fn a_bad_book_is_refused_with_its_fault() {
     let shipped = include_str!("../../prices/aws-us-east-1.toml");
     let zero = shipped.replace("per = 1_000_000", "per = 0");
-    assert!(matches!(PriceBook::parse(&zero), Err(BookError::PerZero(unit)) if unit.contains("read")));
-    for (from, to) in [("\"0.25\"", "\"a quarter\""), ("region", "regoin"), ("[object_read]", "[objects]")] {
+    assert!(
+        matches!(PriceBook::parse(&zero), Err(BookError::PerZero(unit)) if unit.contains("read"))
+    );
+    for (from, to) in [
+        ("\"0.25\"", "\"a quarter\""),
+        ("region", "regoin"),
+        ("[object_read]", "[objects]"),
+    ] {
         let answer = PriceBook::parse(&shipped.replace(from, to));
         assert!(matches!(answer, Err(BookError::Malformed(_))), "{to}");
     }

@@ -19,12 +19,21 @@ fn sources() -> PathBuf {
 
 /// The numbers of the promises that a port's documentation states, as `**K1**`, in its module or in those below it.
 fn promised(source: &Path) -> BTreeSet<String> {
-    let below = fs::read_dir(source.with_extension("")).into_iter().flatten();
-    let below = below.map(|entry| entry.expect("an entry reads").path()).filter(|path| path.is_file());
+    let below = fs::read_dir(source.with_extension(""))
+        .into_iter()
+        .flatten();
+    let below = below
+        .map(|entry| entry.expect("an entry reads").path())
+        .filter(|path| path.is_file());
     let mut promised = BTreeSet::new();
     for path in below.chain([source.to_owned()]) {
         let text = fs::read_to_string(path).expect("a port's source reads");
-        promised.extend(text.split("**").skip(1).filter(|word| is_number(word)).map(str::to_owned));
+        promised.extend(
+            text.split("**")
+                .skip(1)
+                .filter(|word| is_number(word))
+                .map(str::to_owned),
+        );
     }
     promised
 }
@@ -32,19 +41,34 @@ fn promised(source: &Path) -> BTreeSet<String> {
 /// One capital letter and digits.
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix(|letter: char| letter.is_ascii_uppercase());
-    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    digits.is_some_and(|digits| {
+        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 /// Runs the cases of each promise that `port` makes on each store that breaks it, until one fails.
 fn suite_catches<S>(port: &str, broken: &[Broken<S>], cases: &[Case<S>], open: fn(&World) -> S) {
     let promises = promised(&sources().join(port).with_extension("rs"));
     assert!(!promises.is_empty(), "{port} promises nothing");
-    for promise in broken.iter().map(|broken| broken.promise).chain(cases.iter().map(|case| case.promise)) {
-        assert!(promises.contains(promise), "{port} does not promise {promise}");
+    for promise in broken
+        .iter()
+        .map(|broken| broken.promise)
+        .chain(cases.iter().map(|case| case.promise))
+    {
+        assert!(
+            promises.contains(promise),
+            "{port} does not promise {promise}"
+        );
     }
     for promise in &promises {
-        assert!(broken.iter().any(|broken| broken.promise == *promise), "nothing breaks {promise}");
-        let cases: Vec<_> = cases.iter().filter(|case| case.promise == *promise).collect();
+        assert!(
+            broken.iter().any(|broken| broken.promise == *promise),
+            "nothing breaks {promise}"
+        );
+        let cases: Vec<_> = cases
+            .iter()
+            .filter(|case| case.promise == *promise)
+            .collect();
         for case in &cases {
             subjects::run(**case, open);
         }
@@ -61,37 +85,67 @@ fn suite_catches<S>(port: &str, broken: &[Broken<S>], cases: &[Case<S>], open: f
 /// K1 to K12.
 #[test]
 fn the_key_value_suite_catches_every_broken_store() {
-    suite_catches("key_value", broken::key_value::BROKEN, contract::key_value::CASES, subjects::key_value);
+    suite_catches(
+        "key_value",
+        broken::key_value::BROKEN,
+        contract::key_value::CASES,
+        subjects::key_value,
+    );
 }
 
 /// Q1 to Q12.
 #[test]
 fn the_queue_suite_catches_every_broken_queue() {
-    suite_catches("queue", broken::queue::BROKEN, contract::queue::CASES, subjects::queue);
+    suite_catches(
+        "queue",
+        broken::queue::BROKEN,
+        contract::queue::CASES,
+        subjects::queue,
+    );
 }
 
 /// N1 to N6.
 #[test]
 fn the_functions_suite_catches_every_broken_provider_of_functions() {
-    suite_catches("functions", broken::functions::BROKEN, contract::functions::CASES, subjects::functions);
+    suite_catches(
+        "functions",
+        broken::functions::BROKEN,
+        contract::functions::CASES,
+        subjects::functions,
+    );
 }
 
 /// U1 to U5.
 #[test]
 fn the_runtime_suite_catches_every_broken_runtime() {
-    suite_catches("runtime", broken::runtime::BROKEN, contract::runtime::CASES, subjects::runtime);
+    suite_catches(
+        "runtime",
+        broken::runtime::BROKEN,
+        contract::runtime::CASES,
+        subjects::runtime,
+    );
 }
 
 /// L1 to L4.
 #[test]
 fn the_clock_suite_catches_every_broken_clock() {
-    suite_catches("clock", broken::clock::BROKEN, contract::clock::CASES, subjects::clock);
+    suite_catches(
+        "clock",
+        broken::clock::BROKEN,
+        contract::clock::CASES,
+        subjects::clock,
+    );
 }
 
 /// O1 to O4.
 #[test]
 fn the_objects_suite_catches_every_broken_object_store() {
-    suite_catches("objects", broken::objects::BROKEN, contract::objects::CASES, subjects::objects);
+    suite_catches(
+        "objects",
+        broken::objects::BROKEN,
+        contract::objects::CASES,
+        subjects::objects,
+    );
 }
 
 /// D1 to D6.
@@ -107,12 +161,27 @@ fn the_durability_suite_catches_every_store_that_breaks_in_a_crash() {
 
 #[test]
 fn every_port_that_promises_something_has_a_suite() {
-    let suites = ["clock", "durability", "functions", "key_value", "objects", "queue", "runtime"];
+    let suites = [
+        "clock",
+        "durability",
+        "functions",
+        "key_value",
+        "objects",
+        "queue",
+        "runtime",
+    ];
     let mut promising = Vec::new();
     for entry in fs::read_dir(sources()).expect("the sources list") {
         let path = entry.expect("an entry reads").path();
-        if path.extension().is_some_and(|extension| extension == "rs") && !promised(&path).is_empty() {
-            promising.push(path.file_stem().expect("a file has a name").to_string_lossy().into_owned());
+        if path.extension().is_some_and(|extension| extension == "rs")
+            && !promised(&path).is_empty()
+        {
+            promising.push(
+                path.file_stem()
+                    .expect("a file has a name")
+                    .to_string_lossy()
+                    .into_owned(),
+            );
         }
     }
     promising.sort_unstable();

@@ -8,7 +8,8 @@ use ports::{
     ErrorKind, Functions, Key, KeyValue, Queue, Update,
     contract::{self, Case},
     faults::{
-        Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, Rates, Script, Weather,
+        Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, Rates, Script,
+        Weather,
     },
     key_value::{Action, OperationId, Outcome, Version},
     queue::{Message, QueueOptions},
@@ -20,7 +21,11 @@ use crate::subjects;
 fn key_value(case: Case<contract::key_value::Subject>) {
     subjects::run(case, |world| {
         let subject = subjects::key_value(world);
-        let store = Arc::new(FaultyKeyValue::new(subject.store, Arc::new(Calm), world.clock()));
+        let store = Arc::new(FaultyKeyValue::new(
+            subject.store,
+            Arc::new(Calm),
+            world.clock(),
+        ));
         contract::key_value::Subject { store, ..subject }
     });
 }
@@ -28,7 +33,11 @@ fn key_value(case: Case<contract::key_value::Subject>) {
 fn queue(case: Case<contract::queue::Subject>) {
     subjects::run(case, |world| {
         let subject = subjects::queue(world);
-        let queue = Arc::new(FaultyQueue::new(subject.queue, Arc::new(Calm), world.clock()));
+        let queue = Arc::new(FaultyQueue::new(
+            subject.queue,
+            Arc::new(Calm),
+            world.clock(),
+        ));
         contract::queue::Subject { queue, ..subject }
     });
 }
@@ -36,8 +45,15 @@ fn queue(case: Case<contract::queue::Subject>) {
 fn functions(case: Case<contract::functions::Subject>) {
     subjects::run(case, |world| {
         let subject = subjects::functions(world);
-        let functions = Arc::new(FaultyFunctions::new(subject.functions, Arc::new(Calm), world.clock()));
-        contract::functions::Subject { functions, ..subject }
+        let functions = Arc::new(FaultyFunctions::new(
+            subject.functions,
+            Arc::new(Calm),
+            world.clock(),
+        ));
+        contract::functions::Subject {
+            functions,
+            ..subject
+        }
     });
 }
 
@@ -67,7 +83,11 @@ fn add(place: &Key) -> Update {
 }
 
 async fn count(store: &dyn KeyValue, place: &Key) -> i64 {
-    let item = store.get(place).await.expect("the script spares gets").value;
+    let item = store
+        .get(place)
+        .await
+        .expect("the script spares gets")
+        .value;
     item.and_then(|item| item.integer("n")).unwrap_or(0)
 }
 
@@ -98,7 +118,11 @@ fn a_delay_lasts_as_long_as_scheduled_and_a_hanging_call_is_never_made() {
     simulated::run(async {
         let (world, place) = (World::new(1), Key::new("p", "s"));
         let (clock, second) = (world.clock(), Duration::from_secs(1));
-        let faults = [Fault::Delay(second), Fault::DelayAnswer(second), Fault::Hang];
+        let faults = [
+            Fault::Delay(second),
+            Fault::DelayAnswer(second),
+            Fault::Hang,
+        ];
         let store = store(&world, Script::of("key_value.update", faults));
         for n in 1..=2 {
             let started = clock.monotonic();
@@ -117,7 +141,12 @@ fn a_delay_lasts_as_long_as_scheduled_and_a_hanging_call_is_never_made() {
 fn a_counter_is_exact_in_bad_weather_if_unknown_outcomes_are_repeated() {
     simulated::run(async {
         let (world, place) = (World::new(1), Key::new("p", "s"));
-        let rates = Rates { delay: 100, refuse: 200, lose_answer: 200, delay_ms_max: 20 };
+        let rates = Rates {
+            delay: 100,
+            refuse: 200,
+            lose_answer: 200,
+            delay_ms_max: 20,
+        };
         let store = store(&world, Weather::new(rates, world.entropy()));
         for n in 0..200 {
             let update = add(&place).as_operation(OperationId(n), Version(n as u64));
@@ -143,8 +172,15 @@ fn a_lost_delivery_comes_again_and_a_lost_acknowledgement_stands() {
         let world = World::new(1);
         let schedule = Script::of("queue.receive", [Fault::LoseAnswer]);
         let queue = FaultyQueue::new(world.queue(), Arc::new(schedule), world.clock());
-        queue.create("q", QueueOptions::default()).await.expect("calm");
-        let message = Message { group: Bytes::from("g"), deduplication: None, body: Bytes::from("body") };
+        queue
+            .create("q", QueueOptions::default())
+            .await
+            .expect("calm");
+        let message = Message {
+            group: Bytes::from("g"),
+            deduplication: None,
+            body: Bytes::from("body"),
+        };
         queue.send("q", vec![message]).await.expect("calm");
         let lost = queue.receive("q", 1).await.expect_err("lost");
         assert!(matches!(lost.kind(), ErrorKind::Unavailable { .. }));
@@ -154,8 +190,14 @@ fn a_lost_delivery_comes_again_and_a_lost_acknowledgement_stands() {
 
         let schedule = Script::of("queue.acknowledge", [Fault::LoseAnswer]);
         let queue = FaultyQueue::new(world.queue(), Arc::new(schedule), world.clock());
-        queue.acknowledge("q", std::slice::from_ref(&delivery.handle)).await.expect_err("lost");
-        queue.acknowledge("q", &[delivery.handle]).await.expect("repeating it does no harm");
+        queue
+            .acknowledge("q", std::slice::from_ref(&delivery.handle))
+            .await
+            .expect_err("lost");
+        queue
+            .acknowledge("q", &[delivery.handle])
+            .await
+            .expect("repeating it does no harm");
         world.clock().sleep(Duration::from_mins(2)).await;
         assert!(queue.receive("q", 1).await.expect("calm").is_empty());
     });
@@ -170,9 +212,15 @@ fn an_invocation_whose_answer_is_lost_is_said_to_be_unknown() {
         let faults = [Fault::RefuseBefore, Fault::LoseAnswer];
         let schedule = Script::of("functions.invoke", faults);
         let functions = FaultyFunctions::new(subject.functions, Arc::new(schedule), subject.clock);
-        let refused = functions.invoke("any", Bytes::new()).await.expect_err("refused");
+        let refused = functions
+            .invoke("any", Bytes::new())
+            .await
+            .expect_err("refused");
         assert!(matches!(refused.kind(), ErrorKind::Unavailable { .. }));
-        let lost = functions.invoke("any", Bytes::new()).await.expect_err("lost");
+        let lost = functions
+            .invoke("any", Bytes::new())
+            .await
+            .expect_err("lost");
         assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown);
     });
 }

@@ -9,7 +9,8 @@ use ports::{
     functions::{Definition, QueueTrigger},
     key_value::{Action, Scan},
     metering::{
-        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue, Operation, PriceBook,
+        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue, Operation,
+        PriceBook,
     },
     objects::{ObjectPath, ObjectStoreExt},
     queue::{Message, QueueOptions},
@@ -47,7 +48,11 @@ fn functions(case: Case<contract::functions::Subject>) {
             let (meter, clock) = (Arc::clone(&meter), Arc::clone(&clock));
             honest.register(MeteredFunctions::metered(definition, 512, meter, clock));
         };
-        contract::functions::Subject { functions, register: Arc::new(register), ..subject }
+        contract::functions::Subject {
+            functions,
+            register: Arc::new(register),
+            ..subject
+        }
     });
 }
 
@@ -61,7 +66,9 @@ fn objects(case: Case<contract::objects::Subject>) {
 
 fn durability(case: Case<contract::durability::Subject>) {
     subjects::run(case, |world| {
-        subjects::decorated_durability(world, |store, _| Arc::new(MeteredKeyValue::new(store, meter())))
+        subjects::decorated_durability(world, |store, _| {
+            Arc::new(MeteredKeyValue::new(store, meter()))
+        })
     });
 }
 
@@ -90,28 +97,62 @@ fn a_store_counts_items_bytes_and_units() {
         let body = Bytes::from(vec![b'x'; 1_500]);
         let set = |n| Update::modify(place(n), vec![Action::set("body", body.clone())]);
         store.update(set(1)).await.expect("calm");
-        store.update(set(1).when(Condition::Absent)).await.expect("a conflict is an answer");
+        store
+            .update(set(1).when(Condition::Absent))
+            .await
+            .expect("a conflict is an answer");
         store.update(set(1)).await.expect("calm");
         store.transact(vec![set(2), set(3)]).await.expect("calm");
         store.get(&place(9)).await.expect("calm");
         store.scan(&Scan::partition("p", 10)).await.expect("calm");
         let too_large = vec![Action::set("body", vec![0; 1 << 20])];
-        store.update(Update::modify(place(4), too_large)).await.expect_err("too large");
+        store
+            .update(Update::modify(place(4), too_large))
+            .await
+            .expect_err("too large");
 
         let usage = meter.usage();
         let item = 4 + 1_500;
         assert_eq!(
             usage.of(Operation::KeyValueUpdate),
-            Count { calls: 4, failures: 1, items: 3, bytes: 3 * item, units: 6 }
+            Count {
+                calls: 4,
+                failures: 1,
+                items: 3,
+                bytes: 3 * item,
+                units: 6
+            }
         );
         assert_eq!(
             usage.of(Operation::KeyValueTransact),
-            Count { calls: 1, items: 2, bytes: 2 * item, units: 8, ..Count::default() }
+            Count {
+                calls: 1,
+                items: 2,
+                bytes: 2 * item,
+                units: 8,
+                ..Count::default()
+            }
         );
-        assert_eq!(usage.of(Operation::KeyValueGet), Count { calls: 1, units: 1, ..Count::default() });
-        let scanned = Count { calls: 1, items: 3, bytes: 3 * (item + 1), units: 2, ..Count::default() };
+        assert_eq!(
+            usage.of(Operation::KeyValueGet),
+            Count {
+                calls: 1,
+                units: 1,
+                ..Count::default()
+            }
+        );
+        let scanned = Count {
+            calls: 1,
+            items: 3,
+            bytes: 3 * (item + 1),
+            units: 2,
+            ..Count::default()
+        };
         assert_eq!(usage.of(Operation::KeyValueScan), scanned);
-        assert_eq!(PriceBook::aws_us_east_1().price(&usage).total().to_string(), "0.00001825");
+        assert_eq!(
+            PriceBook::aws_us_east_1().price(&usage).total().to_string(),
+            "0.00001825"
+        );
     });
 }
 
@@ -128,27 +169,58 @@ fn queues_and_functions_count_requests_runs_and_compute() {
             handler: Arc::new(Sleeper(world.clock())),
         };
         let (counted, clock) = (Arc::clone(&meter), world.clock());
-        subject.register.register(MeteredFunctions::metered(definition, 1_024, counted, clock));
-        queue.create("q", QueueOptions::default()).await.expect("calm");
+        subject
+            .register
+            .register(MeteredFunctions::metered(definition, 1_024, counted, clock));
+        queue
+            .create("q", QueueOptions::default())
+            .await
+            .expect("calm");
         let message = |body: &'static [u8]| Message {
             group: Bytes::from_static(b"g"),
             deduplication: None,
             body: Bytes::from_static(body),
         };
-        queue.send("q", vec![message(b"one"), message(b"three")]).await.expect("calm");
-        functions.invoke("sleeper", Bytes::from_static(b"call")).await.expect("calm");
+        queue
+            .send("q", vec![message(b"one"), message(b"three")])
+            .await
+            .expect("calm");
+        functions
+            .invoke("sleeper", Bytes::from_static(b"call"))
+            .await
+            .expect("calm");
         let (queue_name, function) = ("q".to_owned(), "sleeper".to_owned());
-        let trigger = QueueTrigger { queue: queue_name, function, batch_messages_max: 10 };
+        let trigger = QueueTrigger {
+            queue: queue_name,
+            function,
+            batch_messages_max: 10,
+        };
         functions.arm_queue(trigger).await.expect("calm");
         world.clock().sleep(std::time::Duration::from_secs(5)).await;
 
         let usage = meter.usage();
-        let sent = Count { calls: 1, items: 2, bytes: 8, units: 1, ..Count::default() };
+        let sent = Count {
+            calls: 1,
+            items: 2,
+            bytes: 8,
+            units: 1,
+            ..Count::default()
+        };
         assert_eq!(usage.of(Operation::QueueSend), sent);
         assert_eq!(usage.of(Operation::FunctionInvoke).bytes, 4);
-        assert_eq!((usage.of(Operation::FunctionRun).calls, usage.of(Operation::FunctionArm).calls), (2, 1));
+        assert_eq!(
+            (
+                usage.of(Operation::FunctionRun).calls,
+                usage.of(Operation::FunctionArm).calls
+            ),
+            (2, 1)
+        );
         let second = 1_024 * 1_000;
-        assert!((2 * second..2 * second + 50_000).contains(&usage.compute_mb_ms), "{}", usage.compute_mb_ms);
+        assert!(
+            (2 * second..2 * second + 50_000).contains(&usage.compute_mb_ms),
+            "{}",
+            usage.compute_mb_ms
+        );
     });
 }
 
@@ -170,17 +242,41 @@ fn objects_count_requests_and_bytes() {
         let (world, meter) = (World::new(1), meter());
         let objects = MeteredObjects::new(world.objects(), Arc::clone(&meter));
         let path = ObjectPath::from("a/b");
-        objects.put(&path, Bytes::from_static(b"twelve bytes").into()).await.expect("calm");
-        objects.get(&path).await.expect("calm").bytes().await.expect("calm");
+        objects
+            .put(&path, Bytes::from_static(b"twelve bytes").into())
+            .await
+            .expect("calm");
+        objects
+            .get(&path)
+            .await
+            .expect("calm")
+            .bytes()
+            .await
+            .expect("calm");
         objects.get_range(&path, 0..5).await.expect("calm");
         objects.head(&path).await.expect("calm");
-        objects.get(&ObjectPath::from("missing")).await.expect_err("there is none");
+        objects
+            .get(&ObjectPath::from("missing"))
+            .await
+            .expect_err("there is none");
         objects.delete(&path).await.expect("calm");
 
         let usage = meter.usage();
-        let put = Count { calls: 1, items: 1, bytes: 12, units: 1, ..Count::default() };
+        let put = Count {
+            calls: 1,
+            items: 1,
+            bytes: 12,
+            units: 1,
+            ..Count::default()
+        };
         assert_eq!(usage.of(Operation::ObjectPut), put);
-        let got = Count { calls: 4, failures: 1, items: 3, bytes: 17, units: 3 };
+        let got = Count {
+            calls: 4,
+            failures: 1,
+            items: 3,
+            bytes: 17,
+            units: 3,
+        };
         assert_eq!(usage.of(Operation::ObjectGet), got);
         assert_eq!(usage.of(Operation::ObjectDelete).calls, 1);
     });

@@ -24,7 +24,8 @@ pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
 }
 
 pub(crate) fn key_value(world: &World) -> key_value::Subject {
-    key_value::Subject::new(world.key_value(), world.clock()).on(Arc::new(WorldsDisk(world.clone())))
+    key_value::Subject::new(world.key_value(), world.clock())
+        .on(Arc::new(WorldsDisk(world.clone())))
 }
 
 /// The disk of a world's store.
@@ -71,7 +72,11 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         environment: BTreeMap::new(),
         network: false,
     };
-    runtime::Subject { runtime: Arc::new(SimulatedRuntime::obedient(world.clock())), function, clock }
+    runtime::Subject {
+        runtime: Arc::new(SimulatedRuntime::obedient(world.clock())),
+        function,
+        clock,
+    }
 }
 
 pub(crate) fn clock(world: &World) -> clock::Subject {
@@ -89,7 +94,10 @@ pub(crate) fn durability(world: &World) -> durability::Subject {
 
 /// The same, with `around` put around the store of every start.
 pub(crate) fn decorated_durability(world: &World, around: Around) -> durability::Subject {
-    Box::new(Crashed { world: world.clone(), around })
+    Box::new(Crashed {
+        world: world.clone(),
+        around,
+    })
 }
 
 /// Puts a decorator around a store of a world.

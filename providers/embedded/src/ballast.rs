@@ -87,7 +87,10 @@ impl Ballast {
     fn fill(&self) {
         let missing = self.whole - self.bytes();
         if missing > 0 {
-            let taken = self.storage.open(&self.path).and_then(|file| self.extend(&*file));
+            let taken = self
+                .storage
+                .open(&self.path)
+                .and_then(|file| self.extend(&*file));
             if let Err(error) = taken {
                 tracing::warn!(%error, "the ballast for a full disk cannot be taken");
             }
@@ -134,7 +137,11 @@ mod tests {
         assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
         ballast.let_go().expect("it goes");
         ballast.refill();
-        assert_eq!((ballast.is_held(), ballast.bytes()), (false, 0), "the journal and others keep away");
+        assert_eq!(
+            (ballast.is_held(), ballast.bytes()),
+            (false, 0),
+            "the journal and others keep away"
+        );
         ballast.take();
         assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
     }

@@ -60,7 +60,10 @@ pub(crate) struct Expiring {
 impl Expiring {
     /// As many as a checkpoint removes.
     pub(crate) fn by(now_ms: u64) -> Self {
-        Self { now_ms, count_max: 100_000 }
+        Self {
+            now_ms,
+            count_max: 100_000,
+        }
     }
 }
 
@@ -124,7 +127,11 @@ impl Base {
             storage: Arc::clone(&config.storage),
             salt: format.salt,
             cache_bytes: config.cache_bytes as usize,
-            checking: if config.skip_block_checksums { Checking::Skipped } else { Checking::Done },
+            checking: if config.skip_block_checksums {
+                Checking::Skipped
+            } else {
+                Checking::Done
+            },
             database: Mutex::default(),
             damage: Mutex::default(),
         };
@@ -143,7 +150,10 @@ impl Base {
 
     /// Makes the store under another name first, if there is none: a half-made one would not open.
     fn create(&self) -> Result<(), BaseError> {
-        let directory = self.path.parent().expect("the store lies in the data directory");
+        let directory = self
+            .path
+            .parent()
+            .expect("the store lies in the data directory");
         if is_there(&*self.storage, directory).map_err(boxed)? {
             return Ok(());
         }
@@ -151,8 +161,14 @@ impl Base {
     }
 
     /// Puts a new store in the place of what is there, filled by `fill`. One that cannot be finished leaves nothing.
-    fn replace(&self, fill: impl FnOnce(&Database) -> Result<(), BaseError>) -> Result<(), BaseError> {
-        let directory = self.path.parent().expect("the store lies in the data directory");
+    fn replace(
+        &self,
+        fill: impl FnOnce(&Database) -> Result<(), BaseError>,
+    ) -> Result<(), BaseError> {
+        let directory = self
+            .path
+            .parent()
+            .expect("the store lies in the data directory");
         let unfinished = directory.join(UNFINISHED);
         self.write_new(&unfinished, fill).inspect_err(|_| {
             // It takes room, and the next try makes it anew.
@@ -197,7 +213,9 @@ impl Base {
 
     /// Remembers and tells of damage, if `error` is about that.
     pub(crate) fn note_damage(&self, error: &redb::Error) {
-        let Some(met) = Damage::in_error(error) else { return };
+        let Some(met) = Damage::in_error(error) else {
+            return;
+        };
         let known = self.damage.lock().replace(met.clone());
         if known.as_ref() != Some(met) {
             let (file, offset) = (met.file.display(), met.offset);
@@ -208,9 +226,13 @@ impl Base {
     /// The last checkpoint; none if there was none yet.
     pub(crate) fn view(&self) -> Result<Option<View>, BaseError> {
         let guard = self.database.lock();
-        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let database = guard
+            .as_ref()
+            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let read = database.begin_read().map_err(boxed)?;
-        let Some(place) = place_in(&read)? else { return Ok(None) };
+        let Some(place) = place_in(&read)? else {
+            return Ok(None);
+        };
         let table = read.open_table(RECORDS).map_err(boxed)?;
         Ok(Some(View { table, place }))
     }
@@ -222,7 +244,8 @@ impl Base {
         place: Place,
         expiring: Expiring,
     ) -> Result<(), BaseError> {
-        self.transact(records, place, expiring).inspect_err(|error| self.note_damage(error))
+        self.transact(records, place, expiring)
+            .inspect_err(|error| self.note_damage(error))
     }
 
     fn transact<'records>(
@@ -233,7 +256,9 @@ impl Base {
     ) -> Result<(), BaseError> {
         let now_ms = expiring.now_ms;
         let guard = self.database.lock();
-        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let database = guard
+            .as_ref()
+            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let mut write = database.begin_write().map_err(boxed)?;
         write.set_durability(Durability::Immediate).map_err(boxed)?;
         write.set_quick_repair(true);
@@ -244,7 +269,11 @@ impl Base {
             for (record_key, slot) in folded {
                 key.clear();
                 record_key.write(&mut key);
-                let Some(record) = slot.record.as_ref().filter(|record| !is_expired(record, now_ms)) else {
+                let Some(record) = slot
+                    .record
+                    .as_ref()
+                    .filter(|record| !is_expired(record, now_ms))
+                else {
                     records.remove(&*key).map_err(boxed)?;
                     continue;
                 };
@@ -252,7 +281,9 @@ impl Base {
                 record.encode(&mut value);
                 records.insert(&*key, &*value).map_err(boxed)?;
                 if let Some(expiry) = expiry_of(record) {
-                    expiries.insert(&*expiry_key(expiry, &key), ()).map_err(boxed)?;
+                    expiries
+                        .insert(&*expiry_key(expiry, &key), ())
+                        .map_err(boxed)?;
                 }
             }
             expire(&mut records, &mut expiries, expiring)?;
@@ -265,11 +296,17 @@ impl Base {
     /// How many bytes of disk the store has that nothing lies in. Reads all of it.
     pub(crate) fn room(&self) -> Result<u64, BaseError> {
         let guard = self.database.lock();
-        let database = guard.as_ref().ok_or_else(|| boxed(redb::Error::PreviousIo))?;
+        let database = guard
+            .as_ref()
+            .ok_or_else(|| boxed(redb::Error::PreviousIo))?;
         let write = database.begin_write().map_err(boxed)?;
         let stats = write.stats().map_err(boxed)?;
         write.abort().map_err(boxed)?;
-        let disk = self.storage.open(&self.path).and_then(|file| file.disk_bytes()).map_err(boxed)?;
+        let disk = self
+            .storage
+            .open(&self.path)
+            .and_then(|file| file.disk_bytes())
+            .map_err(boxed)?;
         Ok(disk.saturating_sub(stats.allocated_pages() * blocks::SLOT_BYTES))
     }
 
@@ -280,7 +317,10 @@ impl Base {
 }
 
 fn database_in(backend: impl StorageBackend, cache_bytes: usize) -> Result<Database, BaseError> {
-    Builder::new().set_cache_size(cache_bytes).create_with_backend(backend).map_err(boxed)
+    Builder::new()
+        .set_cache_size(cache_bytes)
+        .create_with_backend(backend)
+        .map_err(boxed)
 }
 
 fn is_expired(record: &Record, now_ms: u64) -> bool {
@@ -306,7 +346,11 @@ fn expire(
     Expiring { now_ms, count_max }: Expiring,
 ) -> Result<(), BaseError> {
     let mut passed = Vec::new();
-    for entry in expiries.range::<&[u8]>(..now_ms.to_be_bytes().as_slice()).map_err(boxed)?.take(count_max) {
+    for entry in expiries
+        .range::<&[u8]>(..now_ms.to_be_bytes().as_slice())
+        .map_err(boxed)?
+        .take(count_max)
+    {
         passed.push(entry.map_err(boxed)?.0.value().to_vec());
     }
     for expiry in passed {
@@ -342,12 +386,18 @@ fn place_in(read: &ReadTransaction) -> Result<Option<Place>, BaseError> {
     let meta = read.open_table(META).map_err(boxed)?;
     let encoded = meta.get(PLACE).map_err(boxed)?;
     let place = encoded.and_then(|place| decode_place(place.value()));
-    place.map(Some).ok_or_else(|| boxed(redb::Error::Corrupted("no place in the journal".to_owned())))
+    place
+        .map(Some)
+        .ok_or_else(|| boxed(redb::Error::Corrupted("no place in the journal".to_owned())))
 }
 
 fn decode_place(bytes: &[u8]) -> Option<Place> {
     let mut reader = Reader::new(Bytes::copy_from_slice(bytes));
-    Some(Place { position: reader.varint()?, sequence: reader.varint()?, incarnation: reader.varint()? })
+    Some(Place {
+        position: reader.varint()?,
+        sequence: reader.varint()?,
+        incarnation: reader.varint()?,
+    })
 }
 
 /// The state as of one checkpoint.
@@ -366,7 +416,10 @@ impl View {
 
     /// The records whose encoded keys lie from `from` on and before `until`, in order.
     pub(crate) fn range(&self, from: &[u8], until: &[u8]) -> Result<ViewRange, BaseError> {
-        self.table.range::<&[u8]>(from..until).map(|range| ViewRange { range }).map_err(boxed)
+        self.table
+            .range::<&[u8]>(from..until)
+            .map(|range| ViewRange { range })
+            .map_err(boxed)
     }
 }
 
@@ -378,7 +431,9 @@ pub(crate) struct ViewRange {
 impl ViewRange {
     /// The next record, its value encoded.
     pub(crate) fn next(&mut self) -> Result<Option<(RecordKey, Bytes)>, BaseError> {
-        let Some(entry) = self.range.next() else { return Ok(None) };
+        let Some(entry) = self.range.next() else {
+            return Ok(None);
+        };
         let (key, value) = entry.map_err(boxed)?;
         let key = RecordKey::read(key.value())
             .ok_or_else(|| boxed(redb::Error::Corrupted("a key of no table".to_owned())))?;

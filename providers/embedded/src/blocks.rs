@@ -64,7 +64,12 @@ pub(crate) struct Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is damaged at byte {}", self.file.display(), self.offset)
+        write!(
+            f,
+            "{} is damaged at byte {}",
+            self.file.display(),
+            self.offset
+        )
     }
 }
 
@@ -146,7 +151,11 @@ impl Blocks {
     /// A new file, over whatever `file` held.
     pub(crate) fn create(file: Arc<dyn StorageFile>, path: &Path, salt: u32) -> io::Result<Self> {
         file.set_len(0)?;
-        let head = Head { sequence: 0, block: vec![0; BLOCK_BYTES], is_changed: false };
+        let head = Head {
+            sequence: 0,
+            block: vec![0; BLOCK_BYTES],
+            is_changed: false,
+        };
         Ok(Self {
             file,
             path: path.to_owned(),
@@ -166,10 +175,23 @@ impl Blocks {
         salt: u32,
         writes: Writes,
     ) -> io::Result<Self> {
-        let copies = [Head::read(&*file, HEADS[0], salt)?, Head::read(&*file, HEADS[1], salt)?];
-        let [first, second] = copies.each_ref().map(|copy| copy.as_ref().map(|head| head.sequence));
-        let Some(head) = copies.into_iter().flatten().max_by_key(|head| head.sequence) else {
-            return Err(Damage { file: path.to_owned(), offset: HEADS[0] }.into());
+        let copies = [
+            Head::read(&*file, HEADS[0], salt)?,
+            Head::read(&*file, HEADS[1], salt)?,
+        ];
+        let [first, second] = copies
+            .each_ref()
+            .map(|copy| copy.as_ref().map(|head| head.sequence));
+        let Some(head) = copies
+            .into_iter()
+            .flatten()
+            .max_by_key(|head| head.sequence)
+        else {
+            return Err(Damage {
+                file: path.to_owned(),
+                offset: HEADS[0],
+            }
+            .into());
         };
         let had_torn_head = first.is_none() || second.is_none();
         if had_torn_head {
@@ -177,14 +199,19 @@ impl Blocks {
             tracing::warn!(%file, "one of its two heads is not whole, torn by a crash or damaged: the other one counts");
         }
         if writes == Writes::Kept {
-            let worse_first = if first < second { HEADS } else { [HEADS[1], HEADS[0]] };
+            let worse_first = if first < second {
+                HEADS
+            } else {
+                [HEADS[1], HEADS[0]]
+            };
             head.write(&*file, worse_first, salt)?;
         }
         let forgotten = match writes {
             Writes::Kept => None,
-            Writes::Forgotten => {
-                Some(Mutex::new(Forgotten { blocks: BTreeMap::new(), file_bytes: file.len()? }))
-            }
+            Writes::Forgotten => Some(Mutex::new(Forgotten {
+                blocks: BTreeMap::new(),
+                file_bytes: file.len()?,
+            })),
         };
         Ok(Self {
             file,
@@ -212,10 +239,16 @@ impl Blocks {
         let mut slots = vec![0; count * SLOT_BYTES as usize];
         self.file.read_at(&mut slots, slot(first))?;
         let slots = slots.chunks_exact(SLOT_BYTES as usize);
-        for ((number, slot_bytes), block) in (first..).zip(slots).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
+        for ((number, slot_bytes), block) in
+            (first..).zip(slots).zip(out.chunks_exact_mut(BLOCK_BYTES))
+        {
             let (bytes, trailer) = slot_bytes.split_at(BLOCK_BYTES);
             if self.checking == Checking::Done && trailer != self.trailer(number, bytes) {
-                return Err(Damage { file: self.path.clone(), offset: slot(number) }.into());
+                return Err(Damage {
+                    file: self.path.clone(),
+                    offset: slot(number),
+                }
+                .into());
             }
             block.copy_from_slice(bytes);
         }
@@ -262,14 +295,19 @@ fn slot(number: u64) -> u64 {
 
 /// How long redb's file is in a file of `file_bytes`.
 fn blocks_bytes(file_bytes: u64) -> u64 {
-    file_bytes.checked_sub(BLOCKS_START).map_or(0, |bytes| (1 + bytes / SLOT_BYTES) * BLOCK_BYTES as u64)
+    file_bytes
+        .checked_sub(BLOCKS_START)
+        .map_or(0, |bytes| (1 + bytes / SLOT_BYTES) * BLOCK_BYTES as u64)
 }
 
 /// The number of the block at `offset`; redb reads and writes whole ones, its head apart.
 fn aligned(offset: u64, length: usize) -> io::Result<u64> {
     let block = BLOCK_BYTES as u64;
     if !offset.is_multiple_of(block) || !length.is_multiple_of(BLOCK_BYTES) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "a part of a block"));
+        return Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "a part of a block",
+        ));
     }
     Ok(offset / block)
 }
@@ -294,7 +332,11 @@ impl Head {
         }
         file.read_at(&mut bytes, offset)?;
         let sequence = u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes"));
-        let head = Self { sequence, block: bytes[24..].to_vec(), is_changed: false };
+        let head = Self {
+            sequence,
+            block: bytes[24..].to_vec(),
+            is_changed: false,
+        };
         Ok((head.encode(salt) == bytes).then_some(head))
     }
 
@@ -330,7 +372,9 @@ impl StorageBackend for Blocks {
             return Ok(());
         }
         let first = aligned(offset, out.len())?;
-        let Some(forgotten) = &self.forgotten else { return self.read_blocks(first, out) };
+        let Some(forgotten) = &self.forgotten else {
+            return self.read_blocks(first, out);
+        };
         let forgotten = forgotten.lock();
         for (number, block) in (first..).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
             match forgotten.blocks.get(&number) {
@@ -376,7 +420,9 @@ impl StorageBackend for Blocks {
             return Ok(());
         }
         let first = aligned(offset, data.len())?;
-        let Some(forgotten) = &self.forgotten else { return self.write_blocks(first, data) };
+        let Some(forgotten) = &self.forgotten else {
+            return self.write_blocks(first, data);
+        };
         let blocks = data.chunks_exact(BLOCK_BYTES).map(<[u8]>::to_vec);
         forgotten.lock().blocks.extend((first..).zip(blocks));
         Ok(())

@@ -130,7 +130,11 @@ impl Checkpoints {
         let mut inner = self.inner.lock();
         inner.running = false;
         if let Some(lasts) = inner.outage.failed(now, error) {
-            tracing::warn!(error, ?lasts, "checkpoints fail; everything is kept, and they are tried again");
+            tracing::warn!(
+                error,
+                ?lasts,
+                "checkpoints fail; everything is kept, and they are tried again"
+            );
         }
         inner.failed = Some(Instant::now());
         self.changed.notify_all();
@@ -148,7 +152,9 @@ pub(crate) fn run(engine: &Arc<Engine>) {
             Err(error) => {
                 recover_store(engine);
                 give_up(engine, job, &error);
-                engine.checkpoints.failed(&error.to_string(), Monotonic(engine.now()));
+                engine
+                    .checkpoints
+                    .failed(&error.to_string(), Monotonic(engine.now()));
             }
         }
     }
@@ -173,8 +179,16 @@ pub(crate) fn finish(engine: &Engine) {
             return;
         }
         let journal = engine.facts.whole();
-        let place = Place { position, sequence: journal.sequence, incarnation };
-        Job { generation: state.store.overlay.freeze(), place, journal }
+        let place = Place {
+            position,
+            sequence: journal.sequence,
+            incarnation,
+        };
+        Job {
+            generation: state.store.overlay.freeze(),
+            place,
+            journal,
+        }
     };
     if let Err(error) = fold(engine, &job) {
         tracing::warn!(%error, "no checkpoint at close; the journal has it all");
@@ -182,7 +196,10 @@ pub(crate) fn finish(engine: &Engine) {
 }
 
 fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
-    match engine.base.write(job.generation.in_order(), job.place, Expiring::by(now_ms())) {
+    match engine
+        .base
+        .write(job.generation.in_order(), job.place, Expiring::by(now_ms()))
+    {
         Err(error) if base::is_full(&error) => {
             recover_store(engine);
             parts::fold(engine, job)?;
@@ -195,11 +212,17 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
     let (earlier_view, thawed) = {
         let mut state = engine.state();
         state.store.is_view_lost = false;
-        (std::mem::replace(&mut state.store.view, view), state.store.overlay.thaw())
+        (
+            std::mem::replace(&mut state.store.view, view),
+            state.store.overlay.thaw(),
+        )
     };
     drop((earlier_view, thawed));
     let spare = engine.spare();
-    if let Err(error) = engine.facts.remove_until(job.journal, spare, &*engine.config.storage) {
+    if let Err(error) = engine
+        .facts
+        .remove_until(job.journal, spare, &*engine.config.storage)
+    {
         tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
     }
     engine.ballast.refill();
@@ -211,7 +234,11 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
 /// After a checkpoint: says whether there is room for the next one, and has the journal leave a segment that is full, or nearly
 /// so on a disk that gives no whole one, and that nothing but the checkpoint store's state is in, as only then it can be given back.
 fn make_way(engine: &Engine) {
-    let growth = if has_room_for_the_next(engine) { Growth::Taken } else { Growth::NoRoom };
+    let growth = if has_room_for_the_next(engine) {
+        Growth::Taken
+    } else {
+        Growth::NoRoom
+    };
     let spare = engine.spare();
     let wanted = 2 * spare.reserve_bytes();
     let (is_refusing, is_running_out) = {
@@ -223,7 +250,10 @@ fn make_way(engine: &Engine) {
             engine.durability.force();
         }
         let is_worth_it = spare.is_short() && engine.facts.current_room() >= 2 * wanted;
-        (state.store.room != Room::Free, is_worth_it && state.store.tail_room < wanted)
+        (
+            state.store.room != Room::Free,
+            is_worth_it && state.store.tail_room < wanted,
+        )
     };
     if !is_refusing && !is_running_out {
         return;
@@ -245,7 +275,11 @@ fn make_way(engine: &Engine) {
 /// whole ballast makes the checkpoint store be searched for room of its own.
 fn has_room_for_the_next(engine: &Engine) -> bool {
     let (whole, held) = (engine.ballast.whole_bytes(), engine.ballast.bytes());
-    held == whole || engine.base.room().is_ok_and(|room| held + room >= whole / 2)
+    held == whole
+        || engine
+            .base
+            .room()
+            .is_ok_and(|room| held + room >= whole / 2)
 }
 
 /// A failed one is made again of what there is then: what was deleted meanwhile needs no room.
@@ -325,9 +359,17 @@ mod tests {
         let is_closed = Arc::clone(&is_closing);
         let storage = Arc::new(Intercepted::new(DiskStorage, move |operation, _| {
             let is_refused = operation == Operation::Open && is_closed.load(Ordering::Relaxed);
-            if is_refused { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
+            if is_refused {
+                Err(io::ErrorKind::Other.into())
+            } else {
+                Ok(())
+            }
         }));
-        let config = Config { storage, journal_segment_bytes: 256 << 10, ..Config::new(directory.path()) };
+        let config = Config {
+            storage,
+            journal_segment_bytes: 256 << 10,
+            ..Config::new(directory.path())
+        };
         let engine = Engine::open(config).expect("the store opens");
         let is_served = Arc::new(Mutex::new(None));
         let look = {
@@ -337,14 +379,26 @@ mod tests {
         is_closing.store(true, Ordering::Relaxed);
         let watching = AtFirstEvent(Mutex::new(Some(Box::new(look))));
         tracing::subscriber::with_default(watching, || recover_store(&engine));
-        assert_eq!(*is_served.lock(), Some(false), "served before the failure was told");
+        assert_eq!(
+            *is_served.lock(),
+            Some(false),
+            "served before the failure was told"
+        );
         is_closing.store(false, Ordering::Relaxed);
         engine.shut_down(false);
     }
 
     fn job(sequence: u64) -> Job {
-        let place = Place { position: 0, sequence, incarnation: 1 };
-        Job { generation: Arc::new(Generation::new()), place, journal: Folded::default() }
+        let place = Place {
+            position: 0,
+            sequence,
+            incarnation: 1,
+        };
+        Job {
+            generation: Arc::new(Generation::new()),
+            place,
+            journal: Folded::default(),
+        }
     }
 
     /// The number of the job that waits, if one does.

@@ -41,11 +41,15 @@ impl Config {
 
     /// The defaults in `data_dir`.
     pub fn new(data_dir: impl Into<PathBuf>) -> Self {
-        Self { data_dir: data_dir.into(), ..Self::default() }
+        Self {
+            data_dir: data_dir.into(),
+            ..Self::default()
+        }
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {
-        self.journal_segment_bytes.max(Self::JOURNAL_SEGMENT_BYTES_MIN)
+        self.journal_segment_bytes
+            .max(Self::JOURNAL_SEGMENT_BYTES_MIN)
     }
 }
 

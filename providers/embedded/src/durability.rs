@@ -87,7 +87,9 @@ impl Inner {
             if point.position.0 <= self.durable {
                 return Some(Ok(()));
             }
-            return self.closed.then(|| Err(Error::unavailable("externalize in a closed store")));
+            return self
+                .closed
+                .then(|| Err(Error::unavailable("externalize in a closed store")));
         }
         let end = self
             .ends
@@ -96,7 +98,10 @@ impl Inner {
             .map(|index| self.ends[index].1);
         match end {
             Some(end) if point.position.0 <= end => Some(Ok(())),
-            _ => Some(Err(Error::new(ErrorKind::Lost, format!("externalize {point:?}")))),
+            _ => Some(Err(Error::new(
+                ErrorKind::Lost,
+                format!("externalize {point:?}"),
+            ))),
         }
     }
 
@@ -128,7 +133,11 @@ impl Durability {
 
     /// Waits until `point` is judged.
     pub(crate) fn wait(&self, point: DurabilityPoint) -> Waiting<'_> {
-        Waiting { durability: self, point, id: None }
+        Waiting {
+            durability: self,
+            point,
+            id: None,
+        }
     }
 
     /// Has the journal thread write soon: there is a change.
@@ -233,7 +242,10 @@ impl Durability {
     pub(crate) fn restart(&self, incarnation: u64, position: u64, ends: Arc<Vec<(u64, u64)>>) {
         let woken = {
             let mut inner = self.inner.lock();
-            assert!(incarnation > inner.incarnation, "an incarnation is never used twice");
+            assert!(
+                incarnation > inner.incarnation,
+                "an incarnation is never used twice"
+            );
             inner.incarnation = incarnation;
             inner.durable = position;
             inner.ends = ends;
@@ -247,7 +259,10 @@ impl Durability {
     /// The last durable point.
     pub(crate) fn durable(&self) -> DurabilityPoint {
         let inner = self.inner.lock();
-        DurabilityPoint { incarnation: Incarnation(inner.incarnation), position: Position(inner.durable) }
+        DurabilityPoint {
+            incarnation: Incarnation(inner.incarnation),
+            position: Position(inner.durable),
+        }
     }
 }
 
@@ -268,14 +283,24 @@ impl Future for Waiting<'_> {
         if let Some(judged) = inner.judge(self.point) {
             return Poll::Ready(judged);
         }
-        let registered = self.id.and_then(|id| inner.waiters.iter_mut().rev().find(|waiter| waiter.id == id));
+        let registered = self.id.and_then(|id| {
+            inner
+                .waiters
+                .iter_mut()
+                .rev()
+                .find(|waiter| waiter.id == id)
+        });
         if let Some(waiter) = registered {
             waiter.waker.clone_from(context.waker());
             return Poll::Pending;
         }
         let id = inner.next_waiter;
         inner.next_waiter += 1;
-        inner.waiters.push(Waiter { id, point: self.point, waker: context.waker().clone() });
+        inner.waiters.push(Waiter {
+            id,
+            point: self.point,
+            waker: context.waker().clone(),
+        });
         if inner.wanted < self.point.position.0 {
             inner.wanted = self.point.position.0;
             durability.work.notify_one();
@@ -289,7 +314,11 @@ impl Future for Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.durability.inner.lock().waiters.retain(|waiter| waiter.id != id);
+            self.durability
+                .inner
+                .lock()
+                .waiters
+                .retain(|waiter| waiter.id != id);
         }
     }
 }
@@ -303,7 +332,8 @@ impl Externalize for Engine {
         }
         if point > self.point() {
             // The store may have gone back meanwhile; then the point is judged lost.
-            let error = || Error::invalid(format!("externalize {point:?}, which was never reached"));
+            let error =
+                || Error::invalid(format!("externalize {point:?}, which was never reached"));
             return self.durability.judge(point).unwrap_or_else(|| Err(error()));
         }
         self.durability.wait(point).await

@@ -89,7 +89,8 @@ impl Engine {
         make_directory(&*storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
         let lock = DirectoryLock::take(&config.data_dir)?;
         // This syncs the data directory, too: with the lock, as another process may have given names there until now.
-        make_directory(&*storage, &journal_directory).map_err(OpenError::making(&journal_directory))?;
+        make_directory(&*storage, &journal_directory)
+            .map_err(OpenError::making(&journal_directory))?;
         let format = format::open(&*storage, &config.data_dir)?;
         check_for_checkpoint(&*storage, &config.data_dir, &journal_directory)?;
         let base = Base::open(&config, format)?;
@@ -98,18 +99,39 @@ impl Engine {
         let view = base.view().map_err(OpenError::checkpoint(base.path()))?;
         let facts = Arc::new(JournalFacts::default());
         let ballast = config.data_dir.join(ballast::NAME);
-        let ballast = Arc::new(Ballast::new(Arc::clone(&storage), ballast, config.segment_bytes()));
+        let ballast = Arc::new(Ballast::new(
+            Arc::clone(&storage),
+            ballast,
+            config.segment_bytes(),
+        ));
         ballast.take();
         let shared = (Arc::clone(&facts), Arc::clone(&ballast));
-        let spare = Arc::new(Spare::new(storage, journal_directory, config.segment_bytes(), shared));
+        let spare = Arc::new(Spare::new(
+            storage,
+            journal_directory,
+            config.segment_bytes(),
+            shared,
+        ));
         let durability = Arc::new(Durability::default());
         let (base, spare, facts, durability) = (&base, &spare, &facts, &durability);
-        let parts = Parts { config: &config, format, base, spare, ballast: &ballast, facts, durability };
+        let parts = Parts {
+            config: &config,
+            format,
+            base,
+            spare,
+            ballast: &ballast,
+            facts,
+            durability,
+        };
         let assembled = parts.assemble(view, None)?;
         let format = format.begin_journal(&*config.storage, &config.data_dir)?;
         let (incarnation, position) = (assembled.store.incarnation, assembled.store.position);
         durability.restart(incarnation, position, assembled.ends);
-        let state = State { store: assembled.store, queues: assembled.queues, health: Health::Serving };
+        let state = State {
+            store: assembled.store,
+            queues: assembled.queues,
+            health: Health::Serving,
+        };
         let engine = Arc::new(Self {
             durability: Arc::clone(durability),
             base: Arc::clone(base),
@@ -125,17 +147,23 @@ impl Engine {
             threads: Mutex::default(),
             origin: Instant::now(),
         });
-        engine.start(assembled.journal).map_err(OpenError::io("start a thread"))?;
+        engine
+            .start(assembled.journal)
+            .map_err(OpenError::io("start a thread"))?;
         Ok(engine)
     }
 
     fn start(self: &Arc<Self>, journal: Journal) -> std::io::Result<()> {
         let spawn = std::thread::Builder::new;
         let engine = Arc::clone(self);
-        let journal_thread = spawn().name("journal".into()).spawn(move || thread::run(&engine, journal))?;
+        let journal_thread = spawn()
+            .name("journal".into())
+            .spawn(move || thread::run(&engine, journal))?;
         self.threads.lock().push(journal_thread);
         let engine = Arc::clone(self);
-        let checkpoint_thread = spawn().name("checkpoint".into()).spawn(move || checkpoint::run(&engine));
+        let checkpoint_thread = spawn()
+            .name("checkpoint".into())
+            .spawn(move || checkpoint::run(&engine));
         // One that has been made keeps the directory until it ends.
         let checkpoint_thread = checkpoint_thread.inspect_err(|_| self.shut_down(false))?;
         self.threads.lock().push(checkpoint_thread);
@@ -153,8 +181,13 @@ impl Engine {
         match &state.health {
             Health::Serving => Ok(state),
             Health::FallingBack(_) => {
-                let kind = ErrorKind::Unavailable { retry_after_ms: Some(100) };
-                Err(Error::new(kind, "use a store that is going back to its durable state"))
+                let kind = ErrorKind::Unavailable {
+                    retry_after_ms: Some(100),
+                };
+                Err(Error::new(
+                    kind,
+                    "use a store that is going back to its durable state",
+                ))
             }
             Health::Closed => Err(Error::unavailable("use a closed store")),
         }
@@ -207,7 +240,8 @@ impl Engine {
         let earlier = std::mem::replace(&mut state.queues, assembled.queues);
         state.queues.take_over(earlier);
         state.health = Health::Serving;
-        self.durability.restart(incarnation, position, assembled.ends);
+        self.durability
+            .restart(incarnation, position, assembled.ends);
         state.queues.wake_all();
         tracing::warn!(incarnation, position, "serving the durable state");
         Ok(assembled.journal)
@@ -219,9 +253,11 @@ impl Engine {
         if threads.is_empty() {
             return;
         }
-        self.durability.stop(if finish { Work::Finish } else { Work::Abandon });
+        self.durability
+            .stop(if finish { Work::Finish } else { Work::Abandon });
         let mut threads = threads.into_iter();
-        let joined = |thread: Option<JoinHandle<()>>| thread.is_some_and(|thread| thread.join().is_ok());
+        let joined =
+            |thread: Option<JoinHandle<()>>| thread.is_some_and(|thread| thread.join().is_ok());
         let written = joined(threads.next());
         self.checkpoints.stop();
         let idle = joined(threads.next());
@@ -244,7 +280,9 @@ impl Engine {
         let mut state = self.state.lock();
         let store = &mut state.store;
         let room = match store.ask_for_room() {
-            key_value::Room::Free => Room::Free { bytes: store.tail_room + store.spare_room },
+            key_value::Room::Free => Room::Free {
+                bytes: store.tail_room + store.spare_room,
+            },
             _ => Room::Refusing,
         };
         let store = &state.store;
@@ -289,11 +327,17 @@ struct Parts<'engine> {
 
 impl Parts<'_> {
     /// Recovers, and begins a new incarnation durably.
-    fn assemble(&self, view: Option<View>, trusted: Option<TrustedEnd>) -> Result<Assembled, OpenError> {
+    fn assemble(
+        &self,
+        view: Option<View>,
+        trusted: Option<TrustedEnd>,
+    ) -> Result<Assembled, OpenError> {
         let storage = &*self.config.storage;
         let place = view.as_ref().map(|view| view.place);
         let directory = self.spare.directory().display();
-        self.spare.clean().map_err(OpenError::io(format!("remove a spare segment from {directory}")))?;
+        self.spare.clean().map_err(OpenError::io(format!(
+            "remove a spare segment from {directory}"
+        )))?;
         let mut recovered = recover(storage, self.spare.directory(), self.format, place, trusted)?;
         let report = std::mem::take(&mut recovered.report);
         let ends = Arc::new(ends(&recovered, view.as_ref(), &self.config.data_dir)?);
@@ -329,31 +373,49 @@ impl Parts<'_> {
             "if {} is damaged, restore the whole data directory from a copy",
             self.base.path().display()
         );
-        let queues =
-            Queues::rebuild(&mut store, self.config.queue_limits.dead_letters_max).map_err(|error| {
+        let queues = Queues::rebuild(&mut store, self.config.queue_limits.dead_letters_max)
+            .map_err(|error| {
                 OpenError::io(format!("read the queues ({advice})"))(std::io::Error::other(error))
             })?;
         self.remove_folded(place);
         store.spare_room = self.spare.grow(0);
         store.tail_room = journal.room();
-        Ok(Assembled { journal, store, queues, ends, report })
+        Ok(Assembled {
+            journal,
+            store,
+            queues,
+            ends,
+            report,
+        })
     }
 
     /// The journal's writing end: behind the last record, or in a new segment where that may not be.
     fn open_journal(&self, recovered: Recovered, incarnation: u64) -> Result<Journal, OpenError> {
         const ROOM_MIN: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
-        let attempted = || format!("make a journal segment in {}", self.spare.directory().display());
+        let attempted = || {
+            format!(
+                "make a journal segment in {}",
+                self.spare.directory().display()
+            )
+        };
         let (mut closed, sequence) = (recovered.closed, recovered.sequence);
         // A store that is killed often must not gather journal for ever.
         let bytes_since_checkpoint = recovered.unfolded_bytes;
         // Of a segment that is made here nobody knows how much room it has, until it is.
-        self.facts.begin(closed.clone(), (0, 0), bytes_since_checkpoint);
+        self.facts
+            .begin(closed.clone(), (0, 0), bytes_since_checkpoint);
         let current = match recovered.current {
-            Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => current,
+            Some(current) if recovered.appendable && current.end + ROOM_MIN <= current.bytes => {
+                current
+            }
             previous => {
                 self.make_room(ROOM_MIN)?;
                 let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
-                let spare = self.spare.take().ok_or_else(full).map_err(OpenError::io(attempted()))?;
+                let spare = self
+                    .spare
+                    .take()
+                    .ok_or_else(full)
+                    .map_err(OpenError::io(attempted()))?;
                 let header = SegmentHeader {
                     number: previous.as_ref().map_or(0, |previous| previous.number) + 1,
                     first_sequence: sequence + 1,
@@ -371,21 +433,43 @@ impl Parts<'_> {
                     });
                 }
                 let (end, zeroed) = (SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES);
-                CurrentSegment { number: header.number, file, end, bytes, zeroed }
+                CurrentSegment {
+                    number: header.number,
+                    file,
+                    end,
+                    bytes,
+                    zeroed,
+                }
             }
         };
-        let lengths = (current.records_bytes(), current.bytes - SEGMENT_HEADER_BYTES);
+        let lengths = (
+            current.records_bytes(),
+            current.bytes - SEGMENT_HEADER_BYTES,
+        );
         self.facts.begin(closed, lengths, bytes_since_checkpoint);
         let (facts, spare) = (Arc::clone(self.facts), Arc::clone(self.spare));
-        Ok(Journal { facts, spare, salt: self.format.salt, sequence, current, bytes_since_checkpoint })
+        Ok(Journal {
+            facts,
+            spare,
+            salt: self.format.salt,
+            sequence,
+            current,
+            bytes_since_checkpoint,
+        })
     }
 
     /// Removes what the checkpoint at `place` holds of the journal. Nothing may fail behind this, nor because of this: a return to the durable
     /// state that is tried again goes back to the segment that was written last, which may be among those.
     fn remove_folded(&self, place: Option<Place>) {
         let Some(place) = place else { return };
-        let folded = Folded { sequence: place.sequence, written_bytes: 0 };
-        if let Err(error) = self.facts.remove_until(folded, self.spare, &*self.config.storage) {
+        let folded = Folded {
+            sequence: place.sequence,
+            written_bytes: 0,
+        };
+        if let Err(error) = self
+            .facts
+            .remove_until(folded, self.spare, &*self.config.storage)
+        {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
         }
     }
@@ -394,8 +478,11 @@ impl Parts<'_> {
     /// starting.
     fn make_room(&self, bytes: u64) -> Result<(), OpenError> {
         if self.spare.grow(bytes) < bytes && self.spare.grow_anyway(bytes) < bytes {
-            self.ballast.let_go().map_err(OpenError::io("let the ballast go"))?;
-            self.spare.grow_anyway(bytes + 2 * self.spare.reserve_bytes());
+            self.ballast
+                .let_go()
+                .map_err(OpenError::io("let the ballast go"))?;
+            self.spare
+                .grow_anyway(bytes + 2 * self.spare.reserve_bytes());
             self.spare.grow_anyway(bytes);
             self.ballast.take();
         }
@@ -435,19 +522,27 @@ pub(crate) fn check_for_checkpoint(
     let attempted = || OpenError::io(format!("look for {}", base::file(data_dir).display()));
     let is_needed = is_cut_at_the_start(storage, journal).map_err(attempted())?;
     if is_needed && !base::is_there(storage, data_dir).map_err(attempted())? {
-        return Err(OpenError::Missing { file: base::file(data_dir) });
+        return Err(OpenError::Missing {
+            file: base::file(data_dir),
+        });
     }
     Ok(())
 }
 
 /// Where all earlier incarnations ended, the last one included.
-fn ends(recovered: &Recovered, view: Option<&View>, data_dir: &Path) -> Result<Vec<(u64, u64)>, OpenError> {
+fn ends(
+    recovered: &Recovered,
+    view: Option<&View>,
+    data_dir: &Path,
+) -> Result<Vec<(u64, u64)>, OpenError> {
     let mut ends = recovered.ends.to_vec();
     if ends.is_empty()
         && let Some(view) = view
     {
         let key = [Table::Incarnations as u8];
-        let stored = view.get(&key).map_err(OpenError::checkpoint(&base::file(data_dir)))?;
+        let stored = view
+            .get(&key)
+            .map_err(OpenError::checkpoint(&base::file(data_dir)))?;
         if let Some(Record::Incarnations(stored)) =
             stored.and_then(|bytes| Record::decode(Table::Incarnations, bytes))
         {

@@ -12,7 +12,9 @@ use crate::{journal::segment, storage};
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has the directory open.
-    #[error("the data directory is in use by process {pid}: stop that, or choose another directory")]
+    #[error(
+        "the data directory is in use by process {pid}: stop that, or choose another directory"
+    )]
     Locked {
         /// Its process id, or zero if it has not written it yet.
         pid: u32,
@@ -102,6 +104,8 @@ impl OpenError {
 
     /// Says that segment `number` of the journal in `directory` is not there.
     pub(crate) fn missing(directory: &Path, number: u64) -> Self {
-        Self::Missing { file: directory.join(segment::file_name(number)) }
+        Self::Missing {
+            file: directory.join(segment::file_name(number)),
+        }
     }
 }

@@ -50,8 +50,15 @@ pub(crate) struct Format {
 impl Format {
     /// Says durably that the journal's first record is durable. The caller has synced it, and serves nothing
     /// before this returned.
-    pub(crate) fn begin_journal(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
-        let begun = Self { journal_begun: true, ..self };
+    pub(crate) fn begin_journal(
+        self,
+        storage: &dyn Storage,
+        directory: &Path,
+    ) -> Result<Self, OpenError> {
+        let begun = Self {
+            journal_begun: true,
+            ..self
+        };
         if !self.journal_begun {
             begun.write(storage, directory)?;
         }
@@ -60,7 +67,10 @@ impl Format {
 
     /// Says durably that the directory has the newest format. The caller has converted it.
     pub(crate) fn renew(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
-        let newest = Self { number: FORMAT, ..self };
+        let newest = Self {
+            number: FORMAT,
+            ..self
+        };
         if self.number < FORMAT {
             newest.write(storage, directory)?;
         }
@@ -69,12 +79,18 @@ impl Format {
 
     fn write(self, storage: &dyn Storage, directory: &Path) -> Result<(), OpenError> {
         let path = directory.join(NAME);
-        replace(storage, &path, &self.text()).map_err(OpenError::io(format!("write {}", path.display())))
+        replace(storage, &path, &self.text())
+            .map_err(OpenError::io(format!("write {}", path.display())))
     }
 
     fn text(self) -> String {
-        let Self { number, salt, journal_begun } = self;
-        let mut text = format!("landfast embedded\nformat {number}\nreadable by 0.1.0\nsalt {salt:08x}\n");
+        let Self {
+            number,
+            salt,
+            journal_begun,
+        } = self;
+        let mut text =
+            format!("landfast embedded\nformat {number}\nreadable by 0.1.0\nsalt {salt:08x}\n");
         if journal_begun {
             text.push_str(JOURNAL_BEGUN);
             text.push('\n');
@@ -91,9 +107,14 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
     if let Some(format) = find(storage, directory)? {
         return Ok(format);
     }
-    let salt = getrandom::u32()
-        .map_err(|error| OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string())))?;
-    let format = Format { number: FORMAT, salt, journal_begun: false };
+    let salt = getrandom::u32().map_err(|error| {
+        OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string()))
+    })?;
+    let format = Format {
+        number: FORMAT,
+        salt,
+        journal_begun: false,
+    };
     format.write(storage, directory)?;
     Ok(format)
 }
@@ -103,7 +124,8 @@ pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<For
     let path = directory.join(NAME);
     let found = names(storage, directory)?;
     if found.iter().any(|name| name == NAME) {
-        let text = read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
+        let text =
+            read(storage, &path).map_err(OpenError::io(format!("read {}", path.display())))?;
         return parse(&text, &path).map(Some);
     }
     let journal = if found.iter().any(|name| name == segment::DIRECTORY) {
@@ -111,7 +133,9 @@ pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<For
     } else {
         Vec::new()
     };
-    let has_segments = journal.iter().any(|name| segment::number_of(name).is_some());
+    let has_segments = journal
+        .iter()
+        .any(|name| segment::number_of(name).is_some());
     if has_segments || found.iter().any(|name| name == base::NAME) {
         return Err(OpenError::Missing { file: path });
     }
@@ -119,7 +143,9 @@ pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<For
 }
 
 fn names(storage: &dyn Storage, directory: &Path) -> Result<Vec<String>, OpenError> {
-    storage.list(directory).map_err(OpenError::io(format!("list {}", directory.display())))
+    storage
+        .list(directory)
+        .map_err(OpenError::io(format!("list {}", directory.display())))
 }
 
 fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
@@ -131,7 +157,9 @@ fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
 
 /// Writes the record under another name first: a half-written one would not open.
 fn replace(storage: &dyn Storage, path: &Path, text: &str) -> std::io::Result<()> {
-    let directory = path.parent().expect("the record lies in the data directory");
+    let directory = path
+        .parent()
+        .expect("the record lies in the data directory");
     let temporary = directory.join("format.new");
     let file = storage.open(&temporary)?;
     file.set_len(0)?;
@@ -142,12 +170,27 @@ fn replace(storage: &dyn Storage, path: &Path, text: &str) -> std::io::Result<()
 }
 
 fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
-    let damaged = || OpenError::Damaged { file: path.to_owned(), offset: 0 };
-    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-    let found: u32 = field("format ").and_then(|number| number.parse().ok()).ok_or_else(damaged)?;
+    let damaged = || OpenError::Damaged {
+        file: path.to_owned(),
+        offset: 0,
+    };
+    let field = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map(str::trim)
+    };
+    let found: u32 = field("format ")
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(damaged)?;
     if found > FORMAT {
-        let readable_by = field("readable by ").unwrap_or("a later release").to_owned();
-        return Err(OpenError::NewerFormat { found, supported: FORMAT, readable_by });
+        let readable_by = field("readable by ")
+            .unwrap_or("a later release")
+            .to_owned();
+        return Err(OpenError::NewerFormat {
+            found,
+            supported: FORMAT,
+            readable_by,
+        });
     }
     if found >= CHECKED_BLOCKS {
         let (said, check) = text.rsplit_once(CHECK).ok_or_else(damaged)?;
@@ -159,7 +202,11 @@ fn parse(text: &str, path: &Path) -> Result<Format, OpenError> {
         .and_then(|salt| u32::from_str_radix(salt, 16).ok())
         .filter(|_| found > 0)
         .ok_or_else(damaged)?;
-    Ok(Format { number: found, salt, journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN) })
+    Ok(Format {
+        number: found,
+        salt,
+        journal_begun: text.lines().any(|line| line == JOURNAL_BEGUN),
+    })
 }
 
 /// The directory's lock; dropping it, or dying, gives it back.
@@ -185,9 +232,13 @@ impl DirectoryLock {
             Err(std::fs::TryLockError::WouldBlock) => {
                 let mut pid = String::new();
                 let _ = file.read_to_string(&mut pid);
-                return Err(OpenError::Locked { pid: pid.trim().parse().unwrap_or(0) });
+                return Err(OpenError::Locked {
+                    pid: pid.trim().parse().unwrap_or(0),
+                });
             }
-            Err(std::fs::TryLockError::Error(error)) => return Err(OpenError::io(attempted())(error)),
+            Err(std::fs::TryLockError::Error(error)) => {
+                return Err(OpenError::io(attempted())(error));
+            }
         }
         // The lock is the promise, the number a courtesy: on a full disk it may be missing.
         let _ = file

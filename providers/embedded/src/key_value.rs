@@ -21,8 +21,8 @@ use bytes::Bytes;
 use ports::{
     Cost, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
-        Version,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted,
+        Updated, Version,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
     queue::Retention,
@@ -61,14 +61,20 @@ impl KeyValue for Engine {
         let mut state = self.serving()?;
         let found = state.store.item(&item_key(key))?;
         let value = found.value.and_then(|item| item.stored.item.clone());
-        Ok(Read { value, point: state.store.point() })
+        Ok(Read {
+            value,
+            point: state.store.point(),
+        })
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         consume_budget().await;
         let mut state = self.serving()?;
         let value = scan_page(&mut state.store, scan)?;
-        Ok(Read { value, point: state.store.point() })
+        Ok(Read {
+            value,
+            point: state.store.point(),
+        })
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
@@ -91,7 +97,11 @@ impl KeyValue for Engine {
     }
 
     fn room(&self) -> Room {
-        if self.spare().is_scarce() { self.state().store.ask_for_room() } else { Room::Free }
+        if self.spare().is_scarce() {
+            self.state().store.ask_for_room()
+        } else {
+            Room::Free
+        }
     }
 }
 
@@ -171,7 +181,11 @@ fn item_key(key: &Key) -> RecordKey {
 
 /// What a condition is judged by: the item found, or what one that is not there looks like.
 fn stored(found: Option<&StoredItem>) -> &Stored {
-    static NOTHING: Stored = Stored { item: None, version: Version(0), memory: None };
+    static NOTHING: Stored = Stored {
+        item: None,
+        version: Version(0),
+        memory: None,
+    };
     found.map_or(&NOTHING, |item| &item.stored)
 }
 
@@ -179,8 +193,14 @@ fn stored(found: Option<&StoredItem>) -> &Stored {
 fn record_of(stored: Stored) -> Option<StoredItem> {
     match (&stored.item, &stored.memory) {
         (None, None) => None,
-        (None, Some(_)) => Some(StoredItem { stored, expires_ms: now_ms() + LIMITS.operation_retention_ms }),
-        (Some(_), _) => Some(StoredItem { stored, expires_ms: 0 }),
+        (None, Some(_)) => Some(StoredItem {
+            stored,
+            expires_ms: now_ms() + LIMITS.operation_retention_ms,
+        }),
+        (Some(_), _) => Some(StoredItem {
+            stored,
+            expires_ms: 0,
+        }),
     }
 }
 
@@ -193,14 +213,26 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
         Evaluated::Refused => {
             let item = present.item.clone();
             let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt { point: store.point(), cost };
-            Ok(Updated { outcome: Outcome::Conflict(item), receipt })
+            let receipt = Receipt {
+                point: store.point(),
+                cost,
+            };
+            Ok(Updated {
+                outcome: Outcome::Conflict(item),
+                receipt,
+            })
         }
         Evaluated::Unchanged => {
             let item = present.item.clone();
             let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt { point: store.point(), cost };
-            Ok(Updated { outcome: Outcome::Done(item), receipt })
+            let receipt = Receipt {
+                point: store.point(),
+                cost,
+            };
+            Ok(Updated {
+                outcome: Outcome::Done(item),
+                receipt,
+            })
         }
         Evaluated::Changed(changed) => {
             let item = changed.item.clone();
@@ -210,15 +242,30 @@ fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Update
                 && update.retention == Retention::Transient
                 && store.overlay.set_unjournaled(&key, record, found.below)
             {
-                let receipt = Receipt { point: store.point(), cost };
-                return Ok(Updated { outcome: Outcome::Done(item), receipt });
+                let receipt = Receipt {
+                    point: store.point(),
+                    cost,
+                };
+                return Ok(Updated {
+                    outcome: Outcome::Done(item),
+                    receipt,
+                });
             }
             let mut freed = Freed::default();
             freed.count(&key, present, record.as_ref());
-            store.reserve(entry_bound(&key, record.as_ref()) as u64, claim.freeing(freed))?;
+            store.reserve(
+                entry_bound(&key, record.as_ref()) as u64,
+                claim.freeing(freed),
+            )?;
             store.set(key, record, found.below);
-            let receipt = Receipt { point: store.order(), cost };
-            Ok(Updated { outcome: Outcome::Done(item), receipt })
+            let receipt = Receipt {
+                point: store.order(),
+                cost,
+            };
+            Ok(Updated {
+                outcome: Outcome::Done(item),
+                receipt,
+            })
         }
     }
 }
@@ -227,7 +274,9 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
     let (mut reserved, mut cost, mut freed) = (0, Cost::default(), Freed::default());
-    updates.iter().try_for_each(|update| store.check_basis(update.basis))?;
+    updates
+        .iter()
+        .try_for_each(|update| store.check_basis(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
@@ -235,8 +284,15 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
         match evaluate(present, update, &LIMITS)? {
             Evaluated::Refused => {
                 let item = present.item.clone();
-                let receipt = Receipt { point: store.point(), cost: Cost::of_read(item.as_deref()) };
-                return Ok(Transacted::Conflict { index, item, receipt });
+                let receipt = Receipt {
+                    point: store.point(),
+                    cost: Cost::of_read(item.as_deref()),
+                };
+                return Ok(Transacted::Conflict {
+                    index,
+                    item,
+                    receipt,
+                });
             }
             Evaluated::Unchanged => {
                 cost += Cost::of_read(present.item.as_deref());
@@ -253,24 +309,43 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
         }
     }
     if changes.is_empty() {
-        return Ok(Transacted::Done { items, receipt: Receipt { point: store.point(), cost } });
+        return Ok(Transacted::Done {
+            items,
+            receipt: Receipt {
+                point: store.point(),
+                cost,
+            },
+        });
     }
     store.reserve(reserved, claim.freeing(freed))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
-    Ok(Transacted::Done { items, receipt: Receipt { point: store.order(), cost } })
+    Ok(Transacted::Done {
+        items,
+        receipt: Receipt {
+            point: store.order(),
+            cost,
+        },
+    })
 }
 
 fn check_batch(batch: &Batch) -> Result<()> {
     if batch.lane.len() > LIMITS.key_bytes_max {
-        return Err(Error::invalid("write a batch to a lane whose name is too long"));
+        return Err(Error::invalid(
+            "write a batch to a lane whose name is too long",
+        ));
     }
     if batch.changes.len() > LIMITS.batch_items_max {
         let (items, limit) = (batch.changes.len(), LIMITS.batch_items_max);
-        return Err(Error::invalid(format!("write a batch of {items} items, where {limit} is the limit")));
+        return Err(Error::invalid(format!(
+            "write a batch of {items} items, where {limit} is the limit"
+        )));
     }
-    batch.changes.iter().try_for_each(|(key, _)| check_key(key, &LIMITS))
+    batch
+        .changes
+        .iter()
+        .try_for_each(|(key, _)| check_key(key, &LIMITS))
 }
 
 fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched> {
@@ -281,7 +356,10 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         Some(_) => return Err(Error::corrupt(format!("read the cursor of {lane:?}"))),
         None => 0,
     };
-    let receipt = Receipt { point: store.point(), cost: Cost::of_read(None) };
+    let receipt = Receipt {
+        point: store.point(),
+        cost: Cost::of_read(None),
+    };
     if batch.sequence <= cursor {
         return Ok(Batched::Repeat(receipt));
     }
@@ -294,7 +372,15 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
     freed.count_cursor(&lane, &moved, found.value.is_none());
     let mut changes = Vec::with_capacity(staged.len());
-    for (key, Staged { stored, below, changed_from }) in staged {
+    for (
+        key,
+        Staged {
+            stored,
+            below,
+            changed_from,
+        },
+    ) in staged
+    {
         let Some(earlier) = changed_from else {
             cost += Cost::of_read(stored.item.as_deref());
             continue;
@@ -310,7 +396,10 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         store.set(key, record, below);
     }
     store.set(lane, Some(moved), found.below);
-    Ok(Batched::Done(Receipt { point: store.order(), cost }))
+    Ok(Batched::Done(Receipt {
+        point: store.order(),
+        cost,
+    }))
 }
 
 /// An item as a batch makes it.
@@ -331,10 +420,16 @@ fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<Reco
             btree_map::Entry::Vacant(free) => {
                 let Found { value, below } = store.item(free.key())?;
                 let stored = stored(value.as_deref()).clone();
-                free.insert(Staged { stored, below, changed_from: None })
+                free.insert(Staged {
+                    stored,
+                    below,
+                    changed_from: None,
+                })
             }
         };
-        if let Evaluated::Changed(stored) = evaluate(&place.stored, &Update::of(key, change), &LIMITS)? {
+        if let Evaluated::Changed(stored) =
+            evaluate(&place.stored, &Update::of(key, change), &LIMITS)?
+        {
             let earlier = std::mem::replace(&mut place.stored, stored);
             place.changed_from.get_or_insert(earlier);
         }
@@ -352,7 +447,10 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
         Some(until) => item_key(&Key::new(&scan.partition, until)),
         None => behind_partition(&scan.partition),
     };
-    let mut page = Page { items: Vec::new(), next: None };
+    let mut page = Page {
+        items: Vec::new(),
+        next: None,
+    };
     if from >= until || items_max == 0 {
         return Ok(page);
     }
@@ -361,8 +459,12 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
         let Record::Item(item) = entry.record(&key)? else {
             return Err(Error::corrupt(format!("scan {key:?}")));
         };
-        let Some(present) = &item.stored.item else { return Ok(true) };
-        let sort = Key::from_bytes(key.key).ok_or_else(|| Error::corrupt("scan a key that is none"))?.sort();
+        let Some(present) = &item.stored.item else {
+            return Ok(true);
+        };
+        let sort = Key::from_bytes(key.key)
+            .ok_or_else(|| Error::corrupt("scan a key that is none"))?
+            .sort();
         if page.items.len() == items_max || bytes >= PAGE_BYTES_MAX {
             page.next = Some(sort);
             return Ok(false);
@@ -402,17 +504,28 @@ mod tests {
     /// K8.
     #[test]
     fn a_deleted_item_is_remembered_for_as_long_as_the_limits_say() {
-        let deleted = || Stored { item: None, version: Version(3), memory: Some(Box::default()) };
+        let deleted = || Stored {
+            item: None,
+            version: Version(3),
+            memory: Some(Box::default()),
+        };
         let now = now_ms();
         let kept = record_of(deleted()).expect("it remembers").expires_ms;
         let kept_ms = LIMITS.operation_retention_ms;
-        assert!((now + kept_ms..=now_ms() + kept_ms).contains(&kept), "{kept} at {now}");
+        assert!(
+            (now + kept_ms..=now_ms() + kept_ms).contains(&kept),
+            "{kept} at {now}"
+        );
     }
 
     /// K8.
     #[test]
     fn a_deleted_item_without_memory_needs_no_record() {
-        let deleted = Stored { item: None, version: Version(3), memory: None };
+        let deleted = Stored {
+            item: None,
+            version: Version(3),
+            memory: None,
+        };
         assert_eq!(record_of(deleted), None);
     }
 }

@@ -12,7 +12,10 @@
 //! `ballast`, `objects/`, and now and then `objects-trial-...` ([`mod@objects`]).
 
 #![allow(rustdoc::private_intra_doc_links)]
-#![allow(clippy::disallowed_methods, reason = "clocks and threads live in providers")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clocks and threads live in providers"
+)]
 
 mod ballast;
 mod base;
@@ -84,10 +87,12 @@ impl ObjectDirectory {
 
 /// Opens a directory of objects, which is made if it is not there.
 pub async fn open_objects(directory: PathBuf) -> Result<ObjectDirectory, OpenError> {
-    let opened =
-        tokio::task::spawn_blocking(move || objects::open(&directory, &directory, Arc::new(DiskStorage)));
-    let opened =
-        opened.await.map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
+    let opened = tokio::task::spawn_blocking(move || {
+        objects::open(&directory, &directory, Arc::new(DiskStorage))
+    });
+    let opened = opened
+        .await
+        .map_err(|error| OpenError::io("open the objects")(std::io::Error::other(error)))?;
     Ok(ObjectDirectory(Arc::new(opened?)))
 }
 
@@ -103,7 +108,9 @@ pub fn format_of(data_dir: &Path) -> Result<Option<u32>, OpenError> {
 ///
 /// Errors: the first damage met, by file and place; `Locked` where the store is open.
 pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
-    let Some(format) = format::find(&DiskStorage, data_dir)? else { return Ok(None) };
+    let Some(format) = format::find(&DiskStorage, data_dir)? else {
+        return Ok(None);
+    };
     let _lock = format::DirectoryLock::take(data_dir)?;
     base::verify(&DiskStorage, data_dir, format)
 }
@@ -124,7 +131,9 @@ pub struct Look {
 /// Errors: what [`Embedded::open`] would refuse the journal for; `Locked` where the store is open.
 pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
     let storage = &DiskStorage;
-    let Some(format) = format::find(storage, data_dir)? else { return Ok(None) };
+    let Some(format) = format::find(storage, data_dir)? else {
+        return Ok(None);
+    };
     let _lock = format::DirectoryLock::take(data_dir)?;
     let journal = data_dir.join(segment::DIRECTORY);
     engine::check_for_checkpoint(storage, data_dir, &journal)?;
@@ -134,7 +143,10 @@ pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
     }
     let base::Looked { place, torn } = base::look(storage, data_dir, format)?;
     let journal = recovery::look(storage, &journal, format, place)?;
-    Ok(Some(Look { journal: Some(journal), torn_head: torn }))
+    Ok(Some(Look {
+        journal: Some(journal),
+        torn_head: torn,
+    }))
 }
 
 /// An open store. Dropping it without [`Embedded::close`] loses what was not externalized, as a crash would.
@@ -150,17 +162,27 @@ impl Embedded {
     pub async fn open(config: Config) -> Result<Self, OpenError> {
         // A whole store comes out of it, so that one that nobody waits for any more is dropped, which ends its threads.
         let opened = tokio::task::spawn_blocking(move || Self::open_now(config)).await;
-        opened.map_err(|error| OpenError::io("open the data directory")(std::io::Error::other(error)))?
+        opened.map_err(|error| {
+            OpenError::io("open the data directory")(std::io::Error::other(error))
+        })?
     }
 
     fn open_now(config: Config) -> Result<Self, OpenError> {
         let engine = Engine::open(config)?;
         let directory = engine.objects_directory();
-        match objects::open(&directory, &engine.config.data_dir, Arc::clone(&engine.config.storage)) {
-            Ok(objects) if engine.config.acknowledge_before_sync => {
-                Ok(Self { engine, objects: Arc::new(objects.acknowledging_before_sync()) })
-            }
-            Ok(objects) => Ok(Self { engine, objects: Arc::new(objects) }),
+        match objects::open(
+            &directory,
+            &engine.config.data_dir,
+            Arc::clone(&engine.config.storage),
+        ) {
+            Ok(objects) if engine.config.acknowledge_before_sync => Ok(Self {
+                engine,
+                objects: Arc::new(objects.acknowledging_before_sync()),
+            }),
+            Ok(objects) => Ok(Self {
+                engine,
+                objects: Arc::new(objects),
+            }),
             Err(error) => {
                 engine.shut_down(false);
                 Err(error)

@@ -32,8 +32,8 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
-    PutResult, local::LocalFileSystem,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    PutMultipartOptions, PutResult, local::LocalFileSystem,
 };
 use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
@@ -68,21 +68,32 @@ pub(crate) struct Objects {
 
 /// The store of objects in `directory`, which is made if it is not there. A file in `trials`, another directory of the same disk or that
 /// one, is made and removed now and then.
-pub(crate) fn open(directory: &Path, trials: &Path, storage: Arc<dyn Storage>) -> Result<Objects, OpenError> {
+pub(crate) fn open(
+    directory: &Path,
+    trials: &Path,
+    storage: Arc<dyn Storage>,
+) -> Result<Objects, OpenError> {
     let attempted = || format!("make {}", directory.display());
     let made = make_directory(&*storage, directory).map_err(OpenError::making(directory))?;
     let files = LocalFileSystem::new_with_prefix(directory)
         .map_err(|error| OpenError::io(attempted())(std::io::Error::other(error)))?;
     let trial = trial_in(trials).map_err(OpenError::io(attempted()))?;
     // As the local store calls it.
-    let root = fs::canonicalize(directory).and_then(Root::open).map_err(OpenError::io(attempted()))?;
+    let root = fs::canonicalize(directory)
+        .and_then(Root::open)
+        .map_err(OpenError::io(attempted()))?;
     let names = Arc::new(Names::new(root.path().to_owned(), Arc::clone(&storage)));
     let walk = {
         // On a disk that has no room for an empty file a later start removes what is left.
         let (names, opened) = (Arc::clone(&names), moment_of_files(&trial).ok());
-        thread::Builder::new().name("objects".into()).spawn(move || names.sweep(opened))
+        thread::Builder::new()
+            .name("objects".into())
+            .spawn(move || names.sweep(opened))
     };
-    walk.map_err(OpenError::io(format!("walk through {}", directory.display())))?;
+    walk.map_err(OpenError::io(format!(
+        "walk through {}",
+        directory.display()
+    )))?;
     let files = files.with_fsync(true);
     Ok(Objects {
         files,
@@ -97,7 +108,11 @@ pub(crate) fn open(directory: &Path, trials: &Path, storage: Arc<dyn Storage>) -
 impl Objects {
     /// Breaks O1 on purpose: objects are acknowledged before they and their names are synced.
     pub(crate) fn acknowledging_before_sync(self) -> Self {
-        Self { files: self.files.with_fsync(false), trusts_names: true, ..self }
+        Self {
+            files: self.files.with_fsync(false),
+            trusts_names: true,
+            ..self
+        }
     }
 }
 
@@ -176,7 +191,9 @@ impl Objects {
         let result = self.files.put_opts(path, payload, options).await;
         let file = self.files.path_to_filesystem(path)?;
         match &result {
-            Ok(_) if self.names.are_known_above(&file) => self.names.check(&file).map_err(failed)?,
+            Ok(_) if self.names.are_known_above(&file) => {
+                self.names.check(&file).map_err(failed)?
+            }
             Ok(_) => self.sync_names(path, Names::sync_above).await?,
             Err(ObjectError::AlreadyExists { .. }) => self.sync_names(path, Names::sync).await?,
             Err(error) => {
@@ -205,13 +222,19 @@ impl Objects {
     }
 }
 
-async fn look(root: Arc<Root>, look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static) -> Result<()> {
+async fn look(
+    root: Arc<Root>,
+    look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
+) -> Result<()> {
     let looked = tokio::task::spawn_blocking(move || look(&root)).await;
     looked.map_err(io::Error::other).flatten().map_err(failed)
 }
 
 fn failed(source: io::Error) -> ObjectError {
-    ObjectError::Generic { store: "disk", source: Box::new(source) }
+    ObjectError::Generic {
+        store: "disk",
+        source: Box::new(source),
+    }
 }
 
 impl fmt::Display for Objects {
@@ -244,7 +267,9 @@ impl ObjectStore for Objects {
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
         let is_asked_for = options.head;
-        let result = self.present(|| self.files.get_opts(path, options.clone())).await?;
+        let result = self
+            .present(|| self.files.get_opts(path, options.clone()))
+            .await?;
         if is_asked_for || !self.names.is_swept() {
             self.sync_names(path, Names::sync).await?;
         }
@@ -289,7 +314,12 @@ impl ObjectStore for Objects {
         Ok(listed)
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Result<()> {
         self.files.copy_opts(from, to, options).await
     }
 }

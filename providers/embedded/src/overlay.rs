@@ -127,14 +127,23 @@ pub(crate) struct Overlay {
 impl Overlay {
     /// An overlay that recovery has filled.
     pub(crate) fn recovered(active: Generation) -> Self {
-        Self { active, ..Self::default() }
+        Self {
+            active,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn get(&self, key: &RecordKey) -> Known<'_> {
-        let slot = self.active.get(key).or_else(|| self.frozen.as_ref()?.get(key));
+        let slot = self
+            .active
+            .get(key)
+            .or_else(|| self.frozen.as_ref()?.get(key));
         match slot {
             None => Known::Nothing,
-            Some(Slot { record: Some(record), .. }) => Known::Present(record),
+            Some(Slot {
+                record: Some(record),
+                ..
+            }) => Known::Present(record),
             Some(_) => Known::Deleted,
         }
     }
@@ -151,7 +160,13 @@ impl Overlay {
                 }
                 self.pending_bytes += estimate as u64;
                 let (known, shadows, estimate) = (below, below, estimate as u32);
-                entry.insert(Slot { record, dirty: true, known, shadows, estimate });
+                entry.insert(Slot {
+                    record,
+                    dirty: true,
+                    known,
+                    shadows,
+                    estimate,
+                });
             }
             Entry::Occupied(mut entry) => {
                 let slot = entry.get_mut();
@@ -179,7 +194,12 @@ impl Overlay {
 
     /// Sets a record that need not be journaled, so that it takes no room; false if it would, being larger than an
     /// earlier state of it that is yet to be journaled, or if too much was not journaled already.
-    pub(crate) fn set_unjournaled(&mut self, key: &RecordKey, record: &Record, below: bool) -> bool {
+    pub(crate) fn set_unjournaled(
+        &mut self,
+        key: &RecordKey,
+        record: &Record,
+        below: bool,
+    ) -> bool {
         let bytes = entry_bound(key, Some(record)) as u32;
         let counted = self.active.get(key).map_or(0, |slot| slot.estimate);
         let growth = u64::from(bytes.saturating_sub(counted));
@@ -198,7 +218,13 @@ impl Overlay {
                     self.active.order.insert(entry.key().clone());
                 }
                 let (known, shadows, record) = (below, below, Some(record.clone()));
-                entry.insert(Slot { record, dirty: false, known, shadows, estimate: bytes });
+                entry.insert(Slot {
+                    record,
+                    dirty: false,
+                    known,
+                    shadows,
+                    estimate: bytes,
+                });
             }
         }
         self.unjournaled_bytes += growth;
@@ -216,7 +242,9 @@ impl Overlay {
         let mut group = Vec::with_capacity(dirty.len());
         self.pending_bytes = 0;
         for key in dirty {
-            let Some(slot) = self.active.slots.get_mut(&key) else { continue };
+            let Some(slot) = self.active.slots.get_mut(&key) else {
+                continue;
+            };
             if !slot.dirty {
                 continue;
             }
@@ -240,7 +268,10 @@ impl Overlay {
     /// Freezes the active generation, right after a group was taken.
     pub(crate) fn freeze(&mut self) -> Arc<Generation> {
         assert!(self.frozen.is_none(), "one checkpoint at a time");
-        assert!(self.dirty.is_empty(), "a frozen generation is the end of a group");
+        assert!(
+            self.dirty.is_empty(),
+            "a frozen generation is the end of a group"
+        );
         self.unjournaled_bytes = 0;
         let frozen = Arc::new(std::mem::take(&mut self.active));
         self.frozen = Some(Arc::clone(&frozen));
@@ -259,12 +290,17 @@ impl Overlay {
     /// Takes the frozen generation back, since no checkpoint could be made of it: what was changed since counts, and what was
     /// deleted since need not be taken in at all. Some of it may have reached the checkpoint store all the same.
     pub(crate) fn melt(&mut self) {
-        let Some(frozen) = self.frozen.take() else { return };
+        let Some(frozen) = self.frozen.take() else {
+            return;
+        };
         let mut merged = match Arc::try_unwrap(frozen) {
             Ok(merged) => merged,
             Err(shared) => return self.frozen = Some(shared),
         };
-        merged.slots.values_mut().for_each(|slot| slot.shadows = true);
+        merged
+            .slots
+            .values_mut()
+            .for_each(|slot| slot.shadows = true);
         let active = std::mem::take(&mut self.active);
         merged.order.extend(active.order);
         for (key, mut slot) in active.slots {
@@ -284,10 +320,18 @@ impl Overlay {
         from: &RecordKey,
         until: &RecordKey,
     ) -> impl Iterator<Item = (&'overlay RecordKey, Option<&'overlay Record>)> {
-        let bounds = (Bound::Included(from.clone()), Bound::Excluded(until.clone()));
+        let bounds = (
+            Bound::Included(from.clone()),
+            Bound::Excluded(until.clone()),
+        );
         let mut active = self.active.range(bounds.clone()).peekable();
-        let mut frozen =
-            self.frozen.as_deref().map(|frozen| frozen.range(bounds)).into_iter().flatten().peekable();
+        let mut frozen = self
+            .frozen
+            .as_deref()
+            .map(|frozen| frozen.range(bounds))
+            .into_iter()
+            .flatten()
+            .peekable();
         std::iter::from_fn(move || {
             let take_active = match (active.peek(), frozen.peek()) {
                 (Some((active_key, _)), Some((frozen_key, _))) => {
@@ -301,7 +345,11 @@ impl Overlay {
                 (Some(_), None) => true,
                 (None, _) => false,
             };
-            let next = if take_active { active.next() } else { frozen.next() };
+            let next = if take_active {
+                active.next()
+            } else {
+                frozen.next()
+            };
             next.map(|(key, slot)| (key, slot.record.as_ref()))
         })
     }
@@ -313,14 +361,28 @@ pub(crate) fn entry_bound(key: &RecordKey, record: Option<&Record>) -> usize {
 }
 
 /// Applies a journal entry to a generation under recovery. `over_store` says whether anything may lie below.
-pub(crate) fn replay(generation: &mut Generation, key: RecordKey, record: Option<Record>, over_store: bool) {
+pub(crate) fn replay(
+    generation: &mut Generation,
+    key: RecordKey,
+    record: Option<Record>,
+    over_store: bool,
+) {
     if record.is_none() && !over_store {
         generation.remove(&key);
         return;
     }
     let known = record.is_some();
     generation.order.insert(key.clone());
-    generation.slots.insert(key, Slot { record, dirty: false, known, shadows: over_store, estimate: 0 });
+    generation.slots.insert(
+        key,
+        Slot {
+            record,
+            dirty: false,
+            known,
+            shadows: over_store,
+            estimate: 0,
+        },
+    );
 }
 
 #[cfg(test)]

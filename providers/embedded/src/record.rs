@@ -83,7 +83,10 @@ impl RecordKey {
 
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (table, key) = bytes.split_first()?;
-        Some(Self { table: Table::from_byte(*table)?, key: Bytes::copy_from_slice(key) })
+        Some(Self {
+            table: Table::from_byte(*table)?,
+            key: Bytes::copy_from_slice(key),
+        })
     }
 }
 
@@ -152,7 +155,11 @@ impl Record {
         match self {
             Self::Incarnations(ends) => 8 + ends.len() * 20,
             Self::Item(item) => {
-                let attributes = item.stored.item.as_deref().map_or(&[][..], Item::attributes);
+                let attributes = item
+                    .stored
+                    .item
+                    .as_deref()
+                    .map_or(&[][..], Item::attributes);
                 48 + item.bytes_len() + attributes.len() * 20 + memory_bytes(&item.stored)
             }
             Self::Lane(_) | Self::Deduplication(_) => 10,
@@ -249,9 +256,20 @@ const HAS_ID: u64 = 1 << 32;
 fn decode_letter(mut reader: Reader) -> Option<DeadLetterRecord> {
     let (group, sequence, attempts) = (reader.bytes()?, reader.varint()?, reader.varint()?);
     let reason = reader.text()?;
-    let id = if attempts & HAS_ID == 0 { None } else { Some(reader.bytes()?) };
+    let id = if attempts & HAS_ID == 0 {
+        None
+    } else {
+        Some(reader.bytes()?)
+    };
     let attempts = u32::try_from(attempts & !HAS_ID).ok()?;
-    Some(DeadLetterRecord { group, sequence, id, attempts, reason, body: reader.rest() })
+    Some(DeadLetterRecord {
+        group,
+        sequence,
+        id,
+        attempts,
+        reason,
+        body: reader.rest(),
+    })
 }
 
 fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
@@ -287,7 +305,8 @@ const HAS_MEMORY: u8 = 2;
 
 fn encode_item(item: &StoredItem, buffer: &mut Vec<u8>) {
     let stored = &item.stored;
-    let flags = u8::from(stored.item.is_some()) * HAS_ITEM + u8::from(stored.memory.is_some()) * HAS_MEMORY;
+    let flags =
+        u8::from(stored.item.is_some()) * HAS_ITEM + u8::from(stored.memory.is_some()) * HAS_MEMORY;
     buffer.push(flags);
     buffer.put_varint(stored.version.0);
     match &stored.item {
@@ -347,7 +366,14 @@ fn decode_item(reader: &mut Reader) -> Option<StoredItem> {
         let bytes = std::mem::replace(reader, Reader::new(Bytes::new())).rest();
         memory = Some(Box::new(postcard::from_bytes::<Memory>(&bytes).ok()?));
     }
-    Some(StoredItem { stored: Stored { item, version, memory }, expires_ms })
+    Some(StoredItem {
+        stored: Stored {
+            item,
+            version,
+            memory,
+        },
+        expires_ms,
+    })
 }
 
 fn decode_value(reader: &mut Reader) -> Option<Value> {

@@ -87,7 +87,9 @@ pub(crate) fn recover(
     let listed = list(storage, directory, trusted)?;
     // Who named the last one may have died before the name was durable.
     let attempted = || format!("sync {}", directory.display());
-    storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
+    storage
+        .sync_directory(directory)
+        .map_err(OpenError::io(attempted()))?;
     let (recovered, last) = read(storage, directory, format, place, trusted, &listed)?;
     if let Some(cut) = &recovered.report.cut {
         tracing::warn!(file = %cut.file.display(), offset = cut.offset, bytes = cut.bytes, missing = cut.missing, "cut a journal tail");
@@ -152,7 +154,11 @@ fn read(
             None => last = reading.last_segment(&segments[index], trusted)?,
         }
     }
-    let first = if format.journal_begun { FIRST_SEQUENCE } else { 0 };
+    let first = if format.journal_begun {
+        FIRST_SEQUENCE
+    } else {
+        0
+    };
     reading.check_end(reading.place.sequence.max(first), directory)?;
     Ok((reading.recovered, last))
 }
@@ -166,7 +172,9 @@ struct Found {
 
 /// Whether the beginning of the journal in `directory` was removed: then a checkpoint holds it.
 pub(crate) fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
-    Ok(segments_in(storage, directory)?.first().is_some_and(|first| *first > FIRST_SEGMENT))
+    Ok(segments_in(storage, directory)?
+        .first()
+        .is_some_and(|first| *first > FIRST_SEGMENT))
 }
 
 /// The numbers of the segments there are, in order; none where the directory is missing.
@@ -175,12 +183,19 @@ fn segments_in(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<u64>> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         names => names?,
     };
-    let mut numbers: Vec<u64> = names.iter().filter_map(|name| segment::number_of(name)).collect();
+    let mut numbers: Vec<u64> = names
+        .iter()
+        .filter_map(|name| segment::number_of(name))
+        .collect();
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) -> Result<Vec<u64>, OpenError> {
+fn list(
+    storage: &dyn Storage,
+    directory: &Path,
+    trusted: Option<TrustedEnd>,
+) -> Result<Vec<u64>, OpenError> {
     let attempted = || format!("list {}", directory.display());
     let mut numbers = segments_in(storage, directory).map_err(OpenError::io(attempted()))?;
     if let Some(trusted) = trusted {
@@ -188,8 +203,12 @@ fn list(storage: &dyn Storage, directory: &Path, trusted: Option<TrustedEnd>) ->
         while numbers.last().is_some_and(|last| *last > trusted.segment) {
             let number = numbers.pop().expect("it has a last one");
             let path = directory.join(segment::file_name(number));
-            storage.remove(&path).map_err(OpenError::io(format!("remove {}", path.display())))?;
-            storage.sync_directory(directory).map_err(OpenError::io(attempted()))?;
+            storage
+                .remove(&path)
+                .map_err(OpenError::io(format!("remove {}", path.display())))?;
+            storage
+                .sync_directory(directory)
+                .map_err(OpenError::io(attempted()))?;
         }
     }
     Ok(numbers)
@@ -211,7 +230,12 @@ fn open_segments(
             file.read_at(&mut bytes, 0).map_err(attempted())?;
         }
         let header = SegmentHeader::decode(&bytes, salt).filter(|header| header.number == *number);
-        let Some(header) = header else { return Err(OpenError::Damaged { file: path, offset: 0 }) };
+        let Some(header) = header else {
+            return Err(OpenError::Damaged {
+                file: path,
+                offset: 0,
+            });
+        };
         segments.push(Found { path, file, header });
     }
     Ok(segments)
@@ -229,7 +253,10 @@ impl Reading {
     fn check_row(&mut self, segments: &[Found], directory: &Path) -> Result<(), OpenError> {
         let Some(first) = segments.first() else {
             if self.over_store {
-                return Err(OpenError::Damaged { file: directory.to_owned(), offset: 0 });
+                return Err(OpenError::Damaged {
+                    file: directory.to_owned(),
+                    offset: 0,
+                });
             }
             return Ok(());
         };
@@ -253,13 +280,19 @@ impl Reading {
         let Some(last) = &self.recovered.current else {
             return Err(OpenError::missing(directory, FIRST_SEGMENT));
         };
-        Err(OpenError::Damaged { file: directory.join(segment::file_name(last.number)), offset: last.end })
+        Err(OpenError::Damaged {
+            file: directory.join(segment::file_name(last.number)),
+            offset: last.end,
+        })
     }
 
     /// A segment that was left whole: every byte up to `end` is records.
     fn closed_segment(&mut self, found: &Found, end: u64) -> Result<(), OpenError> {
         let attempted = || OpenError::io(format!("read {}", found.path.display()));
-        let damaged = |offset: u64| OpenError::Damaged { file: found.path.clone(), offset };
+        let damaged = |offset: u64| OpenError::Damaged {
+            file: found.path.clone(),
+            offset,
+        };
         let length = found.file.len().map_err(attempted())?;
         if length < end {
             return Err(damaged(length));
@@ -277,17 +310,28 @@ impl Reading {
     }
 
     /// The segment that is written; answers where its last record starts.
-    fn last_segment(&mut self, found: &Found, trusted: Option<TrustedEnd>) -> Result<Option<u64>, OpenError> {
+    fn last_segment(
+        &mut self,
+        found: &Found,
+        trusted: Option<TrustedEnd>,
+    ) -> Result<Option<u64>, OpenError> {
         let attempted = || OpenError::io(format!("read {}", found.path.display()));
         let size = found.file.len().map_err(attempted())?;
         let until = trusted.map_or(size, |trusted| trusted.offset);
         let (end, last) = self.records(found, until)?;
         if trusted.is_some() && end < until {
-            return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
+            return Err(OpenError::Damaged {
+                file: found.path.clone(),
+                offset: end,
+            });
         }
         let tail = nonzero_end(&*found.file, end, until).map_err(attempted())?;
         // Behind a trusted end nothing can be missing.
-        let missing = if trusted.is_some() { 0 } else { found.header.bytes.saturating_sub(size) };
+        let missing = if trusted.is_some() {
+            0
+        } else {
+            found.header.bytes.saturating_sub(size)
+        };
         if tail > end || missing > 0 {
             self.cut(found, end, tail, missing)?;
         }
@@ -311,9 +355,17 @@ impl Reading {
             .read_at(&mut rest, end)
             .map_err(OpenError::io(format!("read {}", found.path.display())))?;
         if frame::find(&rest, 0, self.recovered.sequence, self.salt).is_some() {
-            return Err(OpenError::Damaged { file: found.path.clone(), offset: end });
+            return Err(OpenError::Damaged {
+                file: found.path.clone(),
+                offset: end,
+            });
         }
-        let cut = Cut { file: found.path.clone(), offset: end, bytes: tail - end, missing };
+        let cut = Cut {
+            file: found.path.clone(),
+            offset: end,
+            bytes: tail - end,
+            missing,
+        };
         self.recovered.report.cut = Some(cut);
         Ok(())
     }
@@ -321,22 +373,37 @@ impl Reading {
     /// Applies the whole records of a segment; answers where they end and where the last one starts.
     fn records(&mut self, found: &Found, until: u64) -> Result<(u64, Option<u64>), OpenError> {
         let attempted = || OpenError::io(format!("read {}", found.path.display()));
-        let damaged = |offset: u64| OpenError::Damaged { file: found.path.clone(), offset };
+        let damaged = |offset: u64| OpenError::Damaged {
+            file: found.path.clone(),
+            offset,
+        };
         if found.header.first_sequence != self.recovered.sequence + 1 {
             return Err(damaged(0));
         }
         let (mut at, mut last) = (SEGMENT_HEADER_BYTES, None);
-        let mut window = Window { file: &*found.file, until, start: 0, bytes: Vec::new() };
+        let mut window = Window {
+            file: &*found.file,
+            until,
+            start: 0,
+            bytes: Vec::new(),
+        };
         loop {
-            let header = window.at(at, frame::HEADER_BYTES as u64).map_err(attempted())?;
-            let Some(length) = frame::length(header) else { break };
+            let header = window
+                .at(at, frame::HEADER_BYTES as u64)
+                .map_err(attempted())?;
+            let Some(length) = frame::length(header) else {
+                break;
+            };
             let length = length.min(until - at);
             let bytes = window.at(at, length).map_err(attempted())?;
-            let Some(frame) = frame::read(bytes, self.salt) else { break };
+            let Some(frame) = frame::read(bytes, self.salt) else {
+                break;
+            };
             if frame.header.sequence != self.recovered.sequence + 1 {
                 return Err(damaged(at));
             }
-            self.apply(frame.header, frame.payload).ok_or_else(|| damaged(at))?;
+            self.apply(frame.header, frame.payload)
+                .ok_or_else(|| damaged(at))?;
             last = Some(at);
             at += length;
         }

@@ -89,29 +89,49 @@ pub(crate) fn is_about_room(error: &io::Error) -> bool {
 /// earlier call left when its process died only the lowest name may not be durable, and that one is synced again. Returns those that
 /// it has made, the lowest first.
 pub(crate) fn make_directory(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let missing = directory.ancestors().take_while(|above| !is_there(above)).count();
+    let missing = directory
+        .ancestors()
+        .take_while(|above| !is_there(above))
+        .count();
     let row: Vec<&Path> = directory.ancestors().take(missing + 1).collect();
     for (made, directory) in row.into_iter().rev().enumerate() {
         if made > 0 {
             storage.create_directory(directory)?;
         }
-        let Some(above) = directory.parent() else { continue };
-        let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+        let Some(above) = directory.parent() else {
+            continue;
+        };
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
         match storage.sync_directory(above) {
             // Nothing was made there now, and who may not list it, or whose file system knows no such sync, cannot do more.
             Err(error) if made == 0 && cannot_be_asked(&error) => {
                 tracing::debug!(directory = %above.display(), %error, "the directory above is not synced");
             }
-            Err(error) => return Err(io::Error::other(format!("sync {}: {error}", above.display()))),
+            Err(error) => {
+                return Err(io::Error::other(format!(
+                    "sync {}: {error}",
+                    above.display()
+                )));
+            }
             Ok(()) => {}
         }
     }
-    Ok(directory.ancestors().take(missing).map(Path::to_owned).collect())
+    Ok(directory
+        .ancestors()
+        .take(missing)
+        .map(Path::to_owned)
+        .collect())
 }
 
 /// What is where `directory` or one above it would be, and is not one.
 pub fn in_the_way(directory: &Path) -> Option<PathBuf> {
-    let there = directory.ancestors().find(|path| path.symlink_metadata().is_ok())?;
+    let there = directory
+        .ancestors()
+        .find(|path| path.symlink_metadata().is_ok())?;
     (!there.is_dir()).then(|| there.to_owned())
 }
 
@@ -137,7 +157,12 @@ struct DiskFile(File);
 
 impl Storage for DiskStorage {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
         Ok(Arc::new(DiskFile(file)))
     }
 
@@ -197,8 +222,8 @@ impl StorageFile for DiskFile {
     }
 
     fn allocate(&self, length: u64) -> io::Result<()> {
-        let length =
-            libc::off_t::try_from(length).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let length = libc::off_t::try_from(length)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
         // SAFETY: the descriptor is open for as long as `self.0` lives, and the call touches no memory of ours.
         match unsafe { libc::posix_fallocate(self.0.as_raw_fd(), 0, length) } {
             0 => Ok(()),
@@ -226,11 +251,20 @@ mod tests {
         let not_listed = above.path().to_owned();
         let storage = Intercepted::new(DiskStorage, move |operation, path| {
             let is_refused = operation == Operation::SyncDirectory && path == not_listed;
-            if is_refused { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+            if is_refused {
+                Err(io::ErrorKind::PermissionDenied.into())
+            } else {
+                Ok(())
+            }
         });
         let data = above.path().join("data");
         let refused = make_directory(&storage, &data).expect_err("its name may not last");
-        assert!(refused.to_string().contains(&above.path().display().to_string()), "{refused}");
+        assert!(
+            refused
+                .to_string()
+                .contains(&above.path().display().to_string()),
+            "{refused}"
+        );
         make_directory(&storage, &data).expect("it is there");
         make_directory(&storage, &data.join("journal")).expect("below it nothing is refused");
     }

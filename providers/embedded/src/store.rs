@@ -116,8 +116,19 @@ pub(crate) enum Claim {
 impl Claim {
     /// The claim of a change. Who frees as much as the journal takes for it gets out of a full store by it, and may use the
     /// reserve: a reserve spent on it has made room.
-    pub(crate) fn freeing(self, Freed { takes, earlier, left }: Freed) -> Self {
-        if earlier > 0 && takes <= earlier.saturating_sub(left) { Self::Reserve } else { self }
+    pub(crate) fn freeing(
+        self,
+        Freed {
+            takes,
+            earlier,
+            left,
+        }: Freed,
+    ) -> Self {
+        if earlier > 0 && takes <= earlier.saturating_sub(left) {
+            Self::Reserve
+        } else {
+            self
+        }
     }
 }
 
@@ -137,9 +148,11 @@ impl Freed {
     /// Counts the change of `earlier` to `record`. Of a deletion the key alone counts: what it is remembered by goes in time.
     pub(crate) fn count(&mut self, key: &RecordKey, earlier: &Stored, record: Option<&Record>) {
         if let Some(item) = &earlier.item {
-            self.earlier += (entry_bound(key, None) + item.bytes_len() + memory_bytes(earlier)) as u64;
+            self.earlier +=
+                (entry_bound(key, None) + item.bytes_len() + memory_bytes(earlier)) as u64;
         }
-        let left = record.filter(|record| matches!(record, Record::Item(item) if item.stored.item.is_some()));
+        let left = record
+            .filter(|record| matches!(record, Record::Item(item) if item.stored.item.is_some()));
         let bytes = entry_bound(key, left) as u64;
         self.takes += bytes;
         self.left += if left.is_some() { bytes } else { 0 };
@@ -174,7 +187,10 @@ pub(crate) struct Found<T> {
 impl Store {
     /// Where the store stands (rule P4).
     pub(crate) fn point(&self) -> DurabilityPoint {
-        DurabilityPoint { incarnation: Incarnation(self.incarnation), position: Position(self.position) }
+        DurabilityPoint {
+            incarnation: Incarnation(self.incarnation),
+            position: Position(self.position),
+        }
     }
 
     /// Orders the changes just made as one mutation. Room was reserved for it: at least for a record that says how far it went.
@@ -210,8 +226,18 @@ impl Store {
     /// The record under `key`.
     pub(crate) fn record(&mut self, key: &RecordKey) -> Result<Found<Record>> {
         match self.overlay.get(key) {
-            Known::Present(record) => return Ok(Found { value: Some(record.clone()), below: true }),
-            Known::Deleted => return Ok(Found { value: None, below: false }),
+            Known::Present(record) => {
+                return Ok(Found {
+                    value: Some(record.clone()),
+                    below: true,
+                });
+            }
+            Known::Deleted => {
+                return Ok(Found {
+                    value: None,
+                    below: false,
+                });
+            }
             Known::Nothing => {}
         }
         let mut encoded = std::mem::take(&mut self.scratch);
@@ -220,40 +246,65 @@ impl Store {
         let read = self.read_below(&encoded, |view| view.get(&encoded));
         self.scratch = encoded;
         let Some(bytes) = read.map_err(|error| unreadable(key, error))?.flatten() else {
-            return Ok(Found { value: None, below: false });
+            return Ok(Found {
+                value: None,
+                below: false,
+            });
         };
         let record = Record::decode(key.table, bytes).ok_or_else(|| undecodable(key))?;
-        Ok(Found { value: Some(record), below: true })
+        Ok(Found {
+            value: Some(record),
+            below: true,
+        })
     }
 
     /// The item under `key`, with its memory. One past its retention counts as never having been.
     pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Found<Arc<StoredItem>>> {
         let found = match self.overlay.get(key) {
-            Known::Present(Record::Item(item)) => Found { value: Some(Arc::clone(item)), below: true },
+            Known::Present(Record::Item(item)) => Found {
+                value: Some(Arc::clone(item)),
+                below: true,
+            },
             Known::Present(_) => return Err(undecodable(key)),
-            Known::Deleted => Found { value: None, below: false },
+            Known::Deleted => Found {
+                value: None,
+                below: false,
+            },
             Known::Nothing => self.clean_item(key)?,
         };
         match &found.value {
-            Some(item) if item.stored.item.is_none() && item.is_expired(now_ms()) => {
-                Ok(Found { value: None, below: found.below })
-            }
+            Some(item) if item.stored.item.is_none() && item.is_expired(now_ms()) => Ok(Found {
+                value: None,
+                below: found.below,
+            }),
             _ => Ok(found),
         }
     }
 
     fn clean_item(&mut self, key: &RecordKey) -> Result<Found<Arc<StoredItem>>> {
         if self.view.is_none() && !self.is_view_lost {
-            return Ok(Found { value: None, below: false });
+            return Ok(Found {
+                value: None,
+                below: false,
+            });
         }
         if let Some(item) = self.cache.get(&key.key) {
-            return Ok(Found { value: Some(item), below: true });
+            return Ok(Found {
+                value: Some(item),
+                below: true,
+            });
         }
         match self.record(key)? {
             Found { value: None, below } => Ok(Found { value: None, below }),
-            Found { value: Some(Record::Item(item)), below } => {
+            Found {
+                value: Some(Record::Item(item)),
+                below,
+            } => {
                 self.cache.insert(key.key.clone(), Arc::clone(&item));
-                Ok(Found { value: Some(item), below })
+                Ok(Found {
+                    value: Some(item),
+                    below,
+                })
             }
             Found { .. } => Err(undecodable(key)),
         }
@@ -273,7 +324,9 @@ impl Store {
             if self.is_view_lost {
                 self.open_below()?;
             }
-            let Some(view) = &self.view else { return Ok(None) };
+            let Some(view) = &self.view else {
+                return Ok(None);
+            };
             match read(view) {
                 Ok(found) => return Ok(Some(found)),
                 // A checkpoint that failed has closed the store to everybody.
@@ -332,8 +385,13 @@ impl Store {
                 return Err(Error::invalid(format!("change {bytes} bytes at once")));
             }
             self.durability.force();
-            let kind = ErrorKind::Unavailable { retry_after_ms: Some(20) };
-            return Err(Error::new(kind, "order a change while the journal is behind"));
+            let kind = ErrorKind::Unavailable {
+                retry_after_ms: Some(20),
+            };
+            return Err(Error::new(
+                kind,
+                "order a change while the journal is behind",
+            ));
         }
         if !self.leaves(kept, needed) {
             self.spare_room = self.spare.grow(needed + kept);
@@ -357,7 +415,9 @@ impl Store {
         self.refused_bytes = bytes;
         let attempted = match self.growth {
             Growth::Taken => format!("journal {bytes} bytes"),
-            Growth::NoRoom => format!("take {bytes} bytes more, which no checkpoint would have room for"),
+            Growth::NoRoom => {
+                format!("take {bytes} bytes more, which no checkpoint would have room for")
+            }
             Growth::NoCheckpoints => format!("journal {bytes} bytes more while checkpoints fail"),
         };
         Err(Error::new(ErrorKind::NoRoom, attempted))
@@ -400,7 +460,10 @@ impl Store {
 
     fn want_early_checkpoint(&mut self) {
         let now = Instant::now();
-        if self.early_checkpoint_at.is_none_or(|last| now - last > EARLY_CHECKPOINT_INTERVAL) {
+        if self
+            .early_checkpoint_at
+            .is_none_or(|last| now - last > EARLY_CHECKPOINT_INTERVAL)
+        {
             self.early_checkpoint_at = Some(now);
             self.checkpoint_wanted = true;
             self.durability.force();
@@ -520,7 +583,11 @@ impl Below {
     }
 
     fn before(&mut self, key: &RecordKey) -> Result<Option<(RecordKey, Bytes)>, BaseError> {
-        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead < key) { self.take() } else { Ok(None) }
+        if self.ahead.as_ref().is_some_and(|(ahead, _)| ahead < key) {
+            self.take()
+        } else {
+            Ok(None)
+        }
     }
 
     fn skip(&mut self, key: &RecordKey) -> Result<(), BaseError> {
@@ -535,7 +602,9 @@ fn unreadable(key: &RecordKey, error: BaseError) -> Error {
     let kind = match &*error {
         redb::Error::Corrupted(_) => ErrorKind::Corrupt,
         error if Damage::in_error(error).is_some() => ErrorKind::Corrupt,
-        _ => ErrorKind::Unavailable { retry_after_ms: Some(100) },
+        _ => ErrorKind::Unavailable {
+            retry_after_ms: Some(100),
+        },
     };
     Error::new(kind, format!("read {key:?} from the checkpoint store")).caused_by(error)
 }
@@ -552,7 +621,10 @@ pub(crate) fn now_ms() -> u64 {
 
 /// Brings the cache in line with a generation that the checkpoint store has taken in, before it thaws.
 pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
-    for (key, slot) in generation.iter().filter(|(key, _)| key.table == Table::Item) {
+    for (key, slot) in generation
+        .iter()
+        .filter(|(key, _)| key.table == Table::Item)
+    {
         match &slot.record {
             Some(Record::Item(item)) => cache.insert(key.key.clone(), Arc::clone(item)),
             _ => {

@@ -22,13 +22,20 @@ struct Page {
 impl std::fmt::Debug for Page {
     /// What is still to be drawn is nobody's business.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Page").field("used", &self.used).finish_non_exhaustive()
+        f.debug_struct("Page")
+            .field("used", &self.used)
+            .finish_non_exhaustive()
     }
 }
 
 impl Default for SystemEntropy {
     fn default() -> Self {
-        Self { page: Mutex::new(Page { bytes: [0; PAGE_BYTES], used: PAGE_BYTES }) }
+        Self {
+            page: Mutex::new(Page {
+                bytes: [0; PAGE_BYTES],
+                used: PAGE_BYTES,
+            }),
+        }
     }
 }
 
@@ -41,7 +48,9 @@ impl Entropy for SystemEntropy {
         }
         let at = page.used;
         page.used += 8;
-        let drawn: [u8; 8] = page.bytes[at..at + 8].try_into().expect("eight bytes are eight bytes");
+        let drawn: [u8; 8] = page.bytes[at..at + 8]
+            .try_into()
+            .expect("eight bytes are eight bytes");
         page.bytes[at..at + 8].fill(0);
         u64::from_le_bytes(drawn)
     }

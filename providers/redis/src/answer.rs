@@ -20,12 +20,18 @@ impl Answer {
         let (Some(incarnation), Some(position)) = (parts.next(), parts.next()) else {
             return Err(Failure::Garbled("an answer without a point".to_owned()));
         };
-        Ok(Self { incarnation: number(&incarnation)?, position: number(&position)?, rest: parts.collect() })
+        Ok(Self {
+            incarnation: number(&incarnation)?,
+            position: number(&position)?,
+            rest: parts.collect(),
+        })
     }
 
     /// The only value behind the point.
     pub(crate) fn only(mut self) -> Result<Value, Failure> {
-        self.rest.pop().ok_or_else(|| Failure::Garbled("an answer without a value".to_owned()))
+        self.rest
+            .pop()
+            .ok_or_else(|| Failure::Garbled("an answer without a value".to_owned()))
     }
 }
 
@@ -52,7 +58,9 @@ pub(crate) fn text(value: Value) -> Result<String, Failure> {
 pub(crate) fn number(value: &Value) -> Result<u64, Failure> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()),
+        Value::BulkString(digits) => std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| digits.parse().ok()),
         Value::Nil => Some(0),
         _ => None,
     }

@@ -29,7 +29,9 @@ use std::{
 use bytes::Bytes;
 use parking_lot::RwLock;
 use ports::{DurabilityPoint, Monotonic, Outage};
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe};
+use redis::{
+    Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe,
+};
 
 use crate::{
     answer::{self, Answer},
@@ -103,21 +105,29 @@ enum Next {
 impl Cluster {
     /// Finds the cluster through its seeds and judges every server that takes writes.
     pub(crate) async fn open(config: &Config) -> Result<Self, OpenError> {
-        let seeds: Result<Vec<_>, _> =
-            config.urls.iter().map(|url| url.as_str().into_connection_info()).collect();
-        let seeds = seeds.map_err(|error| OpenError::Configuration(format!("read a URL: {error}")))?;
+        let seeds: Result<Vec<_>, _> = config
+            .urls
+            .iter()
+            .map(|url| url.as_str().into_connection_info())
+            .collect();
+        let seeds =
+            seeds.map_err(|error| OpenError::Configuration(format!("read a URL: {error}")))?;
         let found = discover(config, &seeds, &Routes::default()).await;
         let routes = found.map_err(OpenError::unreachable("ask the cluster for its slots"))?;
         if routes.slots.iter().any(Option::is_none) {
             let reason = "some slots belong to nobody".to_owned();
-            return Err(OpenError::Unfit { server: config.urls.len().to_string() + " addresses", reason });
+            return Err(OpenError::Unfit {
+                server: config.urls.len().to_string() + " addresses",
+                reason,
+            });
         }
         let (mut waits, mut warnings, mut scripts) = (Waits::Never, Vec::new(), None);
         for member in routes.members.values() {
             let fit = fitness::judge(&member.node, config).await?;
             waits = fit.waits;
             warnings.extend(fit.warnings);
-            let loading = OpenError::unreachable(format!("load scripts into {}", member.node.address()));
+            let loading =
+                OpenError::unreachable(format!("load scripts into {}", member.node.address()));
             scripts = Some(Scripts::load(&member.node, 0).await.map_err(loading)?);
         }
         Ok(Self {
@@ -142,7 +152,12 @@ impl Cluster {
 
     /// Each server that takes writes, and why it could not be used when it was last needed, if so.
     pub(crate) fn health(&self) -> Vec<(String, Option<String>)> {
-        self.routes.read().members.values().map(|member| member.node.health()).collect()
+        self.routes
+            .read()
+            .members
+            .values()
+            .map(|member| member.node.health())
+            .collect()
     }
 
     /// Runs a script over `keys`, which lie in one slot.
@@ -162,16 +177,25 @@ impl Cluster {
 
     /// The bytes under `name`.
     pub(crate) async fn get(&self, name: &Bytes) -> Result<(DurabilityPoint, Bytes), Failure> {
-        match self.send(name, cmd("GET").arg(&name[..]), Effect::Reads).await? {
+        match self
+            .send(name, cmd("GET").arg(&name[..]), Effect::Reads)
+            .await?
+        {
             Value::Nil => Ok((DurabilityPoint::DURABLE, Bytes::new())),
             value => Ok((DurabilityPoint::DURABLE, answer::bytes(value)?)),
         }
     }
 
     /// Any server that takes writes, for what is not about a key.
-    pub(crate) fn any_node(&self, turn: usize) -> Option<impl std::ops::Deref<Target = Node> + use<>> {
+    pub(crate) fn any_node(
+        &self,
+        turn: usize,
+    ) -> Option<impl std::ops::Deref<Target = Node> + use<>> {
         let routes = self.routes.read();
-        let member = routes.members.values().nth(turn % routes.members.len().max(1))?;
+        let member = routes
+            .members
+            .values()
+            .nth(turn % routes.members.len().max(1))?;
         Some(NodeOf(Arc::clone(member)))
     }
 
@@ -218,13 +242,22 @@ impl Cluster {
         };
         let value = match member.run(command, is_asking).await {
             Err(failure) if failure.is_no_script() => {
-                Scripts::load(&member.node, 0).await.map_err(Failure::before_sending)?;
+                Scripts::load(&member.node, 0)
+                    .await
+                    .map_err(Failure::before_sending)?;
                 member.run(command, is_asking).await
             }
             answered => answered,
         }?;
         if let Some(mark) = mark {
-            member.confirm(&mark, &fence_beside(name), self.waits, self.config.durability_timeout).await?;
+            member
+                .confirm(
+                    &mark,
+                    &fence_beside(name),
+                    self.waits,
+                    self.config.durability_timeout,
+                )
+                .await?;
         }
         Ok(value)
     }
@@ -234,7 +267,9 @@ impl Cluster {
             return Ok(Arc::clone(member));
         }
         let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
-        let port = port.parse().map_err(|_| Failure::Garbled(format!("{address:?} is no address")))?;
+        let port = port
+            .parse()
+            .map_err(|_| Failure::Garbled(format!("{address:?} is no address")))?;
         member(&self.config, &self.seeds[0], host, port).map(Arc::new)
     }
 
@@ -255,7 +290,11 @@ impl Cluster {
             }
             Err(failure) => {
                 if let Some(lasts) = outage.failed(now(), &format!("{failure:?}")) {
-                    tracing::warn!(?failure, ?lasts, "nobody in the cluster says who has which slot");
+                    tracing::warn!(
+                        ?failure,
+                        ?lasts,
+                        "nobody in the cluster says who has which slot"
+                    );
                 }
             }
         }
@@ -280,7 +319,10 @@ enum IsAsking {
 }
 
 fn nobody() -> Failure {
-    let error = (redis::ErrorKind::Server(ServerErrorKind::ClusterDown), "nobody has the slot");
+    let error = (
+        redis::ErrorKind::Server(ServerErrorKind::ClusterDown),
+        "nobody has the slot",
+    );
     Failure::Refused(redis::RedisError::from(error))
 }
 
@@ -353,7 +395,11 @@ impl Member {
         }
         let covered = mark.answered.load(Ordering::SeqCst);
         let mut fence = cmd("EVALSHA");
-        fence.arg(&mark.digest).arg(1).arg(&beside[..]).arg(FENCE_MS);
+        fence
+            .arg(&mark.digest)
+            .arg(1)
+            .arg(&beside[..])
+            .arg(FENCE_MS);
         match waits.run(&self.node, fence, timeout).await {
             Ok(_) => {
                 mark.confirmed.fetch_max(covered, Ordering::SeqCst);
@@ -382,13 +428,27 @@ fn unconfirmed(failure: Failure) -> Failure {
     }
 }
 
-fn member(config: &Config, like: &ConnectionInfo, host: &str, port: u16) -> Result<Member, Failure> {
-    let info = like.clone().set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
-    Ok(Member { node: Node::new(info, config)?, mark: tokio::sync::Mutex::new(None) })
+fn member(
+    config: &Config,
+    like: &ConnectionInfo,
+    host: &str,
+    port: u16,
+) -> Result<Member, Failure> {
+    let info = like
+        .clone()
+        .set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
+    Ok(Member {
+        node: Node::new(info, config)?,
+        mark: tokio::sync::Mutex::new(None),
+    })
 }
 
 /// Asks one server after the other who has which slot. Servers that stay keep their connections.
-async fn discover(config: &Config, seeds: &[ConnectionInfo], present: &Routes) -> Result<Routes, Failure> {
+async fn discover(
+    config: &Config,
+    seeds: &[ConnectionInfo],
+    present: &Routes,
+) -> Result<Routes, Failure> {
     let mut last = nobody();
     for member in present.members.values() {
         match member.node.command(cmd("CLUSTER").arg("SLOTS")).await {
@@ -420,7 +480,8 @@ fn routes(
     };
     for range in answer::array(told)? {
         let mut parts = answer::array(range)?.into_iter();
-        let (Some(first), Some(last), Some(master)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(first), Some(last), Some(master)) = (parts.next(), parts.next(), parts.next())
+        else {
             return Err(Failure::Garbled("a range of slots that is none".to_owned()));
         };
         let mut master = answer::array(master)?.into_iter();
@@ -428,17 +489,30 @@ fn routes(
         let port = answer::number(&master.next().unwrap_or(Value::Nil))? as u16;
         // A server that does not know its own address is where we asked.
         let asked = told_by.rsplit_once(':').map_or(told_by, |(host, _)| host);
-        let host = if host.is_empty() || host == "?" { asked } else { &host };
+        let host = if host.is_empty() || host == "?" {
+            asked
+        } else {
+            &host
+        };
         let address = format!("{host}:{port}");
-        let known = routes.members.get(&address).or_else(|| present.members.get(&address)).cloned();
+        let known = routes
+            .members
+            .get(&address)
+            .or_else(|| present.members.get(&address))
+            .cloned();
         let member = match known {
             Some(member) => member,
             None => Arc::new(member(config, &seeds[0], host, port)?),
         };
         routes.members.insert(address, Arc::clone(&member));
-        let (first, last) = (answer::number(&first)? as usize, answer::number(&last)? as usize);
+        let (first, last) = (
+            answer::number(&first)? as usize,
+            answer::number(&last)? as usize,
+        );
         let range = routes.slots.get_mut(first..=last);
-        range.ok_or_else(|| Failure::Garbled("slots beyond the last".to_owned()))?.fill(Some(member));
+        range
+            .ok_or_else(|| Failure::Garbled("slots beyond the last".to_owned()))?
+            .fill(Some(member));
     }
     Ok(routes)
 }

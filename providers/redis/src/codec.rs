@@ -29,7 +29,9 @@ pub(crate) struct Stamps(AtomicU64);
 
 impl Default for Stamps {
     fn default() -> Self {
-        Self(AtomicU64::new(getrandom::u64().expect("a system that ran so far has randomness")))
+        Self(AtomicU64::new(
+            getrandom::u64().expect("a system that ran so far has randomness"),
+        ))
     }
 }
 
@@ -77,19 +79,32 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Stored> {
         postcard::from_bytes(&bytes[STAMP_BYTES..])
             .map_err(|error| Error::corrupt("decode an item in redis").caused_by(error))?;
     let item = attributes.map(|attributes| Arc::new(Item::from_parts(version, attributes)));
-    Ok(Stored { item, version, memory: memory.map(Box::new) })
+    Ok(Stored {
+        item,
+        version,
+        memory: memory.map(Box::new),
+    })
 }
 
 /// The cursor in `bytes`; zero if there are none.
 pub(crate) fn decode_cursor(bytes: &[u8]) -> Result<u64> {
-    if bytes.is_empty() { Ok(0) } else { version(bytes).map(|version| version.0) }
+    if bytes.is_empty() {
+        Ok(0)
+    } else {
+        version(bytes).map(|version| version.0)
+    }
 }
 
 fn version(bytes: &[u8]) -> Result<Version> {
     match bytes.first_chunk::<STAMP_BYTES>() {
-        Some([FORMAT, version @ .., _, _, _, _, _, _, _, _]) => Ok(Version(u64::from_be_bytes(*version))),
+        Some([FORMAT, version @ .., _, _, _, _, _, _, _, _]) => {
+            Ok(Version(u64::from_be_bytes(*version)))
+        }
         Some([format, ..]) => Err(Error::corrupt(format!("decode format {format} in redis"))),
-        None => Err(Error::corrupt(format!("decode {} bytes in redis", bytes.len()))),
+        None => Err(Error::corrupt(format!(
+            "decode {} bytes in redis",
+            bytes.len()
+        ))),
     }
 }
 
@@ -107,7 +122,11 @@ mod tests {
         ];
         let item = Arc::new(Item::from_parts(Version(7), attributes));
         for item in [Some(item), None] {
-            let stored = Stored { item, version: Version(7), memory: Some(Box::default()) };
+            let stored = Stored {
+                item,
+                version: Version(7),
+                memory: Some(Box::default()),
+            };
             let (one, other) = (stamps.encode(&stored), stamps.encode(&stored));
             assert_eq!(decode(&one).expect("it decodes"), stored);
             assert_ne!(stamp(&one), stamp(&other));

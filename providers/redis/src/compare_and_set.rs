@@ -62,7 +62,12 @@ pub(crate) struct Place {
 impl Place {
     /// A key that no index knows.
     pub(crate) fn apart(name: Bytes) -> Self {
-        Self { index: name.clone(), name, sort: Bytes::new(), is_only_compared: false }
+        Self {
+            index: name.clone(),
+            name,
+            sort: Bytes::new(),
+            is_only_compared: false,
+        }
     }
 }
 
@@ -154,7 +159,11 @@ async fn once_sent<T>(command: impl Future<Output = T>, then: impl FnOnce()) -> 
 }
 
 fn effect_of(todo: &[Todo]) -> Effect {
-    if todo.iter().any(|todo| *todo != Todo::Check) { Effect::Changes } else { Effect::Reads }
+    if todo.iter().any(|todo| *todo != Todo::Check) {
+        Effect::Changes
+    } else {
+        Effect::Reads
+    }
 }
 
 /// Longer with each attempt, and never the same for two who keep meeting.
@@ -172,20 +181,35 @@ async fn apply(
     todo: &[Todo],
     effect: Effect,
 ) -> Result<(DurabilityPoint, Option<Vec<Bytes>>), Failure> {
-    let keys: Vec<Bytes> =
-        places.iter().flat_map(|place| [place.name.clone(), place.index.clone()]).collect();
+    let keys: Vec<Bytes> = places
+        .iter()
+        .flat_map(|place| [place.name.clone(), place.index.clone()])
+        .collect();
     let mut arguments = Vec::with_capacity(1 + places.len() * 4);
     arguments.push(Bytes::from(STAMP_BYTES.to_string()));
     for (number, place) in places.iter().enumerate() {
         let (letter, bytes, sort) = encode(todo.get(number).unwrap_or(&Todo::Check), place);
-        arguments.extend([stamp(&expected[number]), Bytes::from_static(letter), bytes, sort]);
+        arguments.extend([
+            stamp(&expected[number]),
+            Bytes::from_static(letter),
+            bytes,
+            sort,
+        ]);
     }
     let adds = |todo: &Todo| matches!(todo, Todo::Enter(_) | Todo::Set(_));
-    let script = if todo.iter().any(adds) { Script::Apply } else { Script::Delete };
+    let script = if todo.iter().any(adds) {
+        Script::Apply
+    } else {
+        Script::Delete
+    };
     let (point, rest) = servers.run(script, &keys, &arguments, effect).await?;
-    let Some(found) = rest.into_iter().next() else { return Ok((point, None)) };
-    let found: Result<Vec<Bytes>, Failure> =
-        answer::array(found)?.into_iter().map(|value: Value| answer::bytes(value)).collect();
+    let Some(found) = rest.into_iter().next() else {
+        return Ok((point, None));
+    };
+    let found: Result<Vec<Bytes>, Failure> = answer::array(found)?
+        .into_iter()
+        .map(|value: Value| answer::bytes(value))
+        .collect();
     Ok((point, Some(found?)))
 }
 

@@ -56,27 +56,42 @@ pub struct Config {
 impl Config {
     /// One server that fsyncs what it acknowledges.
     pub fn single(url: impl Into<String>) -> Self {
-        Self { urls: vec![url.into()], ..Self::default() }
+        Self {
+            urls: vec![url.into()],
+            ..Self::default()
+        }
     }
 
     /// A cluster, found through any of its servers.
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         let urls = urls.into_iter().map(Into::into).collect();
-        Self { urls, topology: Topology::Cluster, ..Self::default() }
+        Self {
+            urls,
+            topology: Topology::Cluster,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn names(&self) -> Result<Names, OpenError> {
         let named = Names::new(&self.namespace);
-        named.ok_or_else(|| OpenError::Configuration(format!("{:?} cannot be a namespace", self.namespace)))
+        named.ok_or_else(|| {
+            OpenError::Configuration(format!("{:?} cannot be a namespace", self.namespace))
+        })
     }
 
     pub(crate) fn key_value_limits(&self) -> KeyValueLimits {
         let transact_across_partitions = self.topology == Topology::Single;
-        KeyValueLimits { transact_across_partitions, ..key_value::LIMITS }
+        KeyValueLimits {
+            transact_across_partitions,
+            ..key_value::LIMITS
+        }
     }
 
     pub(crate) fn queue_limits(&self) -> QueueLimits {
-        QueueLimits { shares_journal: self.topology == Topology::Single, ..self.queue_limits }
+        QueueLimits {
+            shares_journal: self.topology == Topology::Single,
+            ..self.queue_limits
+        }
     }
 }
 
@@ -101,8 +116,14 @@ impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("redis ")?;
         for (number, url) in self.urls.iter().enumerate() {
-            let place = url.rsplit_once('@').or_else(|| url.rsplit_once('/')).map_or("", |(_, place)| place);
-            let place = url.strip_prefix("redis://").filter(|_| !url.contains('@')).unwrap_or(place);
+            let place = url
+                .rsplit_once('@')
+                .or_else(|| url.rsplit_once('/'))
+                .map_or("", |(_, place)| place);
+            let place = url
+                .strip_prefix("redis://")
+                .filter(|_| !url.contains('@'))
+                .unwrap_or(place);
             write!(f, "{}{place}", if number > 0 { "," } else { "" })?;
         }
         write!(f, ", namespace {}", self.namespace)

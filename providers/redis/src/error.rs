@@ -64,7 +64,9 @@ impl Failure {
                 Error::new(ports::ErrorKind::OutcomeUnknown, attempted).caused_by(error)
             }
             Self::Refused(error) => Error::new(refusal(&error), attempted).caused_by(error),
-            Self::TooLarge(bytes) => Error::invalid(attempted).caused_by(format!("{bytes} bytes at once")),
+            Self::TooLarge(bytes) => {
+                Error::invalid(attempted).caused_by(format!("{bytes} bytes at once"))
+            }
             Self::Garbled(answer) => Error::corrupt(attempted).caused_by(answer),
         }
     }
@@ -76,7 +78,9 @@ fn refusal(error: &RedisError) -> ports::ErrorKind {
         Some("WRONGTYPE") => ports::ErrorKind::Corrupt,
         Some("LANDFASTNOQUEUE" | "NOPERM") => ports::ErrorKind::Invalid,
         _ if error.detail().is_some_and(is_forbidden_within) => ports::ErrorKind::Invalid,
-        _ => ports::ErrorKind::Unavailable { retry_after_ms: None },
+        _ => ports::ErrorKind::Unavailable {
+            retry_after_ms: None,
+        },
     }
 }
 

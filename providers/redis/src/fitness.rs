@@ -43,27 +43,37 @@ pub(crate) struct Fit {
 
 /// How `node` keeps what `config` asks for.
 pub(crate) async fn judge(node: &Node, config: &Config) -> Result<Fit, OpenError> {
-    let unreachable = || OpenError::unreachable(format!("ask the server at {} about itself", node.address()));
+    let unreachable =
+        || OpenError::unreachable(format!("ask the server at {} about itself", node.address()));
     let info = loaded(node).await.map_err(unreachable())?;
-    let unfit = |reason: String| OpenError::Unfit { server: node.address().to_owned(), reason };
+    let unfit = |reason: String| OpenError::Unfit {
+        server: node.address().to_owned(),
+        reason,
+    };
     info.refusal().map_or(Ok(()), |reason| Err(unfit(reason)))?;
     let waits = match config.acknowledged {
         Acknowledged::InMemory => Ok(Waits::Never),
-        Acknowledged::Replicas(0) => Err(unfit("a write held by 0 replicas is not replicated".to_owned())),
+        Acknowledged::Replicas(0) => Err(unfit(
+            "a write held by 0 replicas is not replicated".to_owned(),
+        )),
         Acknowledged::Replicas(count) if info.number("connected_slaves") >= u64::from(count) => {
             Ok(Waits::Replicas(count))
         }
         Acknowledged::Replicas(count) => {
             let connected = info.number("connected_slaves");
-            Err(unfit(format!("{count} replicas are to hold each write, and it has {connected}")))
+            Err(unfit(format!(
+                "{count} replicas are to hold each write, and it has {connected}"
+            )))
         }
-        Acknowledged::AppendOnlyFile if info.number("aof_enabled") == 0 => {
-            Err(unfit("it has no append-only file; set `appendonly yes` and `appendfsync always`".to_owned()))
-        }
+        Acknowledged::AppendOnlyFile if info.number("aof_enabled") == 0 => Err(unfit(
+            "it has no append-only file; set `appendonly yes` and `appendfsync always`".to_owned(),
+        )),
         Acknowledged::AppendOnlyFile if info.has_waitaof() => Ok(Waits::AppendOnlyFile),
         Acknowledged::AppendOnlyFile => {
             let policy = setting(node, "appendfsync").await.map_err(unreachable())?;
-            let pauses = setting(node, "no-appendfsync-on-rewrite").await.map_err(unreachable())?;
+            let pauses = setting(node, "no-appendfsync-on-rewrite")
+                .await
+                .map_err(unreachable())?;
             match (policy.as_str(), pauses.as_str()) {
                 ("always", "yes") => Err(unfit(
                     "it syncs nothing while it rewrites its append-only file; set `no-appendfsync-on-rewrite no`"
@@ -79,13 +89,18 @@ pub(crate) async fn judge(node: &Node, config: &Config) -> Result<Fit, OpenError
         }
     };
     let policy = setting(node, "appendfsync").await.unwrap_or_default();
-    waits.map(|waits| Fit { waits, warnings: info.warnings(node.address(), config.acknowledged, &policy) })
+    waits.map(|waits| Fit {
+        waits,
+        warnings: info.warnings(node.address(), config.acknowledged, &policy),
+    })
 }
 
 /// What the server says about itself once it has read its files: until then it says that it keeps none.
 async fn loaded(node: &Node) -> Result<Info, Failure> {
     loop {
-        let info = Info::parse(&answer::text(node.command(cmd("INFO").arg("everything")).await?)?);
+        let info = Info::parse(&answer::text(
+            node.command(cmd("INFO").arg("everything")).await?,
+        )?);
         if info.number("loading") == 0 {
             return Ok(info);
         }
@@ -95,14 +110,23 @@ async fn loaded(node: &Node) -> Result<Info, Failure> {
 }
 
 async fn setting(node: &Node, name: &str) -> Result<String, Failure> {
-    let pair = answer::array(resp2(node.command(cmd("CONFIG").arg("GET").arg(name)).await?))?;
-    pair.into_iter().nth(1).map_or_else(|| Ok("unknown".to_owned()), answer::text)
+    let pair = answer::array(resp2(
+        node.command(cmd("CONFIG").arg("GET").arg(name)).await?,
+    ))?;
+    pair.into_iter()
+        .nth(1)
+        .map_or_else(|| Ok("unknown".to_owned()), answer::text)
 }
 
 /// A map as the list of its keys and values, as the older protocol sends it.
 fn resp2(value: Value) -> Value {
     match value {
-        Value::Map(pairs) => Value::Array(pairs.into_iter().flat_map(|(key, value)| [key, value]).collect()),
+        Value::Map(pairs) => Value::Array(
+            pairs
+                .into_iter()
+                .flat_map(|(key, value)| [key, value])
+                .collect(),
+        ),
         other => other,
     }
 }
@@ -112,8 +136,11 @@ struct Info(BTreeMap<String, String>);
 
 impl Info {
     fn parse(text: &str) -> Self {
-        let line =
-            |line: &str| line.trim_end().split_once(':').map(|(key, value)| (key.into(), value.into()));
+        let line = |line: &str| {
+            line.trim_end()
+                .split_once(':')
+                .map(|(key, value)| (key.into(), value.into()))
+        };
         Self(text.lines().filter_map(line).collect())
     }
 
@@ -126,7 +153,10 @@ impl Info {
     }
 
     fn release(&self) -> (u32, u32) {
-        let mut numbers = self.text("redis_version").split('.').map(|number| number.parse().unwrap_or(0));
+        let mut numbers = self
+            .text("redis_version")
+            .split('.')
+            .map(|number| number.parse().unwrap_or(0));
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 
@@ -136,8 +166,16 @@ impl Info {
     }
 
     /// What an operator should know who asked for `acknowledged`.
-    fn warnings(&self, server: &str, acknowledged: Acknowledged, append_policy: &str) -> Vec<String> {
-        let (has_file, replicas) = (self.number("aof_enabled") == 1, self.number("connected_slaves"));
+    fn warnings(
+        &self,
+        server: &str,
+        acknowledged: Acknowledged,
+        append_policy: &str,
+    ) -> Vec<String> {
+        let (has_file, replicas) = (
+            self.number("aof_enabled") == 1,
+            self.number("connected_slaves"),
+        );
         let mut warnings = Vec::new();
         match acknowledged {
             Acknowledged::InMemory => warnings.push(
@@ -167,14 +205,19 @@ impl Info {
             ),
             Acknowledged::Replicas(_) => {}
         }
-        warnings.into_iter().map(|warning| format!("the redis server at {server}: {warning}")).collect()
+        warnings
+            .into_iter()
+            .map(|warning| format!("the redis server at {server}: {warning}"))
+            .collect()
     }
 
     /// Why no store of ours may live there, whatever is asked of it.
     fn refusal(&self) -> Option<String> {
         if self.release().0 < MAJOR_MIN {
             let release = self.text("redis_version");
-            return Some(format!("it is release {release}; {MAJOR_MIN}.0 is the oldest that will do"));
+            return Some(format!(
+                "it is release {release}; {MAJOR_MIN}.0 is the oldest that will do"
+            ));
         }
         if self.text("role") != "master" {
             return Some("it is a replica".to_owned());
@@ -192,7 +235,8 @@ mod tests {
     use super::*;
 
     fn info(changes: &[(&str, &str)]) -> Info {
-        let mut info = Info::parse("# Server\r\nredis_version:7.0.15\r\nrole:master\r\nmaxmemory:0\r\n");
+        let mut info =
+            Info::parse("# Server\r\nredis_version:7.0.15\r\nrole:master\r\nmaxmemory:0\r\n");
         for (key, value) in changes {
             info.0.insert((*key).to_owned(), (*value).to_owned());
         }
@@ -205,22 +249,37 @@ mod tests {
         for change in [
             &[("redis_version", "6.2.14")][..],
             &[("role", "slave")],
-            &[("maxmemory", "1000000"), ("maxmemory_policy", "allkeys-lru")],
+            &[
+                ("maxmemory", "1000000"),
+                ("maxmemory_policy", "allkeys-lru"),
+            ],
             &[("maxmemory_policy", "allkeys-lru")],
         ] {
             assert!(info(change).refusal().is_some(), "{change:?}");
         }
-        assert_eq!(info(&[("maxmemory", "1000000"), ("maxmemory_policy", "noeviction")]).refusal(), None);
+        assert_eq!(
+            info(&[("maxmemory", "1000000"), ("maxmemory_policy", "noeviction")]).refusal(),
+            None
+        );
     }
 
     #[test]
     fn what_may_be_lost_is_told_before_it_is() {
         let told = |acknowledged, changes: &[_], policy| {
-            info(changes).warnings("h:1", acknowledged, policy).join("\n")
+            info(changes)
+                .warnings("h:1", acknowledged, policy)
+                .join("\n")
         };
         let (file, replicas) = (Acknowledged::AppendOnlyFile, Acknowledged::Replicas(1));
         assert_eq!(told(file, &[("aof_enabled", "1")], "always"), "");
-        assert_eq!(told(replicas, &[("aof_enabled", "1"), ("connected_slaves", "1")], "always"), "");
+        assert_eq!(
+            told(
+                replicas,
+                &[("aof_enabled", "1"), ("connected_slaves", "1")],
+                "always"
+            ),
+            ""
+        );
         assert!(told(file, &[("connected_slaves", "2")], "always").contains("a failover may lose"));
         assert!(told(file, &[], "everysec").contains("up to a second"));
         assert!(told(replicas, &[], "always").contains("on any disk"));

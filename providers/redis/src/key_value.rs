@@ -16,7 +16,8 @@ use bytes::Bytes;
 use ports::{
     Cost, DurabilityPoint, Error, Item, Key, KeyValue, Receipt, Result, Update,
     key_value::{
-        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted, Updated,
+        Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan, Transacted,
+        Updated,
         evaluate::{Evaluated, Stored, check_key, check_limits, evaluate},
     },
 };
@@ -54,9 +55,12 @@ impl KeyValue for Store {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         check_key(key, &self.key_value_limits)?;
         let found = self.servers.get(&self.names.item(key)).await;
-        let (point, bytes) =
-            found.map_err(|failure| failure.into_error(Effect::Reads, format_args!("get {key:?}")))?;
-        Ok(Read { value: codec::decode(&bytes)?.item, point })
+        let (point, bytes) = found
+            .map_err(|failure| failure.into_error(Effect::Reads, format_args!("get {key:?}")))?;
+        Ok(Read {
+            value: codec::decode(&bytes)?.item,
+            point,
+        })
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
@@ -74,7 +78,10 @@ impl KeyValue for Store {
         let attempted = || format!("update {:?}", update.key);
         let ((outcome, cost), point) =
             settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
-        Ok(Updated { outcome, receipt: Receipt { point, cost } })
+        Ok(Updated {
+            outcome,
+            receipt: Receipt { point, cost },
+        })
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
@@ -85,16 +92,30 @@ impl KeyValue for Store {
         };
         let places: Vec<Place> = updates.iter().map(place).collect();
         if places.is_empty() {
-            let receipt = Receipt { point: self.servers.point(), cost: Cost::default() };
-            return Ok(Transacted::Done { items: Vec::new(), receipt });
+            let receipt = Receipt {
+                point: self.servers.point(),
+                cost: Cost::default(),
+            };
+            return Ok(Transacted::Done {
+                items: Vec::new(),
+                receipt,
+            });
         }
         let decide = |present: &[Bytes]| self.decide_all(present, &updates);
         for update in &updates {
             self.check_basis(update.basis).await?;
         }
-        let attempted = || format!("transact {} items from {:?} on", updates.len(), updates[0].key);
-        let (mut transacted, point) = settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
-        let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) = &mut transacted;
+        let attempted = || {
+            format!(
+                "transact {} items from {:?} on",
+                updates.len(),
+                updates[0].key
+            )
+        };
+        let (mut transacted, point) =
+            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
+        let (Transacted::Done { receipt, .. } | Transacted::Conflict { receipt, .. }) =
+            &mut transacted;
         receipt.point = point;
         Ok(transacted)
     }
@@ -131,15 +152,26 @@ impl Store {
     /// Whether what an update rests on is there (D4), as of the server that is known when it is asked: a restart that
     /// strikes while the update is under way is not noticed in time.
     async fn check_basis(&self, basis: DurabilityPoint) -> Result<()> {
-        if basis == DurabilityPoint::DURABLE || basis.incarnation == self.servers.point().incarnation {
+        if basis == DurabilityPoint::DURABLE
+            || basis.incarnation == self.servers.point().incarnation
+        {
             return Ok(());
         }
         self.servers.externalize(basis).await
     }
 
     fn place(&self, key: &Key) -> Place {
-        let (name, index, sort) = (self.names.item(key), self.names.index(key.partition()), key.sort());
-        Place { name, index, sort, is_only_compared: false }
+        let (name, index, sort) = (
+            self.names.item(key),
+            self.names.index(key.partition()),
+            key.sort(),
+        );
+        Place {
+            name,
+            index,
+            sort,
+            is_only_compared: false,
+        }
     }
 
     fn decide_one(&self, present: &Bytes, update: &Update) -> Result<Decision<(Outcome, Cost)>> {
@@ -147,16 +179,25 @@ impl Store {
         Ok(match evaluate(&present, update, &self.key_value_limits)? {
             Evaluated::Refused => {
                 let cost = Cost::of_read(present.item.as_deref());
-                Decision { todo: Vec::new(), answer: (Outcome::Conflict(present.item), cost) }
+                Decision {
+                    todo: Vec::new(),
+                    answer: (Outcome::Conflict(present.item), cost),
+                }
             }
             Evaluated::Unchanged => {
                 let cost = Cost::of_read(present.item.as_deref());
-                Decision { todo: Vec::new(), answer: (Outcome::Done(present.item), cost) }
+                Decision {
+                    todo: Vec::new(),
+                    answer: (Outcome::Done(present.item), cost),
+                }
             }
             Evaluated::Changed(changed) => {
                 let cost = Cost::of_write(changed.item.as_deref());
                 let todo = vec![todo(&self.stamps, &present, &changed)];
-                Decision { todo, answer: (Outcome::Done(changed.item), cost) }
+                Decision {
+                    todo,
+                    answer: (Outcome::Done(changed.item), cost),
+                }
             }
         })
     }
@@ -167,10 +208,19 @@ impl Store {
             let stored = codec::decode(bytes)?;
             match evaluate(&stored, update, &self.key_value_limits)? {
                 Evaluated::Refused => {
-                    let receipt =
-                        Receipt { cost: Cost::of_read(stored.item.as_deref()), ..Receipt::default() };
-                    let answer = Transacted::Conflict { index, item: stored.item, receipt };
-                    return Ok(Decision { todo: Vec::new(), answer });
+                    let receipt = Receipt {
+                        cost: Cost::of_read(stored.item.as_deref()),
+                        ..Receipt::default()
+                    };
+                    let answer = Transacted::Conflict {
+                        index,
+                        item: stored.item,
+                        receipt,
+                    };
+                    return Ok(Decision {
+                        todo: Vec::new(),
+                        answer,
+                    });
                 }
                 Evaluated::Unchanged => {
                     cost += Cost::of_read(stored.item.as_deref());
@@ -184,33 +234,59 @@ impl Store {
                 }
             }
         }
-        let receipt = Receipt { point: DurabilityPoint::DURABLE, cost };
-        Ok(Decision { todo: all, answer: Transacted::Done { items, receipt } })
+        let receipt = Receipt {
+            point: DurabilityPoint::DURABLE,
+            cost,
+        };
+        Ok(Decision {
+            todo: all,
+            answer: Transacted::Done { items, receipt },
+        })
     }
 
     async fn page(&self, scan: &Scan) -> Result<Read<Page>> {
         let items_max = scan.items_max.min(self.key_value_limits.page_items_max);
-        let from = if scan.from.is_empty() { b"-".to_vec() } else { [b"[", &scan.from[..]].concat() };
-        let until = scan.until.as_ref().map_or_else(|| b"+".to_vec(), |until| [b"(", &until[..]].concat());
-        let keys = [self.names.index(&scan.partition), self.names.item_prefix(&scan.partition)];
+        let from = if scan.from.is_empty() {
+            b"-".to_vec()
+        } else {
+            [b"[", &scan.from[..]].concat()
+        };
+        let until = scan
+            .until
+            .as_ref()
+            .map_or_else(|| b"+".to_vec(), |until| [b"(", &until[..]].concat());
+        let keys = [
+            self.names.index(&scan.partition),
+            self.names.item_prefix(&scan.partition),
+        ];
         let arguments = [
             from.into(),
             until.into(),
             Bytes::from(items_max.to_string()),
             Bytes::from(PAGE_BYTES_MAX.to_string()),
         ];
-        let failed =
-            |failure: Failure| failure.into_error(Effect::Reads, format_args!("scan {:?}", scan.partition));
-        let scanned = self.servers.run(Script::Scan, &keys, &arguments, Effect::Reads).await;
+        let failed = |failure: Failure| {
+            failure.into_error(Effect::Reads, format_args!("scan {:?}", scan.partition))
+        };
+        let scanned = self
+            .servers
+            .run(Script::Scan, &keys, &arguments, Effect::Reads)
+            .await;
         let (point, rest) = scanned.map_err(failed)?;
         let mut rest = rest.into_iter();
         let entries = answer::array(rest.next().unwrap_or(Value::Nil)).map_err(failed)?;
-        let mut page = Page { items: Vec::with_capacity(entries.len() / 2), next: None };
+        let mut page = Page {
+            items: Vec::with_capacity(entries.len() / 2),
+            next: None,
+        };
         let mut entries = entries.into_iter();
         while let (Some(sort), Some(bytes)) = (entries.next(), entries.next()) {
             let stored = codec::decode(&answer::bytes(bytes).map_err(failed)?)?;
-            let item = stored.item.ok_or_else(|| Error::corrupt(format!("scan {:?}", scan.partition)))?;
-            page.items.push((answer::bytes(sort).map_err(failed)?, item));
+            let item = stored
+                .item
+                .ok_or_else(|| Error::corrupt(format!("scan {:?}", scan.partition)))?;
+            page.items
+                .push((answer::bytes(sort).map_err(failed)?, item));
         }
         if let Some(next @ Value::BulkString(_)) = rest.next()
             && items_max > 0
@@ -223,7 +299,9 @@ impl Store {
     fn check_batch(&self, batch: &Batch) -> Result<()> {
         let limits = &self.key_value_limits;
         if batch.lane.len() > limits.key_bytes_max {
-            return Err(Error::invalid("write a batch to a lane whose name is too long"));
+            return Err(Error::invalid(
+                "write a batch to a lane whose name is too long",
+            ));
         }
         if batch.changes.len() > limits.batch_items_max {
             let (items, limit) = (batch.changes.len(), limits.batch_items_max);
@@ -231,25 +309,42 @@ impl Store {
                 "write a batch of {items} items, where {limit} is the limit"
             )));
         }
-        batch.changes.iter().try_for_each(|(key, _)| check_key(key, limits))
+        batch
+            .changes
+            .iter()
+            .try_for_each(|(key, _)| check_key(key, limits))
     }
 
     /// What is to become of the items of a batch, later changes of one item over earlier ones.
-    fn stage(&self, items: &[(&Key, Vec<&Change>)], present: &[Bytes]) -> Result<(Vec<Todo>, Cost)> {
+    fn stage(
+        &self,
+        items: &[(&Key, Vec<&Change>)],
+        present: &[Bytes],
+    ) -> Result<(Vec<Todo>, Cost)> {
         let (mut all, mut cost) = (Vec::with_capacity(items.len()), Cost::default());
         for ((key, changes), bytes) in items.iter().zip(present) {
             let before = codec::decode(bytes)?;
             let mut stored = before.clone();
             for change in changes {
                 let update = Update::of((*key).clone(), (*change).clone());
-                if let Evaluated::Changed(changed) = evaluate(&stored, &update, &self.key_value_limits)? {
+                if let Evaluated::Changed(changed) =
+                    evaluate(&stored, &update, &self.key_value_limits)?
+                {
                     stored = changed;
                 }
             }
             let is_changed = stored != before;
             let item = stored.item.as_deref();
-            cost += if is_changed { Cost::of_write(item) } else { Cost::of_read(item) };
-            all.push(if is_changed { todo(&self.stamps, &before, &stored) } else { Todo::Check });
+            cost += if is_changed {
+                Cost::of_write(item)
+            } else {
+                Cost::of_read(item)
+            };
+            all.push(if is_changed {
+                todo(&self.stamps, &before, &stored)
+            } else {
+                Todo::Check
+            });
         }
         Ok((all, cost))
     }
@@ -262,16 +357,26 @@ impl Store {
         let decide = |present: &[Bytes]| {
             let cursor = codec::decode_cursor(&present[0])?;
             if let Some(answer) = out_of_turn(cursor, batch.sequence) {
-                return Ok(Decision { todo: Vec::new(), answer });
+                return Ok(Decision {
+                    todo: Vec::new(),
+                    answer,
+                });
             }
             let (staged, mut cost) = self.stage(&items, &present[1..])?;
             cost += Cost::of_write(None);
             let mut todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
             todo.extend(staged);
-            Ok(Decision { todo, answer: Batched::Done(Receipt { cost, ..Receipt::default() }) })
+            Ok(Decision {
+                todo,
+                answer: Batched::Done(Receipt {
+                    cost,
+                    ..Receipt::default()
+                }),
+            })
         };
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
-        let (batched, point) = settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
+        let (batched, point) =
+            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
         Ok(at(batched, point))
     }
 
@@ -280,13 +385,17 @@ impl Store {
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
         let lane = self.names.lane(&batch.lane);
         let found = self.servers.get(&lane).await;
-        let (point, cursor) = found.map_err(|failure| failure.into_error(Effect::Reads, attempted()))?;
+        let (point, cursor) =
+            found.map_err(|failure| failure.into_error(Effect::Reads, attempted()))?;
         if let Some(answer) = out_of_turn(codec::decode_cursor(&cursor)?, batch.sequence) {
             return Ok(at(answer, point));
         }
         let mut partitions: BTreeMap<&[u8], Vec<(&Key, Vec<&Change>)>> = BTreeMap::new();
         for (key, changes) in by_item(&batch.changes) {
-            partitions.entry(key.partition()).or_default().push((key, changes));
+            partitions
+                .entry(key.partition())
+                .or_default()
+                .push((key, changes));
         }
         // All are judged before the first is changed.
         for items in partitions.values() {
@@ -294,18 +403,30 @@ impl Store {
         }
         let mut cost = Cost::of_write(None);
         for items in partitions.values() {
-            cost += self.write_partition(batch, items, Judging::AndWriting).await?;
+            cost += self
+                .write_partition(batch, items, Judging::AndWriting)
+                .await?;
         }
         let decide = |present: &[Bytes]| {
             let cursor = codec::decode_cursor(&present[0])?;
             if let Some(answer) = out_of_turn(cursor, batch.sequence) {
-                return Ok(Decision { todo: Vec::new(), answer });
+                return Ok(Decision {
+                    todo: Vec::new(),
+                    answer,
+                });
             }
             let todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
-            Ok(Decision { todo, answer: Batched::Done(Receipt { cost, ..Receipt::default() }) })
+            Ok(Decision {
+                todo,
+                answer: Batched::Done(Receipt {
+                    cost,
+                    ..Receipt::default()
+                }),
+            })
         };
         let places = [Place::apart(lane)];
-        let (batched, point) = settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
+        let (batched, point) =
+            settle(&self.servers, &self.turns, &places, &attempted, decide).await?;
         Ok(at(batched, point))
     }
 
@@ -316,22 +437,34 @@ impl Store {
         items: &[(&Key, Vec<&Change>)],
         judging: Judging,
     ) -> Result<Cost> {
-        let mut places = vec![Place::apart(self.names.mark(items[0].0.partition(), &batch.lane))];
+        let mut places = vec![Place::apart(
+            self.names.mark(items[0].0.partition(), &batch.lane),
+        )];
         places.extend(items.iter().map(|(key, _)| self.place(key)));
         let decide = |present: &[Bytes]| {
             if codec::decode_cursor(&present[0])? >= batch.sequence {
-                return Ok(Decision { todo: Vec::new(), answer: Cost::default() });
+                return Ok(Decision {
+                    todo: Vec::new(),
+                    answer: Cost::default(),
+                });
             }
             let (staged, answer) = self.stage(items, &present[1..])?;
             if judging == Judging::Only {
-                return Ok(Decision { todo: Vec::new(), answer });
+                return Ok(Decision {
+                    todo: Vec::new(),
+                    answer,
+                });
             }
             let mut todo = vec![Todo::Set(self.stamps.encode_cursor(batch.sequence))];
             todo.extend(staged);
             Ok(Decision { todo, answer })
         };
         let attempted = || format!("write batch {} of lane {:?}", batch.sequence, batch.lane);
-        Ok(settle(&self.servers, &self.turns, &places, &attempted, decide).await?.0)
+        Ok(
+            settle(&self.servers, &self.turns, &places, &attempted, decide)
+                .await?
+                .0,
+        )
     }
 }
 
@@ -344,7 +477,10 @@ enum Judging {
 
 /// The answer to a batch that is not the next one.
 fn out_of_turn(cursor: u64, sequence: u64) -> Option<Batched> {
-    let receipt = Receipt { cost: Cost::of_read(None), ..Receipt::default() };
+    let receipt = Receipt {
+        cost: Cost::of_read(None),
+        ..Receipt::default()
+    };
     if sequence <= cursor {
         return Some(Batched::Repeat(receipt));
     }
@@ -355,9 +491,10 @@ fn at(batched: Batched, point: DurabilityPoint) -> Batched {
     match batched {
         Batched::Done(receipt) => Batched::Done(Receipt { point, ..receipt }),
         Batched::Repeat(receipt) => Batched::Repeat(Receipt { point, ..receipt }),
-        Batched::Early { cursor, receipt } => {
-            Batched::Early { cursor, receipt: Receipt { point, ..receipt } }
-        }
+        Batched::Early { cursor, receipt } => Batched::Early {
+            cursor,
+            receipt: Receipt { point, ..receipt },
+        },
     }
 }
 

@@ -74,7 +74,9 @@ pub struct Redis {
 impl Redis {
     /// Connects, judges the servers, and joins their incarnation or begins one.
     pub async fn open(config: &Config) -> Result<Self, OpenError> {
-        Ok(Self { store: Arc::new(Store::open(config).await?) })
+        Ok(Self {
+            store: Arc::new(Store::open(config).await?),
+        })
     }
 
     /// Connects and judges the servers, and changes nothing. Answers what an operator should know.

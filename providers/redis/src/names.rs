@@ -22,13 +22,20 @@ impl Names {
     /// The names that begin with `namespace`; none if it could be mistaken for a hash tag or a pattern.
     pub(crate) fn new(namespace: &str) -> Option<Self> {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-        (!namespace.is_empty() && namespace.len() <= 64 && namespace.chars().all(is_plain))
-            .then(|| Self { namespace: namespace.to_owned(), tag: None })
+        (!namespace.is_empty() && namespace.len() <= 64 && namespace.chars().all(is_plain)).then(
+            || Self {
+                namespace: namespace.to_owned(),
+                tag: None,
+            },
+        )
     }
 
     /// Names that all have this tag; what else would be their tag follows it.
     pub(crate) fn in_one_slot(&self, tag: &'static str) -> Self {
-        Self { namespace: self.namespace.clone(), tag: Some(tag) }
+        Self {
+            namespace: self.namespace.clone(),
+            tag: Some(tag),
+        }
     }
 
     fn name(&self, family: u8, tag: &[u8], kind: u8, rest: &[u8]) -> Bytes {
@@ -115,7 +122,10 @@ impl Names {
 
 /// A key beside `name`, in its slot, that a fence writes so that replicas have something to confirm.
 pub(crate) fn fence_beside(name: &[u8]) -> Bytes {
-    let end = name.iter().position(|byte| *byte == b'}').map_or(name.len(), |at| at + 1);
+    let end = name
+        .iter()
+        .position(|byte| *byte == b'}')
+        .map_or(name.len(), |at| at + 1);
     [&name[..end], b"z"].concat().into()
 }
 
@@ -131,7 +141,11 @@ pub(crate) fn slot(name: &[u8]) -> u16 {
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
         (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            if crc & 0x8000 == 0 {
+                crc << 1
+            } else {
+                (crc << 1) ^ 0x1021
+            }
         })
     })
 }
@@ -154,22 +168,39 @@ mod tests {
             let slots: Vec<u16> = [&b""[..], b"}", b"{x}"]
                 .iter()
                 .map(|sort| slot(&names.item(&Key::new(partition, sort))))
-                .chain([slot(&names.index(partition)), slot(&names.mark(partition, b"}"))])
+                .chain([
+                    slot(&names.index(partition)),
+                    slot(&names.mark(partition, b"}")),
+                ])
                 .collect();
-            assert!(slots.iter().all(|other| *other == slots[0]), "{partition:?}: {slots:?}");
+            assert!(
+                slots.iter().all(|other| *other == slots[0]),
+                "{partition:?}: {slots:?}"
+            );
         }
         assert_ne!(names.index(b"}"), names.index(b"%7D"));
     }
 
     #[test]
     fn in_one_slot_partitions_still_have_names_of_their_own() {
-        let names = Names::new("test").expect("a plain namespace").in_one_slot("x");
+        let names = Names::new("test")
+            .expect("a plain namespace")
+            .in_one_slot("x");
         let partitions = [&b""[..], b"a", b"ab", b"}", b"\xff\x00"];
         let sorts = [&b""[..], b"b", b"bc"];
         let items = |partition: &[u8]| sorts.map(|sort| names.item(&Key::new(partition, sort)));
-        let all: Vec<Bytes> = partitions.iter().flat_map(|partition| items(partition)).collect();
-        assert!(all.iter().all(|name| slot(name) == slot(&names.index(b"any"))));
-        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+        let all: Vec<Bytes> = partitions
+            .iter()
+            .flat_map(|partition| items(partition))
+            .collect();
+        assert!(
+            all.iter()
+                .all(|name| slot(name) == slot(&names.index(b"any")))
+        );
+        assert_eq!(
+            all.iter().collect::<std::collections::BTreeSet<_>>().len(),
+            all.len()
+        );
     }
 
     #[test]

@@ -41,7 +41,13 @@ struct Trouble {
 impl Trouble {
     fn of(address: String) -> Self {
         let (has_answered, is_there) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { address, made: Instant::now(), has_answered, is_there, outage: Mutex::default() }
+        Self {
+            address,
+            made: Instant::now(),
+            has_answered,
+            is_there,
+            outage: Mutex::default(),
+        }
     }
 
     fn told<T>(&self, answered: Result<T, Failure>) -> Result<T, Failure> {
@@ -56,13 +62,19 @@ impl Trouble {
                 }
             }
             // A refusal is an answer too.
-            _ if self.is_there.load(Ordering::Relaxed) || !self.has_answered.load(Ordering::Relaxed) => {
+            _ if self.is_there.load(Ordering::Relaxed)
+                || !self.has_answered.load(Ordering::Relaxed) =>
+            {
                 let mut outage = self.outage.lock();
                 self.is_there.store(false, Ordering::Relaxed);
                 if let Some(lasted) = outage.ended(self.now())
                     && self.has_answered.load(Ordering::Relaxed)
                 {
-                    tracing::info!(server = self.address, ?lasted, "the redis server can be used again");
+                    tracing::info!(
+                        server = self.address,
+                        ?lasted,
+                        "the redis server can be used again"
+                    );
                 }
                 self.has_answered.store(true, Ordering::Relaxed);
             }
@@ -79,7 +91,9 @@ impl Trouble {
 impl fmt::Debug for Node {
     /// The client knows the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Node")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -96,7 +110,13 @@ impl Node {
         };
         let fences = link(config.response_timeout + config.durability_timeout);
         let trouble = Trouble::of(address.clone());
-        Ok(Self { address, client, commands: link(config.response_timeout), fences, trouble })
+        Ok(Self {
+            address,
+            client,
+            commands: link(config.response_timeout),
+            fences,
+            trouble,
+        })
     }
 
     /// Host and port.
@@ -106,22 +126,39 @@ impl Node {
 
     /// Host and port, and why it could not be used when it was last needed, if so.
     pub(crate) fn health(&self) -> (String, Option<String>) {
-        (self.address.clone(), self.trouble.outage.lock().reason().map(str::to_owned))
+        (
+            self.address.clone(),
+            self.trouble.outage.lock().reason().map(str::to_owned),
+        )
     }
 
     /// Runs one command.
     pub(crate) async fn command(&self, command: &Cmd) -> Result<Value, Failure> {
-        self.trouble.told(self.commands.command(&self.client, command).await)
+        self.trouble
+            .told(self.commands.command(&self.client, command).await)
     }
 
     /// Runs commands one right behind the other on one connection; an error of one is the error of all.
-    pub(crate) async fn pipeline(&self, pipeline: &Pipeline, answers: usize) -> Result<Vec<Value>, Failure> {
-        self.trouble.told(self.commands.pipeline(&self.client, pipeline, answers).await)
+    pub(crate) async fn pipeline(
+        &self,
+        pipeline: &Pipeline,
+        answers: usize,
+    ) -> Result<Vec<Value>, Failure> {
+        self.trouble.told(
+            self.commands
+                .pipeline(&self.client, pipeline, answers)
+                .await,
+        )
     }
 
     /// The same on the connection that may be blocked.
-    pub(crate) async fn waiting(&self, pipeline: &Pipeline, answers: usize) -> Result<Vec<Value>, Failure> {
-        self.trouble.told(self.fences.pipeline(&self.client, pipeline, answers).await)
+    pub(crate) async fn waiting(
+        &self,
+        pipeline: &Pipeline,
+        answers: usize,
+    ) -> Result<Vec<Value>, Failure> {
+        self.trouble
+            .told(self.fences.pipeline(&self.client, pipeline, answers).await)
     }
 
     /// Messages published on `channel`, on a connection of their own.
@@ -171,8 +208,13 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connection_timeout))
             .set_response_timeout(Some(self.response_timeout));
-        let made = client.get_multiplexed_async_connection_with_config(&config).await;
-        let connected = (self.made.fetch_add(1, Ordering::Relaxed), made.map_err(Failure::NotSent)?);
+        let made = client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await;
+        let connected = (
+            self.made.fetch_add(1, Ordering::Relaxed),
+            made.map_err(Failure::NotSent)?,
+        );
         *self.connected.lock() = Some(connected.clone());
         Ok(connected)
     }
@@ -183,7 +225,10 @@ impl Link {
             return Failure::Refused(error);
         }
         let mut connected = self.connected.lock();
-        if connected.as_ref().is_some_and(|(present, _)| *present == number) {
+        if connected
+            .as_ref()
+            .is_some_and(|(present, _)| *present == number)
+        {
             *connected = None;
         }
         Failure::Unanswered(error)

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Incarnation, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
-        OnFailure, QueueLimits, QueueOptions, Sequence,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
+        Message, OnFailure, QueueLimits, QueueOptions, Sequence,
     },
 };
 use redis::Value;
@@ -59,10 +59,15 @@ const KINDS: [u8; 9] = *b"opmtiwxdk";
 impl Queue for Store {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
-            return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
+            return Err(Error::invalid(format!(
+                "create a queue whose name has {} bytes",
+                queue.len()
+            )));
         }
         if options.attempts_max == 0 {
-            return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
+            return Err(Error::invalid(format!(
+                "create queue {queue:?} that delivers nothing"
+            )));
         }
         let has_dead_letters = options.on_failure == OnFailure::DeadLetter;
         let arguments = [
@@ -71,19 +76,31 @@ impl Queue for Store {
             decimal(u8::from(has_dead_letters)),
             decimal(self.queue_limits.dead_letters_max),
         ];
-        let (receipt, _) = self.about(queue, Script::QueueCreate, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+        let (receipt, _) = self
+            .about(queue, Script::QueueCreate, &arguments, Effect::Changes)
+            .await?;
+        Ok(Receipt {
+            cost: Cost::of_messages(1),
+            ..receipt
+        })
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         check_messages(queue, &messages, &self.queue_limits)?;
         let mut arguments = vec![microseconds(self.queue_limits.deduplication_window_ms)];
         let cost = Cost::of_sending(&messages);
-        for Message { group, deduplication, body } in messages {
+        for Message {
+            group,
+            deduplication,
+            body,
+        } in messages
+        {
             let has_id = decimal(u8::from(deduplication.is_some()));
             arguments.extend([group, has_id, deduplication.unwrap_or_default(), body]);
         }
-        let (receipt, _) = self.about(queue, Script::QueueSend, &arguments, Effect::Changes).await?;
+        let (receipt, _) = self
+            .about(queue, Script::QueueSend, &arguments, Effect::Changes)
+            .await?;
         Ok(Receipt { cost, ..receipt })
     }
 
@@ -95,22 +112,34 @@ impl Queue for Store {
     ) -> Result<Vec<Delivery>> {
         let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
         let hidden = hidden_ms.map(microseconds).unwrap_or_default();
-        let arguments =
-            [decimal(messages_max), decimal(BATCH_BYTES_MAX), microseconds(DELIVERY_MS_MAX), hidden];
-        let (receipt, batch) = self.about(queue, Script::QueueReceive, &arguments, Effect::Changes).await?;
+        let arguments = [
+            decimal(messages_max),
+            decimal(BATCH_BYTES_MAX),
+            microseconds(DELIVERY_MS_MAX),
+            hidden,
+        ];
+        let (receipt, batch) = self
+            .about(queue, Script::QueueReceive, &arguments, Effect::Changes)
+            .await?;
         deliveries(batch, receipt.point.incarnation)
             .map_err(failed(Effect::Changes, &format!("receive from {queue:?}")))
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
-        let bell = self.wake_ups.of(queue, &self.servers, &self.names.channel());
+        let bell = self
+            .wake_ups
+            .of(queue, &self.servers, &self.names.channel());
         loop {
             let woken = bell.notified();
             tokio::pin!(woken);
             woken.as_mut().enable();
-            let (_, soonest) = self.about(queue, Script::QueueOutlook, &[], Effect::Reads).await?;
+            let (_, soonest) = self
+                .about(queue, Script::QueueOutlook, &[], Effect::Reads)
+                .await?;
             let soonest = match soonest {
-                Value::Int(microseconds) if microseconds >= 0 => Duration::from_micros(microseconds as u64),
+                Value::Int(microseconds) if microseconds >= 0 => {
+                    Duration::from_micros(microseconds as u64)
+                }
                 _ => Duration::MAX,
             };
             if soonest.is_zero() {
@@ -123,28 +152,53 @@ impl Queue for Store {
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let arguments: Vec<Bytes> = handles.iter().flat_map(handle_arguments).collect();
-        let (receipt, _) = self.about(queue, Script::QueueAcknowledge, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost::of_messages(handles.len()), ..receipt })
+        let (receipt, _) = self
+            .about(queue, Script::QueueAcknowledge, &arguments, Effect::Changes)
+            .await?;
+        Ok(Receipt {
+            cost: Cost::of_messages(handles.len()),
+            ..receipt
+        })
     }
 
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         let mut arguments = handle_arguments(handle).to_vec();
-        arguments.extend([microseconds(delay_ms), Bytes::copy_from_slice(reason.as_bytes())]);
-        let (receipt, _) = self.about(queue, Script::QueueRelease, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+        arguments.extend([
+            microseconds(delay_ms),
+            Bytes::copy_from_slice(reason.as_bytes()),
+        ]);
+        let (receipt, _) = self
+            .about(queue, Script::QueueRelease, &arguments, Effect::Changes)
+            .await?;
+        Ok(Receipt {
+            cost: Cost::of_messages(1),
+            ..receipt
+        })
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(Bytes::copy_from_slice(reason.as_bytes()));
-        let (receipt, _) = self.about(queue, Script::QueueGiveUp, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+        let (receipt, _) = self
+            .about(queue, Script::QueueGiveUp, &arguments, Effect::Changes)
+            .await?;
+        Ok(Receipt {
+            cost: Cost::of_messages(1),
+            ..receipt
+        })
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         let mut arguments = handle_arguments(handle).to_vec();
         arguments.push(microseconds(timeout_ms));
-        self.about(queue, Script::QueueExtend, &arguments, Effect::Changes).await?;
+        self.about(queue, Script::QueueExtend, &arguments, Effect::Changes)
+            .await?;
         Ok(())
     }
 
@@ -155,32 +209,56 @@ impl Queue for Store {
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
         let mut arguments = vec![decimal(letters_max.min(i32::MAX as usize))];
-        arguments.extend(after.into_iter().flat_map(|after| [decimal(number_of(after)), sequence_of(after)]));
-        let (_, found) = self.about(queue, Script::QueueDead, &arguments, Effect::Reads).await?;
-        letters(found).map_err(failed(Effect::Reads, &format!("list the dead letters of {queue:?}")))
+        arguments.extend(
+            after
+                .into_iter()
+                .flat_map(|after| [decimal(number_of(after)), sequence_of(after)]),
+        );
+        let (_, found) = self
+            .about(queue, Script::QueueDead, &arguments, Effect::Reads)
+            .await?;
+        letters(found).map_err(failed(
+            Effect::Reads,
+            &format!("list the dead letters of {queue:?}"),
+        ))
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.settle_letters(queue, Script::QueueRedrive, letters).await
+        self.settle_letters(queue, Script::QueueRedrive, letters)
+            .await
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.settle_letters(queue, Script::QueuePurge, letters).await
+        self.settle_letters(queue, Script::QueuePurge, letters)
+            .await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
         let arguments = [decimal(ALARMS_MAX)];
-        let (_, found) = self.about(queue, Script::QueueBlocked, &arguments, Effect::Reads).await?;
-        letters(found).map_err(failed(Effect::Reads, &format!("list the blocked groups of {queue:?}")))
+        let (_, found) = self
+            .about(queue, Script::QueueBlocked, &arguments, Effect::Reads)
+            .await?;
+        letters(found).map_err(failed(
+            Effect::Reads,
+            &format!("list the blocked groups of {queue:?}"),
+        ))
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        let (_, found) = self.about(queue, Script::QueueBacklog, &[], Effect::Reads).await?;
+        let (_, found) = self
+            .about(queue, Script::QueueBacklog, &[], Effect::Reads)
+            .await?;
         let backlog = || {
             let [messages, dead_letters] = parts(found)?;
-            Ok(Backlog { messages: answer::number(&messages)?, dead_letters: answer::number(&dead_letters)? })
+            Ok(Backlog {
+                messages: answer::number(&messages)?,
+                dead_letters: answer::number(&dead_letters)?,
+            })
         };
-        backlog().map_err(failed(Effect::Reads, &format!("count the messages of {queue:?}")))
+        backlog().map_err(failed(
+            Effect::Reads,
+            &format!("count the messages of {queue:?}"),
+        ))
     }
 
     fn limits(&self) -> &QueueLimits {
@@ -190,14 +268,26 @@ impl Queue for Store {
 
 impl Store {
     /// Runs a script about these dead letters of `queue`.
-    async fn settle_letters(&self, queue: &str, script: Script, letters: &[LetterId]) -> Result<Receipt> {
+    async fn settle_letters(
+        &self,
+        queue: &str,
+        script: Script,
+        letters: &[LetterId],
+    ) -> Result<Receipt> {
         let count = letters.len();
         if count > self.queue_limits.batch_messages_max {
-            return Err(Error::invalid(format!("settle {count} dead letters of {queue:?} at once")));
+            return Err(Error::invalid(format!(
+                "settle {count} dead letters of {queue:?} at once"
+            )));
         }
         let arguments: Vec<_> = letters.iter().copied().map(sequence_of).collect();
-        let (receipt, _) = self.about(queue, script, &arguments, Effect::Changes).await?;
-        Ok(Receipt { cost: Cost::of_messages(count), ..receipt })
+        let (receipt, _) = self
+            .about(queue, script, &arguments, Effect::Changes)
+            .await?;
+        Ok(Receipt {
+            cost: Cost::of_messages(count),
+            ..receipt
+        })
     }
 
     /// Runs a script about `queue`.
@@ -209,13 +299,22 @@ impl Store {
         effect: Effect,
     ) -> Result<(Receipt, Value)> {
         let keys = KINDS.map(|kind| self.names.queue(queue, kind));
-        let mut all = vec![Bytes::from(self.names.channel()), Bytes::copy_from_slice(queue.as_bytes())];
+        let mut all = vec![
+            Bytes::from(self.names.channel()),
+            Bytes::copy_from_slice(queue.as_bytes()),
+        ];
         all.extend_from_slice(arguments);
         let attempted = format!("{script:?} on {queue:?}");
         let ran = self.servers.run(script, &keys, &all, effect).await;
         let (point, rest) = ran.map_err(failed(effect, &attempted))?;
         let value = rest.into_iter().next().unwrap_or(Value::Nil);
-        Ok((Receipt { point, cost: Cost::default() }, value))
+        Ok((
+            Receipt {
+                point,
+                cost: Cost::default(),
+            },
+            value,
+        ))
     }
 }
 
@@ -248,17 +347,27 @@ fn sequence_of(letter: LetterId) -> Bytes {
 }
 
 fn handle_arguments(handle: &Handle) -> [Bytes; 3] {
-    [handle.group.clone(), Bytes::from(format!("{:016}", handle.sequence.0)), decimal(handle.attempt)]
+    [
+        handle.group.clone(),
+        Bytes::from(format!("{:016}", handle.sequence.0)),
+        decimal(handle.attempt),
+    ]
 }
 
 fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Result<()> {
     if messages.len() > limits.batch_messages_max {
-        return Err(Error::invalid(format!("send {} messages to {queue:?} at once", messages.len())));
+        return Err(Error::invalid(format!(
+            "send {} messages to {queue:?} at once",
+            messages.len()
+        )));
     }
     for message in messages {
         let (group, body) = (message.group.len(), message.body.len());
         let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-        if group > GROUP_BYTES_MAX || id > DEDUPLICATION_BYTES_MAX || body > limits.message_bytes_max {
+        if group > GROUP_BYTES_MAX
+            || id > DEDUPLICATION_BYTES_MAX
+            || body > limits.message_bytes_max
+        {
             return Err(Error::invalid(format!(
                 "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
             )));
@@ -270,11 +379,24 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
 fn deliveries(batch: Value, incarnation: Incarnation) -> Result<Vec<Delivery>, Failure> {
     let delivery = |value| {
         let [group, sequence, attempt, failures, body, id] = parts(value)?;
-        let (attempt, failures) = (answer::number(&attempt)? as u32, answer::number(&failures)? as u32);
+        let (attempt, failures) = (
+            answer::number(&attempt)? as u32,
+            answer::number(&failures)? as u32,
+        );
         let deduplication = optional(id)?;
         let (group, sequence) = (answer::bytes(group)?, Sequence(answer::number(&sequence)?));
-        let handle = Handle { group, sequence, attempt, incarnation };
-        Ok(Delivery { handle, deduplication, failures, body: answer::bytes(body)? })
+        let handle = Handle {
+            group,
+            sequence,
+            attempt,
+            incarnation,
+        };
+        Ok(Delivery {
+            handle,
+            deduplication,
+            failures,
+            body: answer::bytes(body)?,
+        })
     };
     answer::array(batch)?.into_iter().map(delivery).collect()
 }
@@ -305,7 +427,7 @@ fn optional(value: Value) -> Result<Option<Bytes>, Failure> {
 
 fn parts<const COUNT: usize>(value: Value) -> Result<[Value; COUNT], Failure> {
     let parts = answer::array(value)?;
-    parts
-        .try_into()
-        .map_err(|parts: Vec<Value>| Failure::Garbled(format!("{} parts instead of {COUNT}", parts.len())))
+    parts.try_into().map_err(|parts: Vec<Value>| {
+        Failure::Garbled(format!("{} parts instead of {COUNT}", parts.len()))
+    })
 }

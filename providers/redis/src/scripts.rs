@@ -39,19 +39,49 @@ const QUEUE: &str = include_str!("scripts/queue.lua");
 /// What queues do, one text each. They are loaded as one script, because every incarnation leaves its scripts in
 /// the server's memory until it restarts.
 const QUEUE_OPERATIONS: [(Script, &str); 13] = [
-    (Script::QueueCreate, include_str!("scripts/queue_create.lua")),
+    (
+        Script::QueueCreate,
+        include_str!("scripts/queue_create.lua"),
+    ),
     (Script::QueueSend, include_str!("scripts/queue_send.lua")),
-    (Script::QueueReceive, include_str!("scripts/queue_receive.lua")),
-    (Script::QueueAcknowledge, include_str!("scripts/queue_acknowledge.lua")),
-    (Script::QueueRelease, include_str!("scripts/queue_release.lua")),
-    (Script::QueueGiveUp, include_str!("scripts/queue_give_up.lua")),
-    (Script::QueueExtend, include_str!("scripts/queue_extend.lua")),
-    (Script::QueueOutlook, include_str!("scripts/queue_outlook.lua")),
+    (
+        Script::QueueReceive,
+        include_str!("scripts/queue_receive.lua"),
+    ),
+    (
+        Script::QueueAcknowledge,
+        include_str!("scripts/queue_acknowledge.lua"),
+    ),
+    (
+        Script::QueueRelease,
+        include_str!("scripts/queue_release.lua"),
+    ),
+    (
+        Script::QueueGiveUp,
+        include_str!("scripts/queue_give_up.lua"),
+    ),
+    (
+        Script::QueueExtend,
+        include_str!("scripts/queue_extend.lua"),
+    ),
+    (
+        Script::QueueOutlook,
+        include_str!("scripts/queue_outlook.lua"),
+    ),
     (Script::QueueDead, include_str!("scripts/queue_dead.lua")),
-    (Script::QueueRedrive, include_str!("scripts/queue_redrive.lua")),
+    (
+        Script::QueueRedrive,
+        include_str!("scripts/queue_redrive.lua"),
+    ),
     (Script::QueuePurge, include_str!("scripts/queue_purge.lua")),
-    (Script::QueueBlocked, include_str!("scripts/queue_blocked.lua")),
-    (Script::QueueBacklog, include_str!("scripts/queue_backlog.lua")),
+    (
+        Script::QueueBlocked,
+        include_str!("scripts/queue_blocked.lua"),
+    ),
+    (
+        Script::QueueBacklog,
+        include_str!("scripts/queue_backlog.lua"),
+    ),
 ];
 
 /// The first line of a script that a server runs at `maxmemory`, too (Redis 7.0).
@@ -82,7 +112,14 @@ impl Script {
 fn texts(started: u64) -> Vec<String> {
     let mut queue = format!("{PRELUDE}\n{QUEUE}\n");
     for (script, body) in QUEUE_OPERATIONS {
-        queue += &["operations['", &script.name(), "'] = function()\n", body, "\nend\n"].concat();
+        queue += &[
+            "operations['",
+            &script.name(),
+            "'] = function()\n",
+            body,
+            "\nend\n",
+        ]
+        .concat();
     }
     queue.push_str("return operations[ARGV[#ARGV]]()");
     [
@@ -97,11 +134,13 @@ fn texts(started: u64) -> Vec<String> {
     .into_iter()
     .enumerate()
     // A script counts its change before it deletes, which a server without room would refuse.
-    .map(
-        |(place, text)| {
-            if place == Script::Delete.text() { format!("{TAKEN_WITHOUT_ROOM}\n{text}") } else { text }
-        },
-    )
+    .map(|(place, text)| {
+        if place == Script::Delete.text() {
+            format!("{TAKEN_WITHOUT_ROOM}\n{text}")
+        } else {
+            text
+        }
+    })
     .collect()
 }
 
@@ -122,18 +161,29 @@ impl Scripts {
             load(&mut pipeline, &text);
         }
         let answers = node.pipeline(&pipeline, TEXTS).await?;
-        let digests = answers.into_iter().map(answer::text).collect::<Result<_, _>>()?;
+        let digests = answers
+            .into_iter()
+            .map(answer::text)
+            .collect::<Result<_, _>>()?;
         Ok(Self { started, digests })
     }
 
     /// The scripts of incarnation `started`, if `node` still knows all of them: then it is in the life in which they
     /// were loaded, and this release has the same ones.
     pub(crate) async fn known(node: &Node, started: u64) -> Result<Option<Self>, Failure> {
-        let digests: Vec<String> =
-            texts(started).iter().map(|text| redis::Script::new(text).get_hash().to_owned()).collect();
-        let there = node.command(cmd("SCRIPT").arg("EXISTS").arg(&digests)).await?;
-        let there: Result<Vec<u64>, Failure> = answer::array(there)?.iter().map(answer::number).collect();
-        Ok(there?.iter().all(|is_there| *is_there == 1).then_some(Self { started, digests }))
+        let digests: Vec<String> = texts(started)
+            .iter()
+            .map(|text| redis::Script::new(text).get_hash().to_owned())
+            .collect();
+        let there = node
+            .command(cmd("SCRIPT").arg("EXISTS").arg(&digests))
+            .await?;
+        let there: Result<Vec<u64>, Failure> =
+            answer::array(there)?.iter().map(answer::number).collect();
+        Ok(there?
+            .iter()
+            .all(|is_there| *is_there == 1)
+            .then_some(Self { started, digests }))
     }
 
     /// The command that runs `script`.
@@ -163,7 +213,11 @@ pub(crate) async fn load_mark(node: &Node, mark: u64) -> Result<String, Failure>
     let mut pipeline = pipe();
     let text = format!("-- {mark}\nreturn redis.call('SET', KEYS[1], '', 'PX', ARGV[1])");
     load(&mut pipeline, &text);
-    let digest = node.pipeline(&pipeline, 1).await?.pop().unwrap_or(Value::Nil);
+    let digest = node
+        .pipeline(&pipeline, 1)
+        .await?
+        .pop()
+        .unwrap_or(Value::Nil);
     answer::text(digest)
 }
 
@@ -177,6 +231,11 @@ mod tests {
 
     #[test]
     fn every_incarnation_has_texts_of_its_own() {
-        assert!(texts(1).iter().zip(&texts(2)).all(|(one, other)| one != other));
+        assert!(
+            texts(1)
+                .iter()
+                .zip(&texts(2))
+                .all(|(one, other)| one != other)
+        );
     }
 }

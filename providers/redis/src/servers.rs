@@ -38,9 +38,15 @@ impl Servers {
         let node = the_node(config)?;
         let fit = fitness::judge(&node, config).await?;
         check_format_of(node.command(cmd("GET").arg(&names.format()[..])).await)?;
-        let beginning = OpenError::unreachable(format!("begin on the server at {}", node.address()));
-        let single = Single::open(node, names, fit, config).await.map_err(beginning)?;
-        let set = single.node.command(cmd("SET").arg(&names.format()[..]).arg(codec::FORMAT)).await;
+        let beginning =
+            OpenError::unreachable(format!("begin on the server at {}", node.address()));
+        let single = Single::open(node, names, fit, config)
+            .await
+            .map_err(beginning)?;
+        let set = single
+            .node
+            .command(cmd("SET").arg(&names.format()[..]).arg(codec::FORMAT))
+            .await;
         set.map_err(OpenError::unreachable("write the format"))?;
         Ok(Self::Single(Box::new(single)))
     }
@@ -66,9 +72,17 @@ impl Servers {
     }
 
     async fn check_format(&self, names: &Names) -> Result<(), OpenError> {
-        let found = self.get(&names.format()).await.map(|(_, found)| Value::BulkString(found.to_vec()));
-        let found =
-            found.map(|value| if value == Value::BulkString(Vec::new()) { Value::Nil } else { value });
+        let found = self
+            .get(&names.format())
+            .await
+            .map(|(_, found)| Value::BulkString(found.to_vec()));
+        let found = found.map(|value| {
+            if value == Value::BulkString(Vec::new()) {
+                Value::Nil
+            } else {
+                value
+            }
+        });
         check_format_of(found)
     }
 
@@ -131,7 +145,9 @@ impl Servers {
 /// The one server.
 fn the_node(config: &Config) -> Result<Node, OpenError> {
     let [url] = &config.urls[..] else {
-        return Err(OpenError::Configuration("one server has one URL".to_owned()));
+        return Err(OpenError::Configuration(
+            "one server has one URL".to_owned(),
+        ));
     };
     let info = url.as_str().into_connection_info();
     let info = info.map_err(|error| OpenError::Configuration(format!("read the URL: {error}")))?;
@@ -140,7 +156,13 @@ fn the_node(config: &Config) -> Result<Node, OpenError> {
 
 fn check_format_of(found: Result<Value, Failure>) -> Result<(), OpenError> {
     let reading = || OpenError::unreachable("read the format");
-    let (found, supported) =
-        (answer::number(&found.map_err(reading())?).map_err(reading())?, u64::from(codec::FORMAT));
-    if found > supported { Err(OpenError::NewerFormat { found, supported }) } else { Ok(()) }
+    let (found, supported) = (
+        answer::number(&found.map_err(reading())?).map_err(reading())?,
+        u64::from(codec::FORMAT),
+    );
+    if found > supported {
+        Err(OpenError::NewerFormat { found, supported })
+    } else {
+        Ok(())
+    }
 }

@@ -80,9 +80,10 @@ impl Progress {
         match point.incarnation.cmp(&self.durable.incarnation) {
             _ if point == DurabilityPoint::DURABLE => true,
             std::cmp::Ordering::Equal => point.position <= self.durable.position,
-            std::cmp::Ordering::Less => {
-                self.ends.get(&point.incarnation).is_some_and(|end| point.position <= *end)
-            }
+            std::cmp::Ordering::Less => self
+                .ends
+                .get(&point.incarnation)
+                .is_some_and(|end| point.position <= *end),
             std::cmp::Ordering::Greater => false,
         }
     }
@@ -90,14 +91,23 @@ impl Progress {
 
 impl Single {
     /// Joins the incarnation that `node` is in, or begins one.
-    pub(crate) async fn open(node: Node, names: &Names, fit: Fit, config: &Config) -> Result<Self, Failure> {
+    pub(crate) async fn open(
+        node: Node,
+        names: &Names,
+        fit: Fit,
+        config: &Config,
+    ) -> Result<Self, Failure> {
         let (clock, ends) = (names.clock(), names.ends());
         let (Fit { waits, warnings }, timeout) = (fit, config.durability_timeout);
         let (scripts, began) = match join(&node, &clock, &ends, waits, timeout).await? {
             Some(joined) => joined,
             None => begin(&node, &clock, &ends, waits, timeout).await?,
         };
-        let progress = Progress { seen: began, durable: began, ends: BTreeMap::new() };
+        let progress = Progress {
+            seen: began,
+            durable: began,
+            ends: BTreeMap::new(),
+        };
         Ok(Self {
             node,
             clock,
@@ -138,7 +148,9 @@ impl Single {
         loop {
             let command = |scripts: &Scripts| scripts.command(script, &keys, arguments);
             match self.known(command, Way::Commands).await {
-                Err(Failure::Unanswered(_)) if effect == Effect::Reads && reads + 1 < READS_MAX => reads += 1,
+                Err(Failure::Unanswered(_)) if effect == Effect::Reads && reads + 1 < READS_MAX => {
+                    reads += 1
+                }
                 Err(failure) => return Err(failure),
                 Ok(value) => {
                     let answer = Answer::of(value)?;
@@ -154,7 +166,11 @@ impl Single {
         loop {
             let mut pipeline = pipe();
             pipeline.cmd("GET").arg(&name[..]);
-            pipeline.cmd("HMGET").arg(&self.clock[..]).arg("incarnation").arg("position");
+            pipeline
+                .cmd("HMGET")
+                .arg(&self.clock[..])
+                .arg("incarnation")
+                .arg("position");
             let answers = match self.node.pipeline(&pipeline, 2).await {
                 Err(Failure::Unanswered(_)) if reads + 1 < READS_MAX => {
                     reads += 1;
@@ -182,13 +198,19 @@ impl Single {
                 Way::Waiting => self.waits.run(&self.node, command, self.timeout).await,
             };
             match answered {
-                Err(failure) if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") => {
-                    self.begin_anew(scripts.started).await.map_err(Failure::before_sending)?;
+                Err(failure)
+                    if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") =>
+                {
+                    self.begin_anew(scripts.started)
+                        .await
+                        .map_err(Failure::before_sending)?;
                 }
                 answered => return answered,
             }
         }
-        Err(Failure::Garbled("a server that forgets its scripts as soon as it has them".to_owned()))
+        Err(Failure::Garbled(
+            "a server that forgets its scripts as soon as it has them".to_owned(),
+        ))
     }
 
     async fn begin_anew(&self, forgotten: u64) -> Result<(), Failure> {
@@ -246,7 +268,8 @@ impl Single {
             return Ok(());
         }
         let fenced = self.fence(point.incarnation).await;
-        let (now, end) = fenced.map_err(|failure| failure.into_error(Effect::Reads, "externalize"))?;
+        let (now, end) =
+            fenced.map_err(|failure| failure.into_error(Effect::Reads, "externalize"))?;
         let is_there = match point.incarnation.cmp(&now.incarnation) {
             std::cmp::Ordering::Equal => point.position <= now.position,
             std::cmp::Ordering::Less => end.is_some_and(|end| point.position <= end),
@@ -255,19 +278,32 @@ impl Single {
         if is_there {
             Ok(())
         } else {
-            Err(Error::new(ErrorKind::Lost, format!("externalize {point:?} in redis")))
+            Err(Error::new(
+                ErrorKind::Lost,
+                format!("externalize {point:?} in redis"),
+            ))
         }
     }
 
     /// Makes everything up to now durable; says what now is, and where `earlier` ended.
-    async fn fence(&self, earlier: Incarnation) -> Result<(DurabilityPoint, Option<Position>), Failure> {
-        let arguments = [earlier.0.to_string(), if self.waits.needs_write() { "w" } else { "" }.to_owned()];
-        let command =
-            |scripts: &Scripts| scripts.command(Script::Fence, &[&self.clock, &self.ends], &arguments);
+    async fn fence(
+        &self,
+        earlier: Incarnation,
+    ) -> Result<(DurabilityPoint, Option<Position>), Failure> {
+        let arguments = [
+            earlier.0.to_string(),
+            if self.waits.needs_write() { "w" } else { "" }.to_owned(),
+        ];
+        let command = |scripts: &Scripts| {
+            scripts.command(Script::Fence, &[&self.clock, &self.ends], &arguments)
+        };
         let answer = Answer::of(self.known(command, Way::Waiting).await?)?;
         let now = point(answer.incarnation, answer.position);
         let ended = answer::text(answer.only()?)?;
-        let end = ended.split_once(':').and_then(|(_, position)| position.parse().ok()).map(Position);
+        let end = ended
+            .split_once(':')
+            .and_then(|(_, position)| position.parse().ok())
+            .map(Position);
         let mut progress = self.progress.lock();
         progress.seen = progress.seen.max(now);
         progress.durable = progress.durable.max(now);
@@ -282,7 +318,10 @@ impl Single {
 }
 
 fn point(incarnation: u64, position: u64) -> DurabilityPoint {
-    DurabilityPoint { incarnation: Incarnation(incarnation), position: Position(position) }
+    DurabilityPoint {
+        incarnation: Incarnation(incarnation),
+        position: Position(position),
+    }
 }
 
 /// The present incarnation and what is durable of it, if the server is still in the life that began it: who opens the
@@ -294,9 +333,17 @@ async fn join(
     waits: Waits,
     timeout: Duration,
 ) -> Result<Option<(Scripts, DurabilityPoint)>, Failure> {
-    let present = node.command(cmd("HGET").arg(&clock[..]).arg("incarnation")).await?;
-    let started = if present == Value::Nil { return Ok(None) } else { answer::number(&present)? };
-    let Some(scripts) = Scripts::known(node, started).await? else { return Ok(None) };
+    let present = node
+        .command(cmd("HGET").arg(&clock[..]).arg("incarnation"))
+        .await?;
+    let started = if present == Value::Nil {
+        return Ok(None);
+    } else {
+        answer::number(&present)?
+    };
+    let Some(scripts) = Scripts::known(node, started).await? else {
+        return Ok(None);
+    };
     let writes = if waits.needs_write() { "w" } else { "" };
     let fence = scripts.command(Script::Fence, &[clock, ends], &["0", writes]);
     match waits.run(node, fence, timeout).await {
@@ -305,7 +352,9 @@ async fn join(
             Ok(Some((scripts, point(answer.incarnation, answer.position))))
         }
         // It has begun a new life since.
-        Err(failure) if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") => Ok(None),
+        Err(failure) if failure.is_no_script() || failure.code() == Some("LANDFASTSTALE") => {
+            Ok(None)
+        }
         Err(failure) => Err(failure),
     }
 }
@@ -327,15 +376,23 @@ async fn begin(
         match waits.run(node, command, timeout).await {
             Ok(position) => return Ok((scripts, point(started, answer::number(&position)?))),
             Err(Failure::Refused(error)) if error.code() == Some("LANDFASTBEHIND") => {
-                number_min = error.detail().and_then(|number| number.parse().ok()).unwrap_or(started) + 1;
+                number_min = error
+                    .detail()
+                    .and_then(|number| number.parse().ok())
+                    .unwrap_or(started)
+                    + 1;
             }
             // It may have begun, and then the next number is another.
-            Err(Failure::Unanswered(error)) if error.is_connection_dropped() => number_min = started + 1,
+            Err(Failure::Unanswered(error)) if error.is_connection_dropped() => {
+                number_min = started + 1
+            }
             Err(failure) if failure.is_no_script() => {}
             Err(failure) => return Err(failure),
         }
     }
-    Err(Failure::Garbled("a clock that somebody else moves on faster than we can".to_owned()))
+    Err(Failure::Garbled(
+        "a clock that somebody else moves on faster than we can".to_owned(),
+    ))
 }
 
 async fn server_time_us(node: &Node) -> Result<u64, Failure> {

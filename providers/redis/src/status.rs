@@ -22,9 +22,16 @@ impl Servers {
             Self::Cluster(cluster) => (cluster.health(), cluster.acknowledged()),
         };
         let trouble = nodes.iter().find_map(|(address, trouble)| {
-            trouble.as_ref().map(|trouble| format!("the server at {address}: {trouble}"))
+            trouble
+                .as_ref()
+                .map(|trouble| format!("the server at {address}: {trouble}"))
         });
         let servers = nodes.into_iter().map(|(address, _)| address).collect();
-        Status { servers, is_cluster: matches!(self, Self::Cluster(_)), acknowledged, trouble }
+        Status {
+            servers,
+            is_cluster: matches!(self, Self::Cluster(_)),
+            acknowledged,
+            trouble,
+        }
     }
 }

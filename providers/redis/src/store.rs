@@ -46,7 +46,10 @@ impl Store {
             turns: Turns::default(),
             stamps: Stamps::default(),
             wake_ups: self.wake_ups.another(),
-            key_value_limits: KeyValueLimits { transact_across_partitions: true, ..self.key_value_limits },
+            key_value_limits: KeyValueLimits {
+                transact_across_partitions: true,
+                ..self.key_value_limits
+            },
             queue_limits: self.queue_limits,
         }
     }

@@ -46,7 +46,11 @@ struct Recent {
 impl Recent {
     fn of(bytes: &Bytes, is_certain: bool, kept_for: u8) -> Self {
         let bytes = (bytes.len() <= REMEMBERED_BYTES_MAX).then(|| bytes.clone());
-        Self { bytes, is_certain, kept_for }
+        Self {
+            bytes,
+            is_certain,
+            kept_for,
+        }
     }
 }
 
@@ -101,14 +105,21 @@ impl Turns {
     /// What to expect of each place; empty: nothing.
     pub(crate) fn guess(&self, places: &[Place]) -> Vec<Bytes> {
         let recent = |place: &Place| self.recent.get(&place.name)?.bytes;
-        places.iter().map(|place| recent(place).unwrap_or_default()).collect()
+        places
+            .iter()
+            .map(|place| recent(place).unwrap_or_default())
+            .collect()
     }
 
     /// Brings what a server `found` up to what servers have said since; whether that is anything else.
     pub(crate) fn renew(&self, places: &[Place], found: &mut [Bytes]) -> bool {
         let mut is_other = false;
         for (place, found) in places.iter().zip(found) {
-            if let Some(Recent { bytes: Some(bytes), is_certain: true, .. }) = self.recent.get(&place.name)
+            if let Some(Recent {
+                bytes: Some(bytes),
+                is_certain: true,
+                ..
+            }) = self.recent.get(&place.name)
                 && stamp(&bytes) != stamp(found)
             {
                 (*found, is_other) = (bytes, true);
@@ -123,7 +134,9 @@ impl Turns {
             let recent = self.recent.get(&place.name);
             recent.is_some_and(|recent| recent.kept_for > 0 || recent.bytes.is_none())
         };
-        places.iter().any(|place| !place.is_only_compared && is_kept(place))
+        places
+            .iter()
+            .any(|place| !place.is_only_compared && is_kept(place))
     }
 
     /// A command leaves that will make of the places what `todo` says, if it finds what it expects.
@@ -132,7 +145,10 @@ impl Turns {
             match todo {
                 Todo::Check => {}
                 Todo::Enter(bytes) | Todo::Set(bytes) => {
-                    let kept_for = self.recent.get(&place.name).map_or(0, |recent| recent.kept_for);
+                    let kept_for = self
+                        .recent
+                        .get(&place.name)
+                        .map_or(0, |recent| recent.kept_for);
                     let recent = Recent::of(bytes, false, kept_for.saturating_sub(1));
                     self.recent.insert(place.name.clone(), recent);
                 }
@@ -148,15 +164,17 @@ impl Turns {
             let recent = self.recent.get(&place.name);
             let bytes = match (todo.get(number).unwrap_or(&Todo::Check), &recent) {
                 (Todo::Check, None) if !expected.is_empty() => expected,
-                (Todo::Enter(bytes) | Todo::Set(bytes), Some(Recent { bytes: Some(kept), .. }))
-                    if stamp(kept) == stamp(bytes) =>
-                {
-                    bytes
-                }
+                (
+                    Todo::Enter(bytes) | Todo::Set(bytes),
+                    Some(Recent {
+                        bytes: Some(kept), ..
+                    }),
+                ) if stamp(kept) == stamp(bytes) => bytes,
                 _ => continue,
             };
             let kept_for = recent.map_or(0, |recent| recent.kept_for);
-            self.recent.insert(place.name.clone(), Recent::of(bytes, true, kept_for));
+            self.recent
+                .insert(place.name.clone(), Recent::of(bytes, true, kept_for));
         }
     }
 
@@ -169,10 +187,13 @@ impl Turns {
             let kept_for = if is_race { KEPT_AFTER_A_RACE } else { kept_for };
             match recent {
                 Some(recent) if recent.is_certain => {
-                    self.recent.insert(place.name.clone(), Recent { kept_for, ..recent });
+                    self.recent
+                        .insert(place.name.clone(), Recent { kept_for, ..recent });
                 }
                 _ if found.is_empty() => _ = self.recent.remove(&place.name),
-                _ => self.recent.insert(place.name.clone(), Recent::of(found, true, kept_for)),
+                _ => self
+                    .recent
+                    .insert(place.name.clone(), Recent::of(found, true, kept_for)),
             }
         }
     }

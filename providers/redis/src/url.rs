@@ -29,13 +29,20 @@ impl Config {
             (None, None) => return Err(OpenError::Configuration(HELP.to_owned())),
         };
         // A password may have a `?` in it that is not encoded: what is behind that is not to be said either.
-        if rest.rsplit_once('@').is_some_and(|(who, _)| who.contains('?')) {
+        if rest
+            .rsplit_once('@')
+            .is_some_and(|(who, _)| who.contains('?'))
+        {
             return Err(OpenError::Configuration(format!(
                 "{HELP}; in a password `?` is %3F, `#` is %23 and `/` is %2F"
             )));
         }
         let (address, settings) = rest.split_once('?').unwrap_or((rest, ""));
-        let mut config = Self { urls: urls(topology, address)?, topology, ..Self::default() };
+        let mut config = Self {
+            urls: urls(topology, address)?,
+            topology,
+            ..Self::default()
+        };
         for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             config.set(name, value)?;
@@ -45,7 +52,9 @@ impl Config {
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), OpenError> {
         let refused = |expected: &str| {
-            Err(OpenError::Configuration(format!("`{name}={value}` in the URL: expected {expected}")))
+            Err(OpenError::Configuration(format!(
+                "`{name}={value}` in the URL: expected {expected}"
+            )))
         };
         match name {
             "acknowledged" => {
@@ -67,7 +76,11 @@ impl Acknowledged {
         match name {
             "append-only-file" => Some(Self::AppendOnlyFile),
             "memory" => Some(Self::InMemory),
-            _ => name.strip_prefix("replicas-")?.parse().ok().map(Self::Replicas),
+            _ => name
+                .strip_prefix("replicas-")?
+                .parse()
+                .ok()
+                .map(Self::Replicas),
         }
     }
 
@@ -83,8 +96,14 @@ impl Acknowledged {
 
 /// One URL for each server, each checked.
 fn urls(topology: Topology, address: &str) -> Result<Vec<String>, OpenError> {
-    let (who, hosts) = address.rsplit_once('@').map_or(("", address), |(who, hosts)| (who, hosts));
-    let who = if who.is_empty() { String::new() } else { format!("{who}@") };
+    let (who, hosts) = address
+        .rsplit_once('@')
+        .map_or(("", address), |(who, hosts)| (who, hosts));
+    let who = if who.is_empty() {
+        String::new()
+    } else {
+        format!("{who}@")
+    };
     let hosts: Vec<&str> = match topology {
         Topology::Single => vec![hosts],
         Topology::Cluster => hosts.split(',').collect(),
@@ -111,11 +130,17 @@ mod tests {
     fn a_url_says_where_and_how() {
         let single = read("redis://me:secret@db:6380/3?acknowledged=replicas-2&namespace=shop");
         assert_eq!(single.urls, ["redis://me:secret@db:6380/3"]);
-        assert_eq!((single.topology, single.acknowledged), (Topology::Single, Acknowledged::Replicas(2)));
+        assert_eq!(
+            (single.topology, single.acknowledged),
+            (Topology::Single, Acknowledged::Replicas(2))
+        );
         assert_eq!(single.namespace, "shop");
         let cluster = read("redis+cluster://:p@a:1,b:2?acknowledged=memory");
         assert_eq!(cluster.urls, ["redis://:p@a:1", "redis://:p@b:2"]);
-        assert_eq!((cluster.topology, cluster.acknowledged), (Topology::Cluster, Acknowledged::InMemory));
+        assert_eq!(
+            (cluster.topology, cluster.acknowledged),
+            (Topology::Cluster, Acknowledged::InMemory)
+        );
         assert_eq!(read("redis://h").acknowledged, Acknowledged::AppendOnlyFile);
     }
 
@@ -126,22 +151,38 @@ mod tests {
             ("redis://", "expected redis://"),
             ("redis+cluster://:hunter2@a:1,,b:2", "expected redis://"),
             ("redis://:hunter2@h:x", "expected redis://"),
-            ("redis://:hunter2@h?acknowledged=always", "append-only-file, replicas-N or memory"),
+            (
+                "redis://:hunter2@h?acknowledged=always",
+                "append-only-file, replicas-N or memory",
+            ),
             ("redis://:hunter2@h?acknowledged=replicas-x", "replicas-N"),
             ("redis://:hunter2@h?namespace=a{b}", "1 to 64 letters"),
-            ("redis://:hunter2@h?durable=yes", "acknowledged or namespace"),
+            (
+                "redis://:hunter2@h?durable=yes",
+                "acknowledged or namespace",
+            ),
             ("redis://:a?acknowledgedx=hunter2@h", "`?` is %3F"),
-            ("redis://:a@b?c/#hunter2%x@h?acknowledged=memory", "`?` is %3F"),
+            (
+                "redis://:a@b?c/#hunter2%x@h?acknowledged=memory",
+                "`?` is %3F",
+            ),
             ("redis+cluster://:a?hunter2@h,i", "`?` is %3F"),
         ] {
             let refused = Config::from_url(text).expect_err(text).to_string();
-            assert!(refused.contains(complaint) && !refused.contains("hunter2"), "{text}: {refused}");
+            assert!(
+                refused.contains(complaint) && !refused.contains("hunter2"),
+                "{text}: {refused}"
+            );
         }
     }
 
     #[test]
     fn a_kind_of_acknowledgement_is_written_as_it_is_read() {
-        for kind in [Acknowledged::AppendOnlyFile, Acknowledged::InMemory, Acknowledged::Replicas(3)] {
+        for kind in [
+            Acknowledged::AppendOnlyFile,
+            Acknowledged::InMemory,
+            Acknowledged::Replicas(3),
+        ] {
             assert_eq!(Acknowledged::from_name(&kind.name()), Some(kind));
         }
     }

@@ -15,7 +15,12 @@ impl Waits {
     /// Runs `fence` on the connection that may be blocked, then waits until it is safe, and with it all that the
     /// server ran before. Returns the fence's answer. A fence that is repeated does no harm, and the connection for
     /// it is often an idle one that broke long ago.
-    pub(crate) async fn run(self, node: &Node, fence: Cmd, timeout: Duration) -> Result<Value, Failure> {
+    pub(crate) async fn run(
+        self,
+        node: &Node,
+        fence: Cmd,
+        timeout: Duration,
+    ) -> Result<Value, Failure> {
         match self.run_once(node, fence.clone(), timeout).await {
             Err(Failure::Unanswered(error)) if error.is_connection_dropped() => {
                 self.run_once(node, fence, timeout).await
@@ -28,7 +33,10 @@ impl Waits {
         let mut pipeline = pipe();
         pipeline.add_command(fence);
         let has_wait = self.add_to(&mut pipeline, timeout);
-        let mut answers = node.waiting(&pipeline, 1 + usize::from(has_wait)).await?.into_iter();
+        let mut answers = node
+            .waiting(&pipeline, 1 + usize::from(has_wait))
+            .await?
+            .into_iter();
         let fenced = answers.next().unwrap_or(Value::Nil);
         if let Some(confirmed) = answers.next() {
             self.judge(confirmed)?;
@@ -57,6 +65,10 @@ impl Waits {
             return Ok(());
         }
         let late = format!("{given} of {asked} confirmed the write in time");
-        Err(Failure::Unanswered(redis::RedisError::from((redis::ErrorKind::Client, "not confirmed", late))))
+        Err(Failure::Unanswered(redis::RedisError::from((
+            redis::ErrorKind::Client,
+            "not confirmed",
+            late,
+        ))))
     }
 }

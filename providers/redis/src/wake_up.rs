@@ -42,7 +42,11 @@ struct Ears {
 
 impl WakeUps {
     pub(crate) fn new(patience: Duration) -> Self {
-        Self { patience, ears: Arc::default(), listening: Mutex::default() }
+        Self {
+            patience,
+            ears: Arc::default(),
+            listening: Mutex::default(),
+        }
     }
 
     /// The same for other queues.
@@ -56,7 +60,9 @@ impl WakeUps {
         if listening.as_ref().is_none_or(JoinHandle::is_finished) {
             let (servers, ears) = (Arc::clone(servers), Arc::clone(&self.ears));
             let channel = channel.to_owned();
-            *listening = Some(tokio::spawn(async move { ears.listen(&servers, &channel).await }));
+            *listening = Some(tokio::spawn(async move {
+                ears.listen(&servers, &channel).await
+            }));
         }
         drop(listening);
         self.ears.of(queue)
@@ -64,7 +70,11 @@ impl WakeUps {
 
     /// The longest wait between two looks.
     pub(crate) fn patience(&self) -> Duration {
-        if self.ears.are_open.load(Ordering::SeqCst) { self.patience } else { PATIENCE_WITHOUT_EARS }
+        if self.ears.are_open.load(Ordering::SeqCst) {
+            self.patience
+        } else {
+            PATIENCE_WITHOUT_EARS
+        }
     }
 }
 

@@ -76,13 +76,17 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let removed = {
             let mut uses = self.archives.uses.lock();
-            let Some(holders) = uses.held.get_mut(&self.name) else { return };
+            let Some(holders) = uses.held.get_mut(&self.name) else {
+                return;
+            };
             *holders -= 1;
             if *holders > 0 {
                 return;
             }
             uses.held.remove(&self.name);
-            uses.unwanted.remove(&self.name).then(|| self.archives.take_away(&mut uses, &self.name))
+            uses.unwanted
+                .remove(&self.name)
+                .then(|| self.archives.take_away(&mut uses, &self.name))
         };
         let Some(removed) = removed else { return };
         let name = mem::take(&mut self.name);
@@ -106,7 +110,11 @@ impl Archives {
                 remove(Some(&entry.path()));
             }
         }
-        Ok(Self { directory, code, uses: Arc::default() })
+        Ok(Self {
+            directory,
+            code,
+            uses: Arc::default(),
+        })
     }
 
     /// Where all of them lie.
@@ -124,7 +132,9 @@ impl Archives {
         let unfinished = {
             let mut uses = self.uses.lock();
             uses.unwanted.remove(name);
-            if self.path(name).is_dir() && (self.code == Code::StaysAsItIs || uses.held.contains_key(name)) {
+            if self.path(name).is_dir()
+                && (self.code == Code::StaysAsItIs || uses.held.contains_key(name))
+            {
                 return Ok(());
             }
             self.unused(&mut uses, UNFINISHED, name)
@@ -166,7 +176,12 @@ impl Archives {
     }
 
     /// The file at `path` in the archive `name`.
-    pub(crate) async fn file(&self, name: &str, path: &str, bytes_max: usize) -> Result<Option<Bytes>> {
+    pub(crate) async fn file(
+        &self,
+        name: &str,
+        path: &str,
+        bytes_max: usize,
+    ) -> Result<Option<Bytes>> {
         let attempted = format!("read {path:?} of the archive {name}");
         let path = self.path(name).join(path);
         let read = blocking(move || {
@@ -179,9 +194,13 @@ impl Archives {
             file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
             Ok(Some(Bytes::from(bytes)))
         });
-        let read = read.await.map_err(|error| failed(attempted.clone(), error))?;
+        let read = read
+            .await
+            .map_err(|error| failed(attempted.clone(), error))?;
         if read.as_ref().is_some_and(|bytes| bytes.len() > bytes_max) {
-            return Err(Error::invalid(format!("{attempted}: it is longer than {bytes_max} bytes")));
+            return Err(Error::invalid(format!(
+                "{attempted}: it is longer than {bytes_max} bytes"
+            )));
         }
         Ok(read)
     }
@@ -191,15 +210,15 @@ impl Archives {
         let file = self.path(name).join(path);
         match blocking(move || fs::metadata(file)).await {
             Ok(found) if !found.is_file() => Err(format!("{path:?} is no file")),
-            Ok(found) if found.permissions().mode() & 0o111 == 0 => {
-                Err(format!("{path:?} is not executable: chmod +x it, and deploy again"))
-            }
+            Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(format!(
+                "{path:?} is not executable: chmod +x it, and deploy again"
+            )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(format!("there is no file {path:?} to execute"))
             }
-            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
-                Err(format!("{path:?} is a symbolic link that leads to no file: it comes back to itself"))
-            }
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => Err(format!(
+                "{path:?} is a symbolic link that leads to no file: it comes back to itself"
+            )),
             // A disk that does not answer says nothing of it.
             Ok(_) | Err(_) => Ok(()),
         }
@@ -208,7 +227,10 @@ impl Archives {
     /// Has the archive `name` stay as long as what is returned does, whoever removes it.
     pub(crate) fn hold(&self, name: &str) -> Hold {
         *self.uses.lock().held.entry(name.to_owned()).or_default() += 1;
-        Hold { archives: self.clone(), name: name.to_owned() }
+        Hold {
+            archives: self.clone(),
+            name: name.to_owned(),
+        }
     }
 
     /// Removes all archives but `kept`; those that somebody holds once nobody does.
@@ -217,14 +239,18 @@ impl Archives {
         let removed = blocking(move || {
             for entry in fs::read_dir(&archives.directory)? {
                 let entry = entry?;
-                let Ok(name) = entry.file_name().into_string() else { continue };
+                let Ok(name) = entry.file_name().into_string() else {
+                    continue;
+                };
                 if !kept.contains(&name) && !name.starts_with(UNFINISHED) {
                     archives.remove_unheld(name)?;
                 }
             }
             Ok(())
         });
-        removed.await.map_err(|error| failed("remove old archives".to_owned(), error))
+        removed
+            .await
+            .map_err(|error| failed("remove old archives".to_owned(), error))
     }
 
     /// Removes an archive, or has its last holder do so.
@@ -271,8 +297,12 @@ fn remove(folder: Option<&Path>) {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(io::Error::other)?
 }
 
 fn failed(attempted: String, error: io::Error) -> Error {
@@ -281,7 +311,9 @@ fn failed(attempted: String, error: io::Error) -> Error {
             ErrorKind::Invalid
         }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::NoRoom,
-        _ => ErrorKind::Unavailable { retry_after_ms: None },
+        _ => ErrorKind::Unavailable {
+            retry_after_ms: None,
+        },
     };
     Error::new(kind, attempted).caused_by(error)
 }
@@ -298,7 +330,13 @@ mod tests {
         archive_of(0o755, kind, path, link, content)
     }
 
-    fn archive_of(mode: u32, kind: EntryType, path: &str, link: Option<&str>, content: &[u8]) -> Bytes {
+    fn archive_of(
+        mode: u32,
+        kind: EntryType,
+        path: &str,
+        link: Option<&str>,
+        content: &[u8],
+    ) -> Bytes {
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
         header.set_size(content.len() as u64);
@@ -310,7 +348,12 @@ mod tests {
         header.set_cksum();
         let mut builder = Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         builder.append(&header, content).expect("appended");
-        Bytes::from(builder.into_inner().and_then(GzEncoder::finish).expect("finished"))
+        Bytes::from(
+            builder
+                .into_inner()
+                .and_then(GzEncoder::finish)
+                .expect("finished"),
+        )
     }
 
     #[tokio::test]
@@ -318,11 +361,29 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
-        archives.install("one", content.clone()).await.expect("installed");
-        archives.install("one", Bytes::new()).await.expect("it is there");
-        assert_eq!(archives.file("one", "code/app.py", 10).await.expect("read"), Some(Bytes::from("pass")));
-        assert_eq!(archives.file("one", "code/none.py", 10).await.expect("read"), None);
-        assert!(archives.file("one", "code/app.py", 3).await.is_err(), "too long");
+        archives
+            .install("one", content.clone())
+            .await
+            .expect("installed");
+        archives
+            .install("one", Bytes::new())
+            .await
+            .expect("it is there");
+        assert_eq!(
+            archives.file("one", "code/app.py", 10).await.expect("read"),
+            Some(Bytes::from("pass"))
+        );
+        assert_eq!(
+            archives
+                .file("one", "code/none.py", 10)
+                .await
+                .expect("read"),
+            None
+        );
+        assert!(
+            archives.file("one", "code/app.py", 3).await.is_err(),
+            "too long"
+        );
         archives.keep(&["other".to_owned()]).await.expect("removed");
         assert!(!archives.path("one").exists());
     }
@@ -334,18 +395,40 @@ mod tests {
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         for (code, found) in [(Code::MayChange, "pass"), (Code::StaysAsItIs, "evil")] {
             let archives = Archives::open(directory.path().into(), code).expect("opened");
-            let read =
-                async || archives.file("one", "code/app.py", 10).await.expect("read").expect("it is there");
-            archives.install("one", content.clone()).await.expect("installed");
+            let read = async || {
+                archives
+                    .file("one", "code/app.py", 10)
+                    .await
+                    .expect("read")
+                    .expect("it is there")
+            };
+            archives
+                .install("one", content.clone())
+                .await
+                .expect("installed");
             fs::write(archives.path("one").join("code/app.py"), "evil").expect("changed");
             let hold = archives.hold("one");
-            archives.install("one", content.clone()).await.expect("it is there");
-            assert_eq!(read().await, "evil", "an instance reads its code as it needs it");
+            archives
+                .install("one", content.clone())
+                .await
+                .expect("it is there");
+            assert_eq!(
+                read().await,
+                "evil",
+                "an instance reads its code as it needs it"
+            );
             drop(hold);
-            archives.install("one", content.clone()).await.expect("installed");
+            archives
+                .install("one", content.clone())
+                .await
+                .expect("installed");
             assert_eq!(read().await, found, "{code:?}");
         }
-        assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing else is left");
+        assert_eq!(
+            fs::read_dir(directory.path()).expect("it is there").count(),
+            1,
+            "nothing else is left"
+        );
     }
 
     /// A server with deployed functions did not start on a full disk. What is no archive stands for that here.
@@ -355,12 +438,28 @@ mod tests {
         let archives = Archives::open(directory.path().into(), Code::MayChange).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         archives.install("one", content).await.expect("installed");
-        archives.install("one", Bytes::new()).await.expect("it is there");
+        archives
+            .install("one", Bytes::new())
+            .await
+            .expect("it is there");
         assert!(archives.path("one").join("code/app.py").exists());
-        assert!(archives.put(&directory.path().join("gone"), "one").is_err(), "what is not there is not put");
-        assert!(archives.path("one").join("code/app.py").exists(), "it is put back");
-        archives.install("two", Bytes::new()).await.expect_err("it was never there");
-        assert_eq!(fs::read_dir(directory.path()).expect("it is there").count(), 1, "nothing else is left");
+        assert!(
+            archives.put(&directory.path().join("gone"), "one").is_err(),
+            "what is not there is not put"
+        );
+        assert!(
+            archives.path("one").join("code/app.py").exists(),
+            "it is put back"
+        );
+        archives
+            .install("two", Bytes::new())
+            .await
+            .expect_err("it was never there");
+        assert_eq!(
+            fs::read_dir(directory.path()).expect("it is there").count(),
+            1,
+            "nothing else is left"
+        );
     }
 
     /// A function may have made it so, with folders that nobody may write to. To root that is nothing: files where folders should be
@@ -370,17 +469,27 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         for prefix in [UNFINISHED, REMOVED] {
             for number in 1..5 {
-                fs::write(directory.path().join(format!("{prefix}{number}-one")), "").expect("written");
+                fs::write(directory.path().join(format!("{prefix}{number}-one")), "")
+                    .expect("written");
             }
         }
         let archives = Archives::open(directory.path().into(), Code::MayChange).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         for _ in 0..2 {
-            archives.install("one", content.clone()).await.expect("installed");
+            archives
+                .install("one", content.clone())
+                .await
+                .expect("installed");
         }
-        assert_eq!(archives.file("one", "code/app.py", 10).await.expect("read"), Some(Bytes::from("pass")));
+        assert_eq!(
+            archives.file("one", "code/app.py", 10).await.expect("read"),
+            Some(Bytes::from("pass"))
+        );
         fs::write(archives.path("two"), "").expect("written");
-        archives.keep(&["one".to_owned()]).await.expect("taken away");
+        archives
+            .keep(&["one".to_owned()])
+            .await
+            .expect("taken away");
         assert!(!archives.path("two").exists());
     }
 
@@ -389,19 +498,28 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
-        archives.install("one", content.clone()).await.expect("installed");
+        archives
+            .install("one", content.clone())
+            .await
+            .expect("installed");
         let (first, second) = (archives.hold("one"), archives.hold("one"));
         archives.keep(&[]).await.expect("removed");
         drop(first);
         assert!(archives.path("one").exists(), "one holds it still");
-        archives.install("one", Bytes::new()).await.expect("it is there");
+        archives
+            .install("one", Bytes::new())
+            .await
+            .expect("it is there");
         drop(second);
         assert!(archives.path("one").exists(), "it is wanted again");
         let third = archives.hold("one");
         archives.keep(&[]).await.expect("removed");
         drop(third);
         assert!(!archives.path("one").exists());
-        archives.install("one", content).await.expect("installed anew");
+        archives
+            .install("one", content)
+            .await
+            .expect("installed anew");
         assert!(archives.path("one").exists());
     }
 
@@ -412,9 +530,13 @@ mod tests {
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         archives.install("one", content).await.expect("installed");
         let hold = archives.hold("one");
-        archives.remove_unheld("one".to_owned()).expect("its holder does that");
+        archives
+            .remove_unheld("one".to_owned())
+            .expect("its holder does that");
         drop(hold);
-        archives.remove_unheld("one".to_owned()).expect("it was seen before that");
+        archives
+            .remove_unheld("one".to_owned())
+            .expect("it was seen before that");
     }
 
     #[tokio::test]
@@ -424,18 +546,29 @@ mod tests {
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         let mut taken = Vec::new();
         for _ in 0..2 {
-            archives.install("one", content.clone()).await.expect("installed");
-            taken.push(archives.take_away(&mut archives.uses.lock(), "one").expect("taken away"));
+            archives
+                .install("one", content.clone())
+                .await
+                .expect("installed");
+            taken.push(
+                archives
+                    .take_away(&mut archives.uses.lock(), "one")
+                    .expect("taken away"),
+            );
         }
         for folder in taken {
-            assert!(folder.expect("it was there").join("code/app.py").exists(), "each lies by itself");
+            assert!(
+                folder.expect("it was there").join("code/app.py").exists(),
+                "each lies by itself"
+            );
         }
     }
 
     #[tokio::test]
     async fn what_points_or_lies_outside_is_refused_and_leaves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
-        let archives = Archives::open(directory.path().join("archives"), Code::StaysAsItIs).expect("opened");
+        let archives =
+            Archives::open(directory.path().join("archives"), Code::StaysAsItIs).expect("opened");
         let cases = [
             archive(EntryType::Regular, "../outside", None, b"x"),
             archive(EntryType::Regular, "/tmp/outside", None, b"x"),
@@ -447,7 +580,11 @@ mod tests {
         ];
         for (number, content) in cases.into_iter().enumerate() {
             let refused = archives.install("bad", content).await.expect_err("hostile");
-            assert_eq!(refused.kind(), ErrorKind::Invalid, "case {number}: {refused}");
+            assert_eq!(
+                refused.kind(),
+                ErrorKind::Invalid,
+                "case {number}: {refused}"
+            );
         }
         assert_eq!(fs::read_dir(archives.directory).expect("listed").count(), 0);
         assert!(!directory.path().join("outside").exists());
@@ -465,10 +602,18 @@ mod tests {
         archives.install("circle", circle).await.expect("installed");
         for (name, path, said) in [
             ("good", "code/run", None),
-            ("plain", "code/run", Some("\"code/run\" is not executable: chmod +x it")),
+            (
+                "plain",
+                "code/run",
+                Some("\"code/run\" is not executable: chmod +x it"),
+            ),
             ("good", "code/rum", Some("there is no file \"code/rum\"")),
             ("good", "code", Some("\"code\" is no file")),
-            ("circle", "code/run", Some("\"code/run\" is a symbolic link that leads to no file")),
+            (
+                "circle",
+                "code/run",
+                Some("\"code/run\" is a symbolic link that leads to no file"),
+            ),
         ] {
             let checked = archives.check_executable(name, path).await;
             match said {

@@ -52,12 +52,18 @@ impl Trusted {
         for _ in 0..LINKS_MAX {
             // By the name that a link says, and by that of the folder itself.
             let place = next.parent().unwrap_or(Path::new("/"));
-            folders.extend([around(&normalised(place)), around(&place.canonicalize().unwrap_or_default())]);
+            folders.extend([
+                around(&normalised(place)),
+                around(&place.canonicalize().unwrap_or_default()),
+            ]);
             let Some(further) = followed(&next, own)? else {
                 folders.retain(|folder| folder.is_dir() && !is_of_the_system(folder));
                 folders.sort();
                 folders.dedup();
-                return Ok(Self { program: program.to_owned(), folders });
+                return Ok(Self {
+                    program: program.to_owned(),
+                    folders,
+                });
             };
             next = further;
         }
@@ -87,16 +93,33 @@ impl Trusted {
         // What ends this ends what was launched.
         tokio::time::timeout(ANSWER_MAX, answer(launcher, launch))
             .await
-            .map_err(|_| format!("it has not answered within {} seconds", ANSWER_MAX.as_secs()))?
+            .map_err(|_| {
+                format!(
+                    "it has not answered within {} seconds",
+                    ANSWER_MAX.as_secs()
+                )
+            })?
     }
 }
 
 async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
-    let Process { listener, stdout, stderr, control, mut exit, .. } =
-        launcher.start(launch).await.map_err(|error| error.to_string())?;
+    let Process {
+        listener,
+        stdout,
+        stderr,
+        control,
+        mut exit,
+        ..
+    } = launcher
+        .start(launch)
+        .await
+        .map_err(|error| error.to_string())?;
     let (mut said, mut complaint) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
-    let read = futures_util::try_join!(stdout.read_to_end(&mut said), stderr.read_to_end(&mut complaint));
+    let read = futures_util::try_join!(
+        stdout.read_to_end(&mut said),
+        stderr.read_to_end(&mut complaint)
+    );
     read.map_err(|error| error.to_string())?;
     let reason = exit.wait().await;
     drop((listener, control));
@@ -109,7 +132,11 @@ async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> 
 /// What an interpreter in the folder `place` may need.
 fn around(place: &Path) -> PathBuf {
     let is_bin = place.file_name().is_some_and(|name| name == "bin");
-    place.parent().filter(|_| is_bin).unwrap_or(place).to_owned()
+    place
+        .parent()
+        .filter(|_| is_bin)
+        .unwrap_or(place)
+        .to_owned()
 }
 
 /// `path` without what goes back again.
@@ -137,7 +164,10 @@ fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
             part => reached.push(part),
         }
         if reached.starts_with(own) {
-            return Err(format!("{} was deployed, and an interpreter is one of the machine", path.display()));
+            return Err(format!(
+                "{} was deployed, and an interpreter is one of the machine",
+                path.display()
+            ));
         }
         let about = |error| format!("{}: {error}", reached.display());
         let found = fs::symlink_metadata(&reached).map_err(about)?;
@@ -153,7 +183,10 @@ fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
         }
         let is_guarded = found.is_dir() && found.mode() & STICKY != 0;
         if found.mode() & WRITABLE_BY_OTHERS != 0 && !is_guarded {
-            return Err(format!("{} may be written by others than its owner", reached.display()));
+            return Err(format!(
+                "{} may be written by others than its owner",
+                reached.display()
+            ));
         }
     }
     if !fs::metadata(&reached).is_ok_and(|found| found.is_file()) {
@@ -182,7 +215,10 @@ mod tests {
     fn what_only_root_and_the_server_may_write_is_trusted_with_what_lies_around_its_links() {
         let home = tempfile::tempdir().expect("a directory");
         let home = home.path().canonicalize().expect("there");
-        let (real, link) = (home.join("python-3/bin/python3"), home.join("venv/bin/python"));
+        let (real, link) = (
+            home.join("python-3/bin/python3"),
+            home.join("venv/bin/python"),
+        );
         executable(&real);
         fs::create_dir_all(link.parent().expect("below a folder")).expect("made");
         symlink("../../python-3/bin/python3", &link).expect("made");

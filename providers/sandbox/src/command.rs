@@ -23,8 +23,14 @@ pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
 /// The clients of the Runtime API that are carried along, by file name.
 const CLIENTS: [(&str, &str); 2] = [
-    ("landfast_runtime.py", include_str!("clients/landfast_runtime.py")),
-    ("landfast_runtime.mjs", include_str!("clients/landfast_runtime.mjs")),
+    (
+        "landfast_runtime.py",
+        include_str!("clients/landfast_runtime.py"),
+    ),
+    (
+        "landfast_runtime.mjs",
+        include_str!("clients/landfast_runtime.mjs"),
+    ),
 ];
 
 /// Has a Python say where it is, and compile the clients, so that instances need not: where it may write beside them.
@@ -73,9 +79,17 @@ pub(crate) async fn command(
         Language::Python(chosen) => {
             let clients = interpreters.runtime.to_string_lossy();
             let ask = ["-c", ASK_PYTHON, &clients, RUNTIME_ROOT];
-            let (python, folders) = interpreters.find(chosen.as_deref(), "python3", &ask).await?;
-            let command =
-                vec![python, "-u".into(), "-c".into(), START_PYTHON.into(), RUNTIME_ROOT.into(), handler];
+            let (python, folders) = interpreters
+                .find(chosen.as_deref(), "python3", &ask)
+                .await?;
+            let command = vec![
+                python,
+                "-u".into(),
+                "-c".into(),
+                START_PYTHON.into(),
+                RUNTIME_ROOT.into(),
+                handler,
+            ];
             Ok(Command { command, folders })
         }
         Language::Node(chosen) => {
@@ -84,14 +98,23 @@ pub(crate) async fn command(
                 "console.log(process.execPath); console.log(require('path').dirname(require('path').dirname(process.execPath)))",
             ];
             let (node, folders) = interpreters.find(chosen.as_deref(), "node", &ask).await?;
-            Ok(Command { command: vec![node, client("landfast_runtime.mjs"), handler], folders })
+            Ok(Command {
+                command: vec![node, client("landfast_runtime.mjs"), handler],
+                folders,
+            })
         }
         Language::Executable => {
             if !code.join(&function.handler).is_file() {
-                return Err(format!("{:?} is not in the code of {:?}", function.handler, function.name));
+                return Err(format!(
+                    "{:?} is not in the code of {:?}",
+                    function.handler, function.name
+                ));
             }
             let command = vec![format!("{TASK_ROOT}/{}", function.handler).into()];
-            Ok(Command { command, folders: Vec::new() })
+            Ok(Command {
+                command,
+                folders: Vec::new(),
+            })
         }
     }
 }
@@ -112,7 +135,12 @@ type Found = (OsString, Vec<PathBuf>);
 
 impl Interpreters {
     pub(crate) fn new(launcher: Arc<Launcher>, own: PathBuf, runtime: PathBuf) -> Self {
-        Self { launcher, own, runtime, found: Mutex::default() }
+        Self {
+            launcher,
+            own,
+            runtime,
+            found: Mutex::default(),
+        }
     }
 
     /// The one that the manifest has `chosen`, which is asked in a sandbox, or else the one that the server's own path finds.
@@ -121,8 +149,11 @@ impl Interpreters {
         if let Some(found) = self.found.lock().get(&program) {
             return Ok(found.clone());
         }
-        let said =
-            if chosen.is_some() { self.ask_inside(&program, ask).await } else { asked(name, ask).await };
+        let said = if chosen.is_some() {
+            self.ask_inside(&program, ask).await
+        } else {
+            asked(name, ask).await
+        };
         let found = said.and_then(understood).map_err(|why| {
             let program = program.display();
             format!("{program} cannot be run ({why}): install it, or name an interpreter in the manifest")
@@ -140,14 +171,22 @@ impl Interpreters {
 /// Where the path has what is called by its name alone.
 fn placed(program: &Path) -> PathBuf {
     let is_name = program.components().count() == 1 && !program.is_absolute();
-    let path = std::env::var_os("PATH").filter(|_| is_name).unwrap_or_default();
+    let path = std::env::var_os("PATH")
+        .filter(|_| is_name)
+        .unwrap_or_default();
     let mut places = std::env::split_paths(&path).map(|folder| folder.join(program));
-    places.find(|place| place.is_file()).unwrap_or_else(|| program.to_owned())
+    places
+        .find(|place| place.is_file())
+        .unwrap_or_else(|| program.to_owned())
 }
 
 /// What the server's own interpreter answers. Errors: why it does not.
 async fn asked(name: &str, ask: &[&str]) -> Result<Vec<u8>, String> {
-    let output = tokio::process::Command::new(name).args(ask).stdin(Stdio::null()).output().await;
+    let output = tokio::process::Command::new(name)
+        .args(ask)
+        .stdin(Stdio::null())
+        .output()
+        .await;
     let output = output.map_err(|error| error.to_string())?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
@@ -159,10 +198,14 @@ async fn asked(name: &str, ask: &[&str]) -> Result<Vec<u8>, String> {
 fn understood(said: Vec<u8>) -> Result<Found, String> {
     let said = String::from_utf8(said).map_err(|error| error.to_string())?;
     let mut lines = said.lines();
-    let executable =
-        lines.next().filter(|path| path.starts_with('/')).ok_or("it does not say where it is")?;
-    let mut folders: Vec<PathBuf> =
-        lines.map(PathBuf::from).filter(|folder| !is_of_the_system(folder)).collect();
+    let executable = lines
+        .next()
+        .filter(|path| path.starts_with('/'))
+        .ok_or("it does not say where it is")?;
+    let mut folders: Vec<PathBuf> = lines
+        .map(PathBuf::from)
+        .filter(|folder| !is_of_the_system(folder))
+        .collect();
     folders.sort();
     folders.dedup();
     Ok((executable.into(), folders))
@@ -170,7 +213,10 @@ fn understood(said: Vec<u8>) -> Result<Found, String> {
 
 /// Whether every sandbox shows it.
 pub(crate) fn is_of_the_system(folder: &Path) -> bool {
-    folder == Path::new("/") || ["/usr", "/opt"].iter().any(|system| folder.starts_with(system))
+    folder == Path::new("/")
+        || ["/usr", "/opt"]
+            .iter()
+            .any(|system| folder.starts_with(system))
 }
 
 /// What every instance has in its environment, unless its function has another value for it.
@@ -206,7 +252,9 @@ const READ_EARLY: [&str; 15] = [
 
 /// The environment of an interpreter that is nobody's yet.
 pub(crate) fn spare_environment() -> Vec<(OsString, OsString)> {
-    COMMON.map(|(name, value)| (name.into(), value.into())).into()
+    COMMON
+        .map(|(name, value)| (name.into(), value.into()))
+        .into()
 }
 
 /// Whether an interpreter with [`spare_environment`] starts as one with that of `function`, whose own is told to it later.
@@ -219,7 +267,10 @@ pub(crate) fn starts_alike(function: &Function) -> bool {
 
 /// Where an instance finds the server, which its launcher alone knows: the variables that say so, for the `address` of its listener.
 pub(crate) fn served_at(address: &str) -> [(&'static str, String); 2] {
-    [("AWS_LAMBDA_RUNTIME_API", address.to_owned()), ("LANDFAST_URL", format!("http://{address}"))]
+    [
+        ("AWS_LAMBDA_RUNTIME_API", address.to_owned()),
+        ("LANDFAST_URL", format!("http://{address}")),
+    ]
 }
 
 /// The environment of an instance, but for [where it finds the server](served_at).
@@ -230,7 +281,10 @@ pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
         ("AWS_LAMBDA_FUNCTION_NAME", function.name.clone()),
         ("AWS_LAMBDA_FUNCTION_VERSION", "$LATEST".to_owned()),
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", memory_mb.to_string()),
-        ("AWS_LAMBDA_LOG_GROUP_NAME", format!("/aws/lambda/{}", function.name)),
+        (
+            "AWS_LAMBDA_LOG_GROUP_NAME",
+            format!("/aws/lambda/{}", function.name),
+        ),
         ("AWS_LAMBDA_LOG_STREAM_NAME", stream),
         ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand".to_owned()),
         ("AWS_REGION", REGION.to_owned()),
@@ -239,13 +293,23 @@ pub(crate) fn environment(function: &Function) -> Vec<(OsString, OsString)> {
     ];
     variables.extend(COMMON.map(|(name, value)| (name, value.to_owned())));
     variables.retain(|(name, _)| !function.environment.contains_key(*name));
-    let own = function.environment.iter().map(|(name, value)| (OsString::from(name), value.into()));
-    variables.into_iter().map(|(name, value)| (name.into(), value.into())).chain(own).collect()
+    let own = function
+        .environment
+        .iter()
+        .map(|(name, value)| (OsString::from(name), value.into()));
+    variables
+        .into_iter()
+        .map(|(name, value)| (name.into(), value.into()))
+        .chain(own)
+        .collect()
 }
 
 const REGION: &str = "us-east-1";
 
 /// What a function is called in full.
 pub(crate) fn arn(function: &Function) -> String {
-    format!("arn:aws:lambda:{REGION}:000000000000:function:{}", function.name)
+    format!(
+        "arn:aws:lambda:{REGION}:000000000000:function:{}",
+        function.name
+    )
 }

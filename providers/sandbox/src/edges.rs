@@ -46,7 +46,11 @@ pub struct Nothing;
 #[async_trait]
 impl Api for Nothing {
     async fn call(&self, _: Option<Arc<str>>, _: Request<Incoming>) -> Reply {
-        let mut response = Response::new(Full::default().map_err(|never| match never {}).boxed_unsync());
+        let mut response = Response::new(
+            Full::default()
+                .map_err(|never| match never {})
+                .boxed_unsync(),
+        );
         *response.status_mut() = StatusCode::NOT_FOUND;
         response
     }
@@ -57,10 +61,20 @@ impl Api for Nothing {
 pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation {
     let exchange = Arc::new(Exchange::new());
     let invocation = Invocation::new(INVOCATION.to_owned(), Bytes::from_static(b"{}"), false);
-    let mut answer = exchange.assign(Task { invocation, deadline_ms: 0 });
+    let mut answer = exchange.assign(Task {
+        invocation,
+        deadline_ms: 0,
+    });
     let arn = HeaderValue::from_static("arn");
-    let served = Arc::new(Served::new(Arc::clone(&exchange), arn, Arc::new(Nothing), Allowance::default()));
-    let all = connections.iter().map(|bytes| on_one(bytes, piece.max(1), Arc::clone(&served)));
+    let served = Arc::new(Served::new(
+        Arc::clone(&exchange),
+        arn,
+        Arc::new(Nothing),
+        Allowance::default(),
+    ));
+    let all = connections
+        .iter()
+        .map(|bytes| on_one(bytes, piece.max(1), Arc::clone(&served)));
     let answered = join_all(all).await;
     let result = match answer.try_recv() {
         Ok(Answer::Response(bytes)) => Some(Ok(bytes)),
@@ -68,7 +82,11 @@ pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation
         Ok(Answer::TooLong(bytes)) => Some(Err(too_long(bytes))),
         Err(_) => None,
     };
-    Conversation { answered, result, failed_start: exchange.failed_start() }
+    Conversation {
+        answered,
+        result,
+        failed_start: exchange.failed_start(),
+    }
 }
 
 async fn on_one(bytes: &[u8], piece: usize, served: Arc<Served>) -> Vec<u8> {

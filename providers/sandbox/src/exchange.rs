@@ -86,7 +86,10 @@ impl Exchange {
             if work.has_ended {
                 return answer;
             }
-            work.current = Some(Current { id: id.clone(), told });
+            work.current = Some(Current {
+                id: id.clone(),
+                told,
+            });
         }
         // Full only if an earlier one was never taken: then the instance hangs, and this one runs out of time.
         let _ = self.give.try_send(task);
@@ -125,7 +128,11 @@ impl Exchange {
 
     /// Whether the instance has the invocation `id` to answer.
     pub(crate) fn expects(&self, id: &str) -> bool {
-        self.work.lock().current.as_ref().is_some_and(|current| current.id == id)
+        self.work
+            .lock()
+            .current
+            .as_ref()
+            .is_some_and(|current| current.id == id)
     }
 
     /// The instance could not start.
@@ -141,12 +148,19 @@ impl Exchange {
     /// Ends once it says that it could not.
     pub(crate) async fn has_failed_to_start(&self) {
         // Without an error: it is there as long as we are.
-        let _ = self.failed_start.subscribe().wait_for(Option::is_some).await;
+        let _ = self
+            .failed_start
+            .subscribe()
+            .wait_for(Option::is_some)
+            .await;
     }
 
     /// Nobody answers any more.
     pub(crate) fn end(&self) {
-        *self.work.lock() = Work { current: None, has_ended: true };
+        *self.work.lock() = Work {
+            current: None,
+            has_ended: true,
+        };
     }
 
     /// How often the instance has asked for its next invocation.
@@ -161,18 +175,30 @@ mod tests {
 
     fn task(id: &str) -> Task {
         let invocation = Invocation::new(id.to_owned(), Bytes::new(), false);
-        Task { invocation, deadline_ms: 0 }
+        Task {
+            invocation,
+            deadline_ms: 0,
+        }
     }
 
     #[tokio::test]
     async fn an_answer_reaches_who_asked_and_counts_once() {
         let exchange = Exchange::new();
         let answer = exchange.assign(task("one"));
-        assert_eq!(exchange.next().await.expect("assigned").invocation.id, "one");
+        assert_eq!(
+            exchange.next().await.expect("assigned").invocation.id,
+            "one"
+        );
         assert!(exchange.expects("one"));
         assert_eq!(exchange.answer("two", Answer::TooLong(1)), Err(NotAsked));
-        assert_eq!(exchange.answer("one", Answer::Response(Bytes::from("done"))), Ok(()));
-        assert_eq!(exchange.answer("one", Answer::Response(Bytes::from("again"))), Err(NotAsked));
+        assert_eq!(
+            exchange.answer("one", Answer::Response(Bytes::from("done"))),
+            Ok(())
+        );
+        assert_eq!(
+            exchange.answer("one", Answer::Response(Bytes::from("again"))),
+            Err(NotAsked)
+        );
         assert!(matches!(answer.await, Ok(Answer::Response(bytes)) if bytes == "done"));
     }
 
@@ -184,7 +210,9 @@ mod tests {
         first.invocation.scope = Some("step".into());
         let _answer = exchange.assign(first);
         exchange.next().await.expect("assigned");
-        exchange.answer("one", Answer::Response(Bytes::new())).expect("it was asked");
+        exchange
+            .answer("one", Answer::Response(Bytes::new()))
+            .expect("it was asked");
         assert_eq!(exchange.scope().as_deref(), Some("step"));
         let _answer = exchange.assign(task("two"));
         assert_eq!(exchange.scope(), None);
@@ -212,7 +240,10 @@ mod tests {
         exchange.end();
         let mut answer = exchange.assign(task("one"));
         let heard = answer.try_recv();
-        assert!(matches!(heard, Err(oneshot::error::TryRecvError::Closed)), "{heard:?}");
+        assert!(
+            matches!(heard, Err(oneshot::error::TryRecvError::Closed)),
+            "{heard:?}"
+        );
         assert!(!exchange.expects("one"));
     }
 }

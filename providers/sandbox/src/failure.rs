@@ -17,19 +17,26 @@ struct Payload<'a> {
 
 /// A failure as its caller reads it.
 pub(crate) fn payload(error_type: &str, error_message: &str) -> Bytes {
-    let payload = Payload { error_type, error_message };
+    let payload = Payload {
+        error_type,
+        error_message,
+    };
     Bytes::from(serde_json::to_vec(&payload).expect("strings always serialise"))
 }
 
 pub(crate) fn timed_out(id: &str, timeout: Duration) -> Bytes {
     let seconds = timeout.as_secs_f64();
-    payload(TIMED_OUT, &format!("RequestId: {id} Error: Task timed out after {seconds:.2} seconds"))
+    payload(
+        TIMED_OUT,
+        &format!("RequestId: {id} Error: Task timed out after {seconds:.2} seconds"),
+    )
 }
 
 pub(crate) fn start_timed_out(id: &str, timeout: Duration) -> Bytes {
     let seconds = timeout.as_secs_f64();
-    let message =
-        format!("RequestId: {id} Error: it did not ask for its first invocation within {seconds:.2} seconds");
+    let message = format!(
+        "RequestId: {id} Error: it did not ask for its first invocation within {seconds:.2} seconds"
+    );
     payload(TIMED_OUT, &message)
 }
 
@@ -48,16 +55,21 @@ pub(crate) fn ended(id: &str, reason: ExitReason) -> Bytes {
             format!("Runtime exited with error: signal {libc_signal}")
         }
         ExitReason::OutOfMemory => {
-            let message =
-                format!("RequestId: {id} Error: Runtime exited with error: signal: killed (out of memory)");
+            let message = format!(
+                "RequestId: {id} Error: Runtime exited with error: signal: killed (out of memory)"
+            );
             return payload("Runtime.OutOfMemory", &message);
         }
     };
-    payload("Runtime.ExitError", &format!("RequestId: {id} Error: {how}"))
+    payload(
+        "Runtime.ExitError",
+        &format!("RequestId: {id} Error: {how}"),
+    )
 }
 
 pub(crate) fn not_answered(id: &str) -> Bytes {
-    let message =
-        format!("RequestId: {id} Error: it asked for its next invocation without answering this one");
+    let message = format!(
+        "RequestId: {id} Error: it asked for its next invocation without answering this one"
+    );
     payload("Runtime.NoAnswer", &message)
 }

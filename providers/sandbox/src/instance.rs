@@ -55,7 +55,14 @@ impl Instance {
         allowance: Allowance,
         printing: Arc<Share>,
     ) -> Result<Arc<Self>, String> {
-        let Shared { launcher, interpreters, runtime, archives, logs, .. } = shared;
+        let Shared {
+            launcher,
+            interpreters,
+            runtime,
+            archives,
+            logs,
+            ..
+        } = shared;
         let hold = archives.hold(&function.archive);
         let code = archives.path(&function.archive).join(&function.folder);
         let Command { command, folders } = command::command(function, &code, interpreters).await?;
@@ -68,22 +75,41 @@ impl Instance {
             memory_bytes: function.memory_bytes,
             processes_max: function.processes_max,
             scratch_bytes: function.scratch_bytes,
-            network: if function.network { Network::Host } else { Network::None },
+            network: if function.network {
+                Network::Host
+            } else {
+                Network::None
+            },
         };
         let kind = Kind::of(function, &launch);
         let spare = match &kind {
-            Some(kind) => shared.spares.adopted(kind, &launch).await.inspect(|_| shared.tally.adopted()),
+            Some(kind) => shared
+                .spares
+                .adopted(kind, &launch)
+                .await
+                .inspect(|_| shared.tally.adopted()),
             None => None,
         };
         let process = match spare {
             Some(process) => process,
-            None => launcher.start(launch).await.map_err(|error| error.to_string())?,
+            None => launcher
+                .start(launch)
+                .await
+                .map_err(|error| error.to_string())?,
         };
-        let Process { listener, peers, stdout, stderr, control, mut exit } = process;
+        let Process {
+            listener,
+            peers,
+            stdout,
+            stderr,
+            control,
+            mut exit,
+        } = process;
         let exchange = Arc::new(Exchange::new());
         let output = Arc::new(Output::new([stdout, stderr], Arc::clone(logs), printing));
         let (tell, ended) = watch::channel(None);
-        let arn = HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
+        let arn =
+            HeaderValue::from_str(&command::arn(function)).map_err(|error| error.to_string())?;
         let api = Arc::clone(&shared.api);
         let (served, read) = (Arc::clone(&exchange), Arc::clone(&output));
         tokio::spawn(async move {
@@ -107,7 +133,14 @@ impl Instance {
             served.end();
         });
         let frost = Mutex::new(Frost::None);
-        Ok(Arc::new(Self { exchange, output, kind, control, ended, frost }))
+        Ok(Arc::new(Self {
+            exchange,
+            output,
+            kind,
+            control,
+            ended,
+            frost,
+        }))
     }
 
     /// How its process ended, if it has.

@@ -52,7 +52,9 @@ use nix::{
         socket::{ControlMessage, MsgFlags, sendmsg},
         wait::{WaitStatus, waitpid},
     },
-    unistd::{ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid, setsid},
+    unistd::{
+        ForkResult, Gid, Pid, Uid, execve, getpid, getppid, setgroups, setresgid, setresuid, setsid,
+    },
 };
 
 use crate::{
@@ -85,7 +87,9 @@ pub(crate) const TRIAL_ARGUMENT: &str = "trial";
 
 /// Is the launcher, and never returns. Nothing else may have run in this process.
 pub fn launcher_main() -> ! {
-    let is_trial = env::args_os().nth(2).is_some_and(|second| second == TRIAL_ARGUMENT);
+    let is_trial = env::args_os()
+        .nth(2)
+        .is_some_and(|second| second == TRIAL_ARGUMENT);
     let status = if is_trial { try_isolation() } else { launch() };
     let status = status.unwrap_or_else(|error| {
         complain(&format!("the sandbox could not be built: {error}"));
@@ -119,8 +123,16 @@ fn launch() -> io::Result<i32> {
     for members in &order.groups {
         fs::write(members, "0").map_err(about(members.display()))?;
     }
-    let user = if order.is_isolated { isolate(&order)? } else { own_user() };
-    let remains = if order.is_isolated { None } else { Some(remains::keep(order.parent)?) };
+    let user = if order.is_isolated {
+        isolate(&order)?
+    } else {
+        own_user()
+    };
+    let remains = if order.is_isolated {
+        None
+    } else {
+        Some(remains::keep(order.parent)?)
+    };
     let (is_there, alive) = io::pipe()?;
     let child = match forked()? {
         ForkResult::Child => {
@@ -164,7 +176,9 @@ fn try_isolation() -> io::Result<i32> {
 
 /// A user for this function alone, where we may choose.
 fn own_user() -> Option<u32> {
-    Uid::effective().is_root().then(|| FIRST_USER + getpid().as_raw() as u32 % USERS)
+    Uid::effective()
+        .is_root()
+        .then(|| FIRST_USER + getpid().as_raw() as u32 % USERS)
 }
 
 /// Enters namespaces of its own. Returns the user that the function is to be; none: it is that already.
@@ -178,7 +192,9 @@ fn isolate(order: &Order) -> io::Result<Option<u32>> {
     }
     if Uid::effective().is_root() {
         // Its own user, so that what is bounded for each user is bounded for each function.
-        unshare(namespaces).map_err(io::Error::from).map_err(about("new namespaces"))?;
+        unshare(namespaces)
+            .map_err(io::Error::from)
+            .map_err(about("new namespaces"))?;
         return Ok(own_user());
     }
     let (user, group) = (Uid::effective(), Gid::effective());
@@ -229,7 +245,11 @@ fn init(
 }
 
 /// What is done from here on is done as `user`, without a way to other rights, and dies with the launcher.
-fn give_up_rights(user: Option<u32>, is_isolated: bool, is_there: &io::PipeReader) -> io::Result<()> {
+fn give_up_rights(
+    user: Option<u32>,
+    is_isolated: bool,
+    is_there: &io::PipeReader,
+) -> io::Result<()> {
     if let Some(user) = user {
         match become_user(user) {
             // Root that may not choose has no rights beyond its files.
@@ -259,8 +279,16 @@ fn forked_function(becomes: impl FnOnce() -> io::Error) -> io::Result<Pid> {
 
 fn become_user(user: u32) -> nix::Result<()> {
     setgroups(&[])?;
-    setresgid(Gid::from_raw(user), Gid::from_raw(user), Gid::from_raw(user))?;
-    setresuid(Uid::from_raw(user), Uid::from_raw(user), Uid::from_raw(user))
+    setresgid(
+        Gid::from_raw(user),
+        Gid::from_raw(user),
+        Gid::from_raw(user),
+    )?;
+    setresuid(
+        Uid::from_raw(user),
+        Uid::from_raw(user),
+        Uid::from_raw(user),
+    )
 }
 
 /// Whether whoever holds the other end of this pipe, and never writes, has ended.
@@ -272,7 +300,9 @@ fn has_gone(is_there: &io::PipeReader) -> io::Result<bool> {
 /// Tells the server where to listen, and as whom the function runs: as `user`, or else as who we are.
 fn send_listener(socket: &UnixStream, listener: &TcpListener, user: Option<u32>) -> io::Result<()> {
     let descriptors = [listener.as_fd().as_raw_fd()];
-    let user = user.unwrap_or_else(|| Uid::effective().as_raw()).to_le_bytes();
+    let user = user
+        .unwrap_or_else(|| Uid::effective().as_raw())
+        .to_le_bytes();
     let parts = [io::IoSlice::new(&user)];
     let rights = [ControlMessage::ScmRights(&descriptors)];
     sendmsg::<()>(socket.as_raw_fd(), &parts, &rights, MsgFlags::empty(), None)?;
@@ -302,13 +332,18 @@ fn own_session() -> io::Result<()> {
 
 /// Returns only if that cannot be. What is executed has `kept` beside the three descriptors of every program.
 fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> io::Error {
-    let executed = said(order, address).and_then(|Said { arguments, environment }| {
-        let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
-        prepare(order, kept).map_err(about(program.to_string_lossy()))?;
-        execve(program, &arguments, &environment)
-            .map_err(io::Error::from)
-            .map_err(about(program.to_string_lossy()))
-    });
+    let executed = said(order, address).and_then(
+        |Said {
+             arguments,
+             environment,
+         }| {
+            let program = arguments.first().ok_or(io::ErrorKind::InvalidInput)?;
+            prepare(order, kept).map_err(about(program.to_string_lossy()))?;
+            execve(program, &arguments, &environment)
+                .map_err(io::Error::from)
+                .map_err(about(program.to_string_lossy()))
+        },
+    );
     match executed {
         Err(error) => error,
         Ok(never) => match never {},
@@ -322,16 +357,31 @@ struct Said {
 }
 
 fn said(order: &Order, address: &str) -> io::Result<Said> {
-    let arguments = order.command.iter().map(|part| c_string(part)).collect::<io::Result<Vec<_>>>()?;
+    let arguments = order
+        .command
+        .iter()
+        .map(|part| c_string(part))
+        .collect::<io::Result<Vec<_>>>()?;
     let own = |name: &str| order.environment.iter().any(|(own, _)| own == name);
-    let served_at = served_at(address).into_iter().filter(|(name, _)| !own(name));
+    let served_at = served_at(address)
+        .into_iter()
+        .filter(|(name, _)| !own(name));
     let served_at = served_at.map(|(name, value)| (name.into(), value.into()));
-    let environment = order.environment.iter().cloned().chain(served_at).map(|(mut variable, value)| {
-        variable.push("=");
-        variable.push(value);
-        c_string(&variable)
-    });
-    Ok(Said { arguments, environment: environment.collect::<io::Result<_>>()? })
+    let environment =
+        order
+            .environment
+            .iter()
+            .cloned()
+            .chain(served_at)
+            .map(|(mut variable, value)| {
+                variable.push("=");
+                variable.push(value);
+                c_string(&variable)
+            });
+    Ok(Said {
+        arguments,
+        environment: environment.collect::<io::Result<_>>()?,
+    })
 }
 
 fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
@@ -350,7 +400,11 @@ fn prepare(order: &Order, kept: Option<&UnixStream>) -> io::Result<()> {
         prctl::set_pdeathsig(Signal::SIGKILL)?;
     }
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES_MAX.min(1024), OPEN_FILES_MAX)?;
+    setrlimit(
+        Resource::RLIMIT_NOFILE,
+        OPEN_FILES_MAX.min(1024),
+        OPEN_FILES_MAX,
+    )?;
     if order.role == Role::Function {
         for (resource, most) in limits(order) {
             setrlimit(resource, most, most)?;

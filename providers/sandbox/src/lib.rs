@@ -15,7 +15,10 @@
 //!
 //! From `faaskeeper.txt`, section 2.2, and the Runtime API as AWS documents it.
 
-#![allow(clippy::disallowed_methods, reason = "processes, clocks and threads live in providers")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "processes, clocks and threads live in providers"
+)]
 
 mod archives;
 mod asking;

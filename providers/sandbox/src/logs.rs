@@ -99,7 +99,11 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) fn new(function: &str) -> Self {
-        Self { function: function.to_owned(), bytes: AtomicUsize::new(0), has_room: Notify::new() }
+        Self {
+            function: function.to_owned(),
+            bytes: AtomicUsize::new(0),
+            has_room: Notify::new(),
+        }
     }
 
     /// Ends once more may be on its way.
@@ -135,8 +139,17 @@ impl Logs {
         let (held, readers) = (Arc::<AtomicUsize>::default(), Arc::<Readers>::default());
         let files = Files::new(directory.clone(), Arc::clone(&held), Arc::clone(&readers));
         let writer = thread::Builder::new().name("function logs".into());
-        let writer = writer.spawn(move || files.write(&messages))?.thread().clone();
-        Ok(Self { directory, waiting, held, writer, readers })
+        let writer = writer
+            .spawn(move || files.write(&messages))?
+            .thread()
+            .clone();
+        Ok(Self {
+            directory,
+            waiting,
+            held,
+            writer,
+            readers,
+        })
     }
 
     /// One whose messages wait until the test takes them.
@@ -144,7 +157,16 @@ impl Logs {
     pub(crate) fn stalled() -> (Self, Receiver<Message>) {
         let (waiting, messages) = channel();
         let (directory, held, writer) = (PathBuf::new(), Arc::default(), thread::current());
-        (Self { directory, waiting, held, writer, readers: Arc::default() }, messages)
+        (
+            Self {
+                directory,
+                waiting,
+                held,
+                writer,
+                readers: Arc::default(),
+            },
+            messages,
+        )
     }
 
     /// Keeps `text`, one line or more, soon. Whether there is room for it.
@@ -154,7 +176,13 @@ impl Logs {
         let bytes = MESSAGE_BYTES + text.len();
         let own = share.bytes.fetch_add(bytes, Ordering::AcqRel) + bytes;
         let all = held.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let lines = Lines { share, held, id, text, at_ms: now_ms() };
+        let lines = Lines {
+            share,
+            held,
+            id,
+            text,
+            at_ms: now_ms(),
+        };
         if own > SHARE_BYTES_MAX || all > WAITING_BYTES_MAX {
             return false;
         }
@@ -180,7 +208,9 @@ impl Logs {
         self.flush().await;
         let (readers, function) = (Arc::clone(&self.readers), function.to_owned());
         let path = path_of(&self.directory, &function);
-        let read = tokio::task::spawn_blocking(move || readers.read(&function, [&path, &aside(&path)], page));
+        let read = tokio::task::spawn_blocking(move || {
+            readers.read(&function, [&path, &aside(&path)], page)
+        });
         read.await.map_err(io::Error::other)?
     }
 
@@ -210,13 +240,20 @@ struct Files {
 
 impl Files {
     fn new(directory: PathBuf, held: Arc<AtomicUsize>, readers: Arc<Readers>) -> Self {
-        Self { directory, logs: HashMap::new(), held, readers, trouble: Trouble::new(Instant::now()) }
+        Self {
+            directory,
+            logs: HashMap::new(),
+            held,
+            readers,
+            trouble: Trouble::new(Instant::now()),
+        }
     }
 
     /// Writes what comes until nobody sends any more.
     fn write(mut self, messages: &Receiver<Message>) {
         while let Ok(first) = messages.recv() {
-            if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES {
+            if matches!(first, Message::Lines(_)) && self.held.load(Ordering::Relaxed) < HURRY_BYTES
+            {
                 thread::park_timeout(LINGER);
             }
             let (mut flushed, mut bytes) = (Vec::new(), 0);
@@ -230,7 +267,11 @@ impl Files {
                     }
                 }
                 // There may always be more: as it is written its function prints on.
-                next = if bytes < ROUND_BYTES { messages.try_recv().ok() } else { None };
+                next = if bytes < ROUND_BYTES {
+                    messages.try_recv().ok()
+                } else {
+                    None
+                };
             }
             self.flush();
             // Who asked may have gone.
@@ -261,7 +302,10 @@ impl Files {
             let log = Log::new(function, path_of(&self.directory, function));
             self.logs.insert(function.to_owned(), log);
         }
-        let log = self.logs.get_mut(function).expect("it is there, or just made");
+        let log = self
+            .logs
+            .get_mut(function)
+            .expect("it is there, or just made");
         if let Err(error) = log.keep(lines, &self.readers, now) {
             self.trouble.failed(function, &error, now);
         }
@@ -278,12 +322,19 @@ struct Trouble {
 
 impl Trouble {
     fn new(now: Instant) -> Self {
-        Self { began: now, outage: Outage::default(), failed_last: now }
+        Self {
+            began: now,
+            outage: Outage::default(),
+            failed_last: now,
+        }
     }
 
     fn failed(&mut self, function: &str, error: &io::Error, now: Instant) {
         self.failed_last = now;
-        if let Some(lasts) = self.outage.failed(Monotonic(now - self.began), &error.to_string()) {
+        if let Some(lasts) = self
+            .outage
+            .failed(Monotonic(now - self.began), &error.to_string())
+        {
             tracing::warn!(%error, function, ?lasts, "what functions print could not be kept; their logs say how much");
         }
     }
@@ -298,7 +349,9 @@ impl Trouble {
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]
@@ -309,7 +362,11 @@ mod tests {
 
     /// Up to so many from there on, whatever they take.
     pub(super) fn page(from: u64, lines_max: usize) -> Page {
-        Page { from, lines_max, bytes_max: usize::MAX }
+        Page {
+            from,
+            lines_max,
+            bytes_max: usize::MAX,
+        }
     }
 
     /// Lines of an invocation, on their way.
@@ -323,7 +380,10 @@ mod tests {
     }
 
     fn keep(logs: &Logs, share: &Arc<Share>, id: &str, text: &str) {
-        assert!(logs.keep(share, &id.into(), text.to_owned()), "there is room");
+        assert!(
+            logs.keep(share, &id.into(), text.to_owned()),
+            "there is room"
+        );
     }
 
     #[tokio::test]
@@ -334,7 +394,10 @@ mod tests {
         keep(&logs, &one, "a", "first\nsecond");
         keep(&logs, &two, "b", "another's");
         let lines = logs.lines("one", page(0, 10)).await.expect("read");
-        let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
+        let texts: Vec<_> = lines
+            .iter()
+            .map(|line| (line.number, line.text.as_str()))
+            .collect();
         assert_eq!(texts, [(0, "first"), (1, "second")]);
         drop(logs);
         OpenOptions::new()
@@ -345,7 +408,10 @@ mod tests {
         let logs = Logs::open(directory.path().into()).expect("opened");
         keep(&logs, &one, "c", "third");
         let lines = logs.lines("one", page(1, 10)).await.expect("read");
-        let texts: Vec<_> = lines.iter().map(|line| (line.number, line.text.as_str())).collect();
+        let texts: Vec<_> = lines
+            .iter()
+            .map(|line| (line.number, line.text.as_str()))
+            .collect();
         assert_eq!(texts, [(1, "second"), (2, "third")]);
     }
 
@@ -363,7 +429,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let (logs, messages) = Logs::stalled();
         for number in 0..=FILES_MAX {
-            keep(&logs, &Arc::new(Share::new(&number.to_string())), "a", "text");
+            keep(
+                &logs,
+                &Arc::new(Share::new(&number.to_string())),
+                "a",
+                "text",
+            );
         }
         let (held, readers) = (Arc::clone(&logs.held), Arc::clone(&logs.readers));
         let mut files = Files::new(directory.path().into(), held, readers);
@@ -371,7 +442,10 @@ mod tests {
             files.keep(&lines);
         }
         assert!(is_told(&files.readers, "0").await, "it is open no more");
-        assert!(!is_told(&files.readers, &FILES_MAX.to_string()).await, "its line is in memory yet");
+        assert!(
+            !is_told(&files.readers, &FILES_MAX.to_string()).await,
+            "its line is in memory yet"
+        );
     }
 
     /// A nearly full disk takes some lines between others, and the server's log would say so of each.

@@ -52,8 +52,18 @@ struct Dropped {
 
 impl Output {
     pub(crate) fn new(streams: [Receiver; 2], logs: Arc<Logs>, share: Arc<Share>) -> Self {
-        let state = State { id: "".into(), tail: Vec::new(), begun: Default::default(), dropped: None };
-        Self { streams, state: Mutex::new(state), logs, share }
+        let state = State {
+            id: "".into(),
+            tail: Vec::new(),
+            begun: Default::default(),
+            dropped: None,
+        };
+        Self {
+            streams,
+            state: Mutex::new(state),
+            logs,
+            share,
+        }
     }
 
     /// Reads until both streams have ended.
@@ -91,7 +101,10 @@ impl Output {
     }
 
     fn keep(&self, state: &mut State, stream: usize, bytes: &[u8]) {
-        let ended = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let ended = bytes
+            .iter()
+            .rposition(|byte| *byte == b'\n')
+            .map_or(0, |last| last + 1);
         let (ended, begun) = bytes.split_at(ended);
         state.begun[stream].extend_from_slice(ended);
         if !ended.is_empty() {
@@ -116,7 +129,11 @@ impl Output {
     fn keep_lines(&self, state: &mut State, lines: &[u8]) {
         self.own_up(state);
         let id = Arc::clone(&state.id);
-        if !self.logs.keep(&self.share, &id, String::from_utf8_lossy(lines).into_owned()) {
+        if !self.logs.keep(
+            &self.share,
+            &id,
+            String::from_utf8_lossy(lines).into_owned(),
+        ) {
             let dropped = state.dropped.get_or_insert(Dropped { id, lines: 0 });
             dropped.lines += lines.split(|byte| *byte == b'\n').count();
         }
@@ -128,7 +145,11 @@ impl Output {
     fn own_up(&self, state: &mut State) {
         let is_told = |dropped: &mut Dropped| {
             let Dropped { id, lines } = dropped;
-            self.logs.keep(&self.share, id, format!("({lines} lines came too fast to be kept)"))
+            self.logs.keep(
+                &self.share,
+                id,
+                format!("({lines} lines came too fast to be kept)"),
+            )
         };
         state.dropped.take_if(is_told);
     }
@@ -139,7 +160,10 @@ impl Output {
         self.flush(&mut state);
         state.id = id.into();
         state.tail.clear();
-        self.keep_lines(&mut state, format!("START RequestId: {id} Version: $LATEST").as_bytes());
+        self.keep_lines(
+            &mut state,
+            format!("START RequestId: {id} Version: $LATEST").as_bytes(),
+        );
     }
 
     /// The invocation has ended; returns the end of what it printed, with `report` behind it.
@@ -191,7 +215,10 @@ mod tests {
     fn output(logs: &Arc<Logs>, function: &str) -> (Arc<Output>, Sender) {
         let ((stdout, read), (_, nothing)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
         let share = Arc::new(Share::new(function));
-        (Arc::new(Output::new([read, nothing], Arc::clone(logs), share)), stdout)
+        (
+            Arc::new(Output::new([read, nothing], Arc::clone(logs), share)),
+            stdout,
+        )
     }
 
     fn lines(messages: &mpsc::Receiver<Message>) -> impl Iterator<Item = crate::logs::Lines> {
@@ -221,8 +248,14 @@ mod tests {
             assert!(bytes <= READ_BYTES, "{bytes} bytes in one turn");
             (idle, turns) = (if more.is_empty() { idle + 1 } else { 0 }, turns + 1);
             waiting.extend(more);
-            let held: usize = waiting.iter().map(|lines| MESSAGE_BYTES + lines.text.len()).sum();
-            assert!(held < SHARE_BYTES + MESSAGE_BYTES + READ_BYTES, "{held} bytes are on their way");
+            let held: usize = waiting
+                .iter()
+                .map(|lines| MESSAGE_BYTES + lines.text.len())
+                .sum();
+            assert!(
+                held < SHARE_BYTES + MESSAGE_BYTES + READ_BYTES,
+                "{held} bytes are on their way"
+            );
             // Only once nothing more is read does the disk take something.
             if idle > 1000 {
                 let taken = waiting.drain(..1);
@@ -250,16 +283,29 @@ mod tests {
         quiet.end("REPORT");
         let all: Vec<_> = lines(&messages).collect();
         let of = |id: &'static str| {
-            all.iter().filter(move |lines| *lines.id == *id).map(|lines| lines.text.as_str())
+            all.iter()
+                .filter(move |lines| *lines.id == *id)
+                .map(|lines| lines.text.as_str())
         };
-        let said = ["START RequestId: little Version: $LATEST", "a line", "END RequestId: little", "REPORT"];
+        let said = [
+            "START RequestId: little Version: $LATEST",
+            "a line",
+            "END RequestId: little",
+            "REPORT",
+        ];
         assert_eq!(of("little").collect::<Vec<_>>(), said);
-        let kept = of("much").flat_map(str::lines).filter(|line| *line == "yes").count();
+        let kept = of("much")
+            .flat_map(str::lines)
+            .filter(|line| *line == "yes")
+            .count();
         assert!(kept < 1_000_000, "there is a bound");
         drop(all);
         loud.begin("later");
         let first = lines(&messages).next().expect("there is room again");
         let dropped = format!("({} lines came too fast to be kept)", 1_000_000 - kept);
-        assert_eq!((&*first.id, first.text.as_str()), ("much", dropped.as_str()));
+        assert_eq!(
+            (&*first.id, first.text.as_str()),
+            ("much", dropped.as_str())
+        );
     }
 }

@@ -23,7 +23,9 @@ use std::{
     sync::OnceLock,
 };
 
-use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket,
+};
 use tokio::{net::TcpStream, sync::Mutex, task::spawn_blocking};
 
 use crate::process::Network;
@@ -50,13 +52,18 @@ pub(crate) enum Peers {
 impl Peers {
     /// Those of an instance that is `user` here.
     pub(crate) fn of(user: u32, network: Network, is_isolated: bool) -> Self {
-        if is_isolated && network == Network::None { Self::Any } else { Self::Of(user) }
+        if is_isolated && network == Network::None {
+            Self::Any
+        } else {
+            Self::Of(user)
+        }
     }
 
     /// Whether the other end of `stream` is one of them.
     pub(crate) async fn admit(self, stream: &TcpStream) -> bool {
         let Self::Of(user) = self else { return true };
-        let (Ok(SocketAddr::V4(peer)), Ok(SocketAddr::V4(ours))) = (stream.peer_addr(), stream.local_addr())
+        let (Ok(SocketAddr::V4(peer)), Ok(SocketAddr::V4(ours))) =
+            (stream.peer_addr(), stream.local_addr())
         else {
             return false;
         };
@@ -103,7 +110,9 @@ impl Look {
             Self::AtOne => asked(peer, ours),
             Self::AtAll => {
                 let _alone = LIST.lock().await;
-                spawn_blocking(move || listed(peer, ours)).await.map_err(io::Error::other)?
+                spawn_blocking(move || listed(peer, ours))
+                    .await
+                    .map_err(io::Error::other)?
             }
         }
     }
@@ -122,7 +131,12 @@ fn asked_about_ours() -> io::Result<Option<u32>> {
 /// What the kernel answers about this one socket.
 fn asked(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     let flags = SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkSockDiag)?;
+    let socket = socket(
+        AddressFamily::Netlink,
+        SockType::Raw,
+        flags,
+        SockProtocol::NetlinkSockDiag,
+    )?;
     send(socket.as_raw_fd(), &question(peer, ours), MsgFlags::empty())?;
     // It is answered by the time that it is sent.
     let mut answer = [0; 1024];
@@ -171,9 +185,16 @@ fn answered(answer: &[u8]) -> Option<u32> {
 fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     #[cfg(test)]
     tests::LISTS_READ.with(|read| read.set(read.get() + 1));
-    for (path, before) in [("/proc/net/tcp", ""), ("/proc/net/tcp6", "0000000000000000FFFF0000")] {
+    for (path, before) in [
+        ("/proc/net/tcp", ""),
+        ("/proc/net/tcp6", "0000000000000000FFFF0000"),
+    ] {
         let end = |end: SocketAddrV4| {
-            format!("{before}{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port())
+            format!(
+                "{before}{:08X}:{:04X}",
+                u32::from_ne_bytes(end.ip().octets()),
+                end.port()
+            )
         };
         let (peer, ours) = (end(peer), end(ours));
         let file = match fs::File::open(path) {
@@ -185,7 +206,10 @@ fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
         for line in BufReader::new(file).lines() {
             let line = line?;
             let mut fields = line.split_ascii_whitespace().skip(1);
-            if fields.next() == Some(&peer) && fields.next() == Some(&ours) && fields.next() == Some("01") {
+            if fields.next() == Some(&peer)
+                && fields.next() == Some(&ours)
+                && fields.next() == Some("01")
+            {
                 return Ok(fields.nth(3).and_then(|user| user.parse().ok()));
             }
         }
@@ -210,9 +234,10 @@ mod tests {
     fn v4(address: SocketAddr) -> SocketAddrV4 {
         match address {
             SocketAddr::V4(address) => address,
-            SocketAddr::V6(address) => {
-                SocketAddrV4::new(address.ip().to_ipv4_mapped().expect("mapped"), address.port())
-            }
+            SocketAddr::V6(address) => SocketAddrV4::new(
+                address.ip().to_ipv4_mapped().expect("mapped"),
+                address.port(),
+            ),
         }
     }
 
@@ -239,7 +264,11 @@ mod tests {
             let peer = v4(theirs.local_addr().expect("connected"));
             assert_eq!(both(peer, ours), [us, us], "to {to}");
             let other = SocketAddrV4::new(*peer.ip(), peer.port() ^ 1);
-            assert_eq!(both(other, ours), [None, None], "no other port is meant, nor the listener");
+            assert_eq!(
+                both(other, ours),
+                [None, None],
+                "no other port is meant, nor the listener"
+            );
             close(theirs);
             assert_eq!(both(peer, ours), [None, None], "to {to}, and closed");
         }
@@ -248,9 +277,15 @@ mod tests {
     /// A function that connects and closes in a loop would otherwise have the worker read the list of all sockets each time.
     #[tokio::test]
     async fn the_worker_reads_no_list_for_who_is_gone_already() {
-        assert_eq!(Look::of_this_machine(), Look::AtOne, "the kernel under test answers about one socket");
+        assert_eq!(
+            Look::of_this_machine(),
+            Look::AtOne,
+            "the kernel under test answers about one socket"
+        );
         let us = Peers::Of(nix::unistd::Uid::effective().as_raw());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("bound");
         let ours = listener.local_addr().expect("bound");
         for _ in 0..100 {
             close(TcpStream::connect(ours).expect("connected"));
@@ -261,8 +296,15 @@ mod tests {
         let (stream, _) = listener.accept().await.expect("accepted");
         assert!(us.admit(&stream).await);
         let peer = v4(theirs.local_addr().expect("connected"));
-        let listed = Look::AtAll.user_of(peer, v4(ours)).await.expect("it is listed");
+        let listed = Look::AtAll
+            .user_of(peer, v4(ours))
+            .await
+            .expect("it is listed");
         assert_eq!(listed, Some(nix::unistd::Uid::effective().as_raw()));
-        assert_eq!(LISTS_READ.get(), 0, "none by this worker, even where there is no other way");
+        assert_eq!(
+            LISTS_READ.get(),
+            0,
+            "none by this worker, even where there is no other way"
+        );
     }
 }

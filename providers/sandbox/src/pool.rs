@@ -160,7 +160,10 @@ impl Pool {
     async fn place_of_event(&self) -> Option<Place> {
         let _is_next = self.next_event.acquire().await.ok()?;
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok()?;
-        Some(Place { _of_call: None, permit })
+        Some(Place {
+            _of_call: None,
+            permit,
+        })
     }
 
     /// A place for `invocation`; none: it cannot have one now.
@@ -180,10 +183,16 @@ impl Pool {
             Err(_) if self.calls_have_all() => return None,
             Err(_) => {
                 let _in_line = self.calls_in_line.try_acquire().ok()?;
-                tokio::time::timeout(CALL_WAIT_MAX, permits.acquire_owned()).await.ok()?.ok()?
+                tokio::time::timeout(CALL_WAIT_MAX, permits.acquire_owned())
+                    .await
+                    .ok()?
+                    .ok()?
             }
         };
-        Some(Place { _of_call: Some(Arc::clone(&self.of_calls)), permit })
+        Some(Place {
+            _of_call: Some(Arc::clone(&self.of_calls)),
+            permit,
+        })
     }
 
     /// Whether a call is at work in every place. Those of events are not counted: a place may be an event's before that knows of it.
@@ -203,34 +212,56 @@ impl Pool {
         if self.retired.load(Ordering::Acquire) {
             return Err(NotRun::Retired(Box::new(invocation)));
         }
-        let place = place.ok_or(Refused::Throttled).inspect_err(|_| tally.throttled())?;
+        let place = place
+            .ok_or(Refused::Throttled)
+            .inspect_err(|_| tally.throttled())?;
         let busy = tally.busy();
         let asked = Instant::now();
-        let (instance, is_new) = self.take(make_room).await.inspect_err(|_| tally.unavailable())?;
+        let (instance, is_new) = self
+            .take(make_room)
+            .await
+            .inspect_err(|_| tally.unavailable())?;
         tally.invoked();
         let id = invocation.id.clone();
         let kills_before = instance.out_of_memory_kills();
         instance.output.begin(&id);
-        let started = if is_new { self.started(&instance, &id).await } else { Ok(()) };
+        let started = if is_new {
+            self.started(&instance, &id).await
+        } else {
+            Ok(())
+        };
         let start_time = asked.elapsed();
         let begun = Instant::now();
-        let timeout =
-            invocation.timeout.map_or(self.function.timeout, |most| most.min(self.function.timeout));
+        let timeout = invocation.timeout.map_or(self.function.timeout, |most| {
+            most.min(self.function.timeout)
+        });
         let deadline = begun + timeout;
         let asked_before = *instance.exchange.asked().borrow();
         let mut done = match started {
             Ok(()) => self.work(&instance, invocation, timeout, deadline).await,
-            Err(failed) => Done { result: Err(failed), is_fit: false },
+            Err(failed) => Done {
+                result: Err(failed),
+                is_fit: false,
+            },
         };
         // A child's want of memory is the function's own, whatever it has made of that (U2).
         if instance.out_of_memory_kills() > kills_before {
             let payload = failure::ended(&id, ExitReason::OutOfMemory);
-            done = Done { result: Err((Failed::OutOfMemory, payload)), is_fit: false };
+            done = Done {
+                result: Err((Failed::OutOfMemory, payload)),
+                is_fit: false,
+            };
         }
         if let Err((how, _)) = &done.result {
             tally.failed(*how);
         }
-        let report = self.report(&instance, &id, &done, begun.elapsed(), is_new.then_some(start_time));
+        let report = self.report(
+            &instance,
+            &id,
+            &done,
+            begun.elapsed(),
+            is_new.then_some(start_time),
+        );
         let log_tail = Bytes::from(instance.output.end(&report));
         // Not before it has done its work: the next cold start may come sooner, but this one would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
@@ -242,7 +273,12 @@ impl Pool {
             instance.kill();
         }
         drop((place, busy));
-        Ok(Ran { result: done.result.map_err(|(_, payload)| FunctionError { payload }), log_tail })
+        Ok(Ran {
+            result: done
+                .result
+                .map_err(|(_, payload)| FunctionError { payload }),
+            log_tail,
+        })
     }
 
     /// Waits until a new instance asks for its first invocation. Errors: why it does not.
@@ -280,7 +316,10 @@ impl Pool {
     ) -> Done {
         let id = invocation.id.clone();
         let deadline_ms = now_ms() + timeout.as_millis() as u64;
-        let answer = instance.exchange.assign(Task { invocation, deadline_ms });
+        let answer = instance.exchange.assign(Task {
+            invocation,
+            deadline_ms,
+        });
         tokio::select! {
             biased;
             answer = answer => Self::done(instance, &id, answer),
@@ -290,13 +329,20 @@ impl Pool {
         }
     }
 
-    fn done(instance: &Instance, id: &str, answer: Result<Answer, oneshot::error::RecvError>) -> Done {
+    fn done(
+        instance: &Instance,
+        id: &str,
+        answer: Result<Answer, oneshot::error::RecvError>,
+    ) -> Done {
         let (result, is_fit) = match answer {
             Ok(Answer::Response(bytes)) => (Ok(bytes), true),
             Ok(Answer::Error(payload)) => (Err((Failed::ByFunction, payload)), true),
             Ok(Answer::TooLong(bytes)) => (Err((Failed::TooLong, failure::too_long(bytes))), true),
             Err(_) => match instance.has_ended() {
-                Some(reason) => (Err((Failed::ended(reason), failure::ended(id, reason))), false),
+                Some(reason) => (
+                    Err((Failed::ended(reason), failure::ended(id, reason))),
+                    false,
+                ),
                 // What it thinks that it has to do is not known: another one's invocation would pay for that.
                 None => (Err((Failed::NotAnswered, failure::not_answered(id))), false),
             },
@@ -320,15 +366,27 @@ impl Pool {
                     break;
                 }
             }
-            if tokio::time::timeout_at(wait_until, came_back).await.is_err() {
+            if tokio::time::timeout_at(wait_until, came_back)
+                .await
+                .is_err()
+            {
                 break;
             }
         }
         make_room();
         self.shared.tally.started();
-        let Self { shared, function, allowance, printing, .. } = self;
-        let started = Instance::start(shared, function, allowance.clone(), Arc::clone(printing)).await;
-        started.map(|instance| (instance, true)).map_err(Refused::Unavailable)
+        let Self {
+            shared,
+            function,
+            allowance,
+            printing,
+            ..
+        } = self;
+        let started =
+            Instance::start(shared, function, allowance.clone(), Arc::clone(printing)).await;
+        started
+            .map(|instance| (instance, true))
+            .map_err(Refused::Unavailable)
     }
 
     /// Takes an instance back once it asks for its next invocation; if it does not until `deadline`, it is ended.
@@ -348,7 +406,10 @@ impl Pool {
                 let mut state = pool.state.lock();
                 state.returning -= 1;
                 if is_back && !pool.retired.load(Ordering::Acquire) {
-                    state.idle.push(Idle { instance: Arc::clone(&instance), turn });
+                    state.idle.push(Idle {
+                        instance: Arc::clone(&instance),
+                        turn,
+                    });
                 } else {
                     instance.kill();
                 }
@@ -356,7 +417,9 @@ impl Pool {
             pool.came_back.notify_waiters();
             drop(instance);
             tokio::time::sleep(FREEZE_AFTER).await;
-            let Some(instance) = pool.freeze(turn) else { return };
+            let Some(instance) = pool.freeze(turn) else {
+                return;
+            };
             let stands_still = instance.stands_still().await;
             drop(instance);
             // What goes on while nobody has called it is ended.
@@ -386,7 +449,11 @@ impl Pool {
     /// How many idle instances run, and how many are frozen.
     pub(crate) fn idle(&self) -> (u64, u64) {
         let state = self.state.lock();
-        let frozen = state.idle.iter().filter(|idle| idle.instance.is_frozen()).count();
+        let frozen = state
+            .idle
+            .iter()
+            .filter(|idle| idle.instance.is_frozen())
+            .count();
         ((state.idle.len() - frozen) as u64, frozen as u64)
     }
 
@@ -413,8 +480,9 @@ impl Pool {
         let memory = self.function.memory_bytes >> 20;
         let billed = ms(took).ceil();
         let took = ms(took);
-        let peak =
-            instance.memory_peak().map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
+        let peak = instance
+            .memory_peak()
+            .map(|peak| format!("\tMax Memory Used: {} MB", peak.div_ceil(1 << 20)));
         let start = start.map(|start| format!("\tInit Duration: {:.2} ms", ms(start)));
         let ran_out = matches!(instance.has_ended(), Some(ExitReason::OutOfMemory));
         let status = match done.result {
@@ -440,5 +508,7 @@ impl Pool {
 }
 
 fn now_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64)
 }

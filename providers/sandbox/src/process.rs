@@ -198,14 +198,26 @@ impl Launcher {
     /// Launches by starting `program`, which is this program, as the launcher.
     pub fn new(program: PathBuf, enforcement: Enforcement) -> io::Result<Self> {
         let (starts, waiting) = channel(STARTS_MAX);
-        thread::Builder::new().name("function launcher".into()).spawn(move || start_all(waiting))?;
+        thread::Builder::new()
+            .name("function launcher".into())
+            .spawn(move || start_all(waiting))?;
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
-        Ok(Self { program, enforcement, starts, launched, alive })
+        Ok(Self {
+            program,
+            enforcement,
+            starts,
+            launched,
+            alive,
+        })
     }
 
     /// Whether functions may change their code.
     pub(crate) fn code(&self) -> Code {
-        if self.enforcement.separates_users() { Code::StaysAsItIs } else { Code::MayChange }
+        if self.enforcement.separates_users() {
+            Code::StaysAsItIs
+        } else {
+            Code::MayChange
+        }
     }
 
     /// From here on whoever ends all of them waits for one more. Errors: they have been ended.
@@ -238,10 +250,18 @@ impl Launcher {
             launched.is_over = true;
             std::mem::take(&mut launched.controls)
         };
-        launched.iter().filter_map(Weak::upgrade).for_each(|control| control.kill());
+        launched
+            .iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|control| control.kill());
         let mut alive = self.alive.subscribe();
-        if tokio::time::timeout(END_MAX, alive.wait_for(|alive| *alive == 0)).await.is_err() {
-            tracing::warn!("functions are still on their way out; the next start removes what they leave");
+        if tokio::time::timeout(END_MAX, alive.wait_for(|alive| *alive == 0))
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "functions are still on their way out; the next start removes what they leave"
+            );
         }
         self.enforcement.remove();
     }
@@ -269,7 +289,10 @@ impl Launcher {
             let order = wire::Order::new(Role::Function, launch, &self.enforcement, Vec::new());
             wire::adopt(spare.exit.socket()?, &order).await
         });
-        match adopted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        match adopted
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        {
             Ok(()) => Ok(spare),
             Err(error) => Err(with_last_words(&error, &spare.stderr)),
         }
@@ -285,8 +308,13 @@ impl Launcher {
         let (stdout, told_out) = pipe()?;
         let (stderr, told_err) = pipe()?;
         let mut command = Command::new(&self.program);
-        command.arg(LAUNCHER_ARGUMENT).env_clear().stdin(Stdio::from(OwnedFd::from(theirs)));
-        command.stdout(Stdio::from(told_out)).stderr(Stdio::from(told_err));
+        command
+            .arg(LAUNCHER_ARGUMENT)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)));
+        command
+            .stdout(Stdio::from(told_out))
+            .stderr(Stdio::from(told_err));
         let (child, alive) = self.spawn(command, alive).await?.take();
         let control = Arc::new(Control {
             launcher: Mutex::new(Some(child)),
@@ -295,12 +323,24 @@ impl Launcher {
             was_killed: AtomicBool::new(false),
         });
         // Who asked may go at any moment from here on.
-        let exit = Exit(Some(Watched { socket: ours, control: Arc::clone(&control), _alive: alive }));
+        let exit = Exit(Some(Watched {
+            socket: ours,
+            control: Arc::clone(&control),
+            _alive: alive,
+        }));
         self.note(&control);
         let order = wire::Order::new(role, launch, &self.enforcement, control.group.members());
-        let handed_over = tokio::time::timeout(LAUNCH_MAX, wire::hand_over(exit.socket()?, &order)).await;
+        let handed_over =
+            tokio::time::timeout(LAUNCH_MAX, wire::hand_over(exit.socket()?, &order)).await;
         match handed_over.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok((listener, peers)) => Ok(Process { listener, peers, stdout, stderr, control, exit }),
+            Ok((listener, peers)) => Ok(Process {
+                listener,
+                peers,
+                stdout,
+                stderr,
+                control,
+                exit,
+            }),
             Err(error) => Err(with_last_words(&error, &stderr)),
         }
     }
@@ -308,8 +348,20 @@ impl Launcher {
     async fn spawn(&self, command: Command, alive: Alive) -> io::Result<Made> {
         let (started, child) = oneshot::channel();
         let gone = || io::Error::other("the thread that launches functions has ended");
-        let given = tokio::time::timeout(LAUNCH_MAX, self.starts.send(Start { command, alive, started }));
-        let too_many = || io::Error::new(io::ErrorKind::TimedOut, "too many functions are being started");
+        let given = tokio::time::timeout(
+            LAUNCH_MAX,
+            self.starts.send(Start {
+                command,
+                alive,
+                started,
+            }),
+        );
+        let too_many = || {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                "too many functions are being started",
+            )
+        };
         given.await.map_err(|_| too_many())?.map_err(|_| gone())?;
         child.await.map_err(|_| gone())?
     }
@@ -329,7 +381,11 @@ fn start_all(mut waiting: Receiver<Start>) {
 
 impl Start {
     fn make(self) {
-        let Self { mut command, alive, started } = self;
+        let Self {
+            mut command,
+            alive,
+            started,
+        } = self;
         if started.is_closed() {
             // Who asked has gone.
             return;
@@ -338,14 +394,20 @@ impl Start {
         // The command holds the ends that the child has now.
         drop(command);
         // If it has gone meanwhile, what comes back ends here.
-        drop(started.send(child.map(|child| Made { child: Some(child), alive: Some(alive) })));
+        drop(started.send(child.map(|child| Made {
+            child: Some(child),
+            alive: Some(alive),
+        })));
     }
 }
 
 impl Made {
     fn take(mut self) -> (Child, Alive) {
         const ONCE: &str = "it is taken once";
-        (self.child.take().expect(ONCE), self.alive.take().expect(ONCE))
+        (
+            self.child.take().expect(ONCE),
+            self.alive.take().expect(ONCE),
+        )
     }
 }
 
@@ -370,7 +432,10 @@ fn with_last_words(error: &io::Error, stderr: &pipe::Receiver) -> io::Error {
 fn pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
     let (read, write) = io::pipe()?;
     let read = OwnedFd::from(read);
-    nix::fcntl::fcntl(read.as_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
+    nix::fcntl::fcntl(
+        read.as_fd(),
+        nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+    )?;
     Ok((pipe::Receiver::from_owned_fd(read)?, OwnedFd::from(write)))
 }
 
@@ -403,7 +468,10 @@ impl Control {
     pub(crate) fn is_frozen(&self) -> bool {
         self.group.is_frozen().unwrap_or_else(|| {
             let launcher = self.launcher.lock();
-            let all = launcher.as_ref().map(|launcher| descendants_of(launcher.id())).unwrap_or_default();
+            let all = launcher
+                .as_ref()
+                .map(|launcher| descendants_of(launcher.id()))
+                .unwrap_or_default();
             !all.into_iter().any(is_running)
         })
     }
@@ -429,7 +497,9 @@ impl Control {
     /// Signals the launcher's descendants, but not itself.
     fn signal_all(&self, signal: Signal) -> io::Result<()> {
         let launcher = self.launcher.lock();
-        let Some(launcher) = launcher.as_ref() else { return Ok(()) };
+        let Some(launcher) = launcher.as_ref() else {
+            return Ok(());
+        };
         for process in descendants_of(launcher.id()) {
             match kill(Pid::from_raw(process as i32), signal) {
                 // It has ended meanwhile; the others are still to be signalled.
@@ -444,7 +514,10 @@ impl Control {
 impl Exit {
     /// Returns once it has ended and nothing is left of it.
     pub(crate) async fn wait(&mut self) -> ExitReason {
-        let watched = self.0.as_mut().expect("nobody waits again for what has ended");
+        let watched = self
+            .0
+            .as_mut()
+            .expect("nobody waits again for what has ended");
         let reason = watched.end().await;
         self.0 = None;
         reason
@@ -458,7 +531,9 @@ impl Exit {
 
 impl Drop for Exit {
     fn drop(&mut self) {
-        let Some(mut watched) = self.0.take() else { return };
+        let Some(mut watched) = self.0.take() else {
+            return;
+        };
         watched.control.kill();
         // Without a runtime nobody waits for what is left; the next start removes it.
         if let Ok(runtime) = Handle::try_current() {
@@ -474,7 +549,9 @@ impl Watched {
         self.control.kill();
         self.reap_launcher().await;
         let reason = match status {
-            Some(status) if libc::WIFEXITED(status) => ExitReason::Exited(libc::WEXITSTATUS(status)),
+            Some(status) if libc::WIFEXITED(status) => {
+                ExitReason::Exited(libc::WEXITSTATUS(status))
+            }
             Some(status) => ExitReason::Signalled(libc::WTERMSIG(status)),
             None => ExitReason::Signalled(libc::SIGKILL),
         };
@@ -482,7 +559,11 @@ impl Watched {
         let is_by_the_kernel = reason == ExitReason::Signalled(libc::SIGKILL) && !was_killed_by_us;
         let is_out_of_memory = is_by_the_kernel && self.control.group.out_of_memory_kills() > 0;
         self.remove_group().await;
-        if is_out_of_memory { ExitReason::OutOfMemory } else { reason }
+        if is_out_of_memory {
+            ExitReason::OutOfMemory
+        } else {
+            reason
+        }
     }
 
     async fn reap_launcher(&self) {
@@ -540,7 +621,16 @@ mod tests {
         let (starts, waiting) = channel(1);
         let (launched, alive) = (Mutex::default(), watch::Sender::new(0));
         let (program, enforcement) = (PathBuf::new(), Enforcement::nothing());
-        (Launcher { program, enforcement, starts, launched, alive }, waiting)
+        (
+            Launcher {
+                program,
+                enforcement,
+                starts,
+                launched,
+                alive,
+            },
+            waiting,
+        )
     }
 
     /// Whoever ends all processes waits for those, too, that a thread may still be making for somebody who has gone.
@@ -562,12 +652,16 @@ mod tests {
         let alive = launcher.one_more().expect("nothing is over");
         let (said, stdout) = io::pipe().expect("a pipe");
         let mut command = Command::new("sh");
-        command.args(["-c", "echo $$; exec sleep 600"]).stdout(stdout);
+        command
+            .args(["-c", "echo $$; exec sleep 600"])
+            .stdout(stdout);
         let mut asked = Box::pin(launcher.spawn(command, alive));
         assert!(poll!(&mut asked).is_pending());
         waiting.try_recv().expect("it waits").make();
         let mut process = String::new();
-        BufReader::new(said).read_line(&mut process).expect("it says its number");
+        BufReader::new(said)
+            .read_line(&mut process)
+            .expect("it says its number");
         let process = Path::new("/proc").join(process.trim());
         assert!(process.exists() && *launcher.alive.borrow() == 1);
         drop(asked);
@@ -578,8 +672,12 @@ mod tests {
     #[tokio::test]
     async fn who_asks_for_more_processes_than_may_wait_waits_too() {
         let (launcher, mut waiting) = launcher();
-        let asked = (0..5)
-            .map(|_| launcher.spawn(Command::new("true"), launcher.one_more().expect("nothing is over")));
+        let asked = (0..5).map(|_| {
+            launcher.spawn(
+                Command::new("true"),
+                launcher.one_more().expect("nothing is over"),
+            )
+        });
         let make_all = async {
             while let Some(start) = waiting.recv().await {
                 start.make();

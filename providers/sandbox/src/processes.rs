@@ -16,10 +16,16 @@ pub(crate) fn descendants_of(process: u32) -> Vec<u32> {
 
 /// The children of a process, as far as it says: each of its threads has its own.
 fn children_of(process: u32) -> Vec<u32> {
-    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let texts = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    let threads = fs::read_dir(format!("/proc/{process}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let texts = threads
+        .map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
     let children = |text: String| -> Vec<u32> {
-        text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+        text.split_ascii_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect()
     };
     texts.flat_map(children).collect()
 }
@@ -27,7 +33,9 @@ fn children_of(process: u32) -> Vec<u32> {
 /// What the machine could still give, as its kernel estimates.
 pub(crate) fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
     Some(kibibytes << 10)
 }
@@ -46,5 +54,6 @@ pub(crate) fn is_alive(process: u32) -> bool {
 fn state(process: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // Its name, in parentheses, may hold anything.
-    text.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+    text.rsplit_once(") ")
+        .and_then(|(_, rest)| rest.chars().next())
 }

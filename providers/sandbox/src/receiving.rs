@@ -57,7 +57,10 @@ impl Allowance {
 
     /// The same request, whose body is bounded; what is returned beside it is kept until it is answered.
     pub(crate) fn receive<B>(&self, request: Request<B>) -> (Request<Incoming<B>>, Arc<Charged>) {
-        let charged = Arc::new(Charged { allowance: self.clone(), bytes: AtomicUsize::new(0) });
+        let charged = Arc::new(Charged {
+            allowance: self.clone(),
+            bytes: AtomicUsize::new(0),
+        });
         let request = request.map(|body| Incoming {
             body,
             charged: Arc::clone(&charged),
@@ -76,8 +79,9 @@ impl Charged {
                 "this function has too many bodies that are being received",
             )
         };
-        let permit =
-            u32::try_from(bytes).ok().and_then(|bytes| self.allowance.0.try_acquire_many(bytes).ok());
+        let permit = u32::try_from(bytes)
+            .ok()
+            .and_then(|bytes| self.allowance.0.try_acquire_many(bytes).ok());
         permit.ok_or_else(full)?.forget();
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
@@ -156,12 +160,17 @@ mod tests {
     /// A request whose body brings as many bytes at a time as it is told to, for as long as that goes on.
     fn request(
         allowance: &Allowance,
-    ) -> (Frames, Request<Incoming<impl Body<Data = Bytes, Error = Infallible> + Unpin>>, Arc<Charged>) {
+    ) -> (
+        Frames,
+        Request<Incoming<impl Body<Data = Bytes, Error = Infallible> + Unpin>>,
+        Arc<Charged>,
+    ) {
         let (send, receive) = mpsc::channel(16);
-        let frames = futures_util::stream::unfold(receive, async |mut receive: mpsc::Receiver<usize>| {
-            let bytes = receive.recv().await?;
-            Some((Ok(Frame::data(Bytes::from(vec![0; bytes]))), receive))
-        });
+        let frames =
+            futures_util::stream::unfold(receive, async |mut receive: mpsc::Receiver<usize>| {
+                let bytes = receive.recv().await?;
+                Some((Ok(Frame::data(Bytes::from(vec![0; bytes]))), receive))
+            });
         let (request, charged) = allowance.receive(Request::new(StreamBody::new(Box::pin(frames))));
         (send, request, charged)
     }
@@ -198,7 +207,12 @@ mod tests {
                 sleep(QUIET_MAX * 9 / 10).await;
             }
         });
-        let whole = request.into_body().collect().await.expect("it gets on").to_bytes();
+        let whole = request
+            .into_body()
+            .collect()
+            .await
+            .expect("it gets on")
+            .to_bytes();
         assert_eq!(whole.len(), 100 * PROGRESS_BYTES);
         assert!(begun.elapsed() > 80 * QUIET_MAX);
     }
@@ -209,14 +223,31 @@ mod tests {
         let (send, held, charged) = request(&allowance);
         send.send(8).await.expect("received");
         drop(send);
-        assert_eq!(held.into_body().collect().await.expect("within bounds").to_bytes().len(), 8);
+        assert_eq!(
+            held.into_body()
+                .collect()
+                .await
+                .expect("within bounds")
+                .to_bytes()
+                .len(),
+            8
+        );
         let broken = async || {
             let (send, other, _charged) = request(&allowance);
             send.send(3).await.expect("received");
             drop(send);
-            other.into_body().collect().await.err().map(|error| error.kind())
+            other
+                .into_body()
+                .collect()
+                .await
+                .err()
+                .map(|error| error.kind())
         };
-        assert_eq!(broken().await, Some(io::ErrorKind::QuotaExceeded), "the first is not answered yet");
+        assert_eq!(
+            broken().await,
+            Some(io::ErrorKind::QuotaExceeded),
+            "the first is not answered yet"
+        );
         drop(charged);
         assert_eq!(broken().await, None);
         assert_eq!(allowance.0.available_permits(), 10);

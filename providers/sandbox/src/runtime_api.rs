@@ -78,7 +78,13 @@ impl Served {
         api: Arc<dyn Api>,
         allowance: Allowance,
     ) -> Self {
-        Self { exchange, arn, api, allowance, receiving: Mutex::default() }
+        Self {
+            exchange,
+            arn,
+            api,
+            allowance,
+            receiving: Mutex::default(),
+        }
     }
 }
 
@@ -135,13 +141,20 @@ where
 }
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
-    let Served { exchange, arn, api, .. } = served;
+    let Served {
+        exchange, arn, api, ..
+    } = served;
     if !is_from_a_program(request.headers()) {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
     let path = request.uri().path().to_owned();
-    let Some(path) = path.strip_prefix(PREFIX) else { return api.call(exchange.scope(), request).await };
-    match (request.method(), path.split('/').collect::<Vec<_>>().as_slice()) {
+    let Some(path) = path.strip_prefix(PREFIX) else {
+        return api.call(exchange.scope(), request).await;
+    };
+    match (
+        request.method(),
+        path.split('/').collect::<Vec<_>>().as_slice(),
+    ) {
         (&Method::GET, ["invocation", "next"]) => match exchange.next().await {
             Some(task) => invocation(task, arn),
             None => refusal(StatusCode::GONE, "Ended"),
@@ -184,7 +197,10 @@ fn is_from_a_program(headers: &HeaderMap) -> bool {
 
 /// The answer to `next`.
 fn invocation(task: Task, arn: &HeaderValue) -> Reply {
-    let Task { invocation, deadline_ms } = task;
+    let Task {
+        invocation,
+        deadline_ms,
+    } = task;
     let mut response = Response::builder()
         .header("lambda-runtime-aws-request-id", &invocation.id)
         .header("lambda-runtime-deadline-ms", deadline_ms)
@@ -217,7 +233,9 @@ fn refusal(status: StatusCode, kind: &str) -> Reply {
 }
 
 fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>> {
-    Full::new(bytes).map_err(|never| match never {}).boxed_unsync()
+    Full::new(bytes)
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// Why a body is no answer.
@@ -239,7 +257,11 @@ impl Served {
         while let Some(frame) = body.frame().await {
             let Ok(frame) = frame else {
                 // What is too long already does not get shorter.
-                return Err(if length > bytes_max { Unfit::TooLong(length) } else { Unfit::BrokenOff });
+                return Err(if length > bytes_max {
+                    Unfit::TooLong(length)
+                } else {
+                    Unfit::BrokenOff
+                });
             };
             let data = match frame.into_data() {
                 Ok(data) => data,
@@ -255,13 +277,20 @@ impl Served {
                 bytes = BytesMut::new();
             }
         }
-        if length > bytes_max { Err(Unfit::TooLong(length)) } else { Ok(bytes.freeze()) }
+        if length > bytes_max {
+            Err(Unfit::TooLong(length))
+        } else {
+            Ok(bytes.freeze())
+        }
     }
 
     /// What a function says of its failure, of the type that its header names unless it says another.
     async fn error_of(&self, request: Request<Incoming>) -> Bytes {
         let kind = request.headers().get(ERROR_TYPE).cloned();
-        let kind = kind.as_ref().and_then(|kind| kind.to_str().ok()).unwrap_or(UNKNOWN);
+        let kind = kind
+            .as_ref()
+            .and_then(|kind| kind.to_str().ok())
+            .unwrap_or(UNKNOWN);
         match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
             Ok(said) => in_an_object(kind, said),
             Err(Unfit::Failed(error)) => error,
@@ -277,16 +306,25 @@ impl Served {
 /// What the trailers of a response say of its failure, if they do: the runtime had begun to send it before it knew.
 fn failed_midway(trailers: &HeaderMap) -> Option<Bytes> {
     let kind = trailers.get(ERROR_TYPE)?.to_str().unwrap_or(UNKNOWN);
-    let said = trailers.get(ERROR_BODY).and_then(|said| BASE64_STANDARD.decode(said).ok());
+    let said = trailers
+        .get(ERROR_BODY)
+        .and_then(|said| BASE64_STANDARD.decode(said).ok());
     Some(match said {
         Some(said) => in_an_object(kind, said.into()),
-        None => failure::payload(kind, "it failed while its response was sent, and did not say why"),
+        None => failure::payload(
+            kind,
+            "it failed while its response was sent, and did not say why",
+        ),
     })
 }
 
 /// What is said of a failure, as an object in JSON: itself, or one around it.
 fn in_an_object(kind: &str, said: Bytes) -> Bytes {
-    if is_object(&said) { said } else { failure::payload(kind, &String::from_utf8_lossy(&said)) }
+    if is_object(&said) {
+        said
+    } else {
+        failure::payload(kind, &String::from_utf8_lossy(&said))
+    }
 }
 
 fn is_object(said: &[u8]) -> bool {

@@ -61,7 +61,13 @@ pub struct Sandbox {
 impl Sandbox {
     /// A sandbox that keeps what it needs in `config.directory`.
     pub fn open(config: Config) -> io::Result<Self> {
-        let Config { directory, launcher, api, carried, idle_max } = config;
+        let Config {
+            directory,
+            launcher,
+            api,
+            carried,
+            idle_max,
+        } = config;
         fs::create_dir_all(&directory)?;
         // Seen from inside a mount, whose path is the host's.
         let directory = directory.canonicalize()?;
@@ -70,19 +76,40 @@ impl Sandbox {
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"), launcher.code())?;
         let launcher = Arc::new(launcher);
-        let spares = Spares::new(Arc::clone(&launcher), archives.all().to_owned(), runtime.clone(), idle_max);
+        let spares = Spares::new(
+            Arc::clone(&launcher),
+            archives.all().to_owned(),
+            runtime.clone(),
+            idle_max,
+        );
         let spares = Arc::new(spares);
         let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
         let tally = Tally::default();
-        let shared = Shared { launcher, api, interpreters, runtime, archives, logs, idle_max, tally, spares };
+        let shared = Shared {
+            launcher,
+            api,
+            interpreters,
+            runtime,
+            archives,
+            logs,
+            idle_max,
+            tally,
+            spares,
+        };
         let shared = Arc::new(shared);
-        Ok(Self { shared, pools: Mutex::default(), is_closed: AtomicBool::new(false) })
+        Ok(Self {
+            shared,
+            pools: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        })
     }
 
     /// The pool of `function`, at the revision that was put in place last: who asks for another looked it up before that.
     fn pool(&self, function: &Arc<Function>) -> Arc<Pool> {
         let mut pools = self.pools.lock();
-        let pool = pools.entry(function.name.clone()).or_insert_with(|| self.new_pool(function));
+        let pool = pools
+            .entry(function.name.clone())
+            .or_insert_with(|| self.new_pool(function));
         Arc::clone(pool)
     }
 
@@ -121,15 +148,28 @@ impl Runtime for Sandbox {
         self.shared.archives.install(name, content).await
     }
 
-    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> ports::Result<Option<Bytes>> {
+    async fn file(
+        &self,
+        archive: &str,
+        path: &str,
+        bytes_max: usize,
+    ) -> ports::Result<Option<Bytes>> {
         self.shared.archives.file(archive, path, bytes_max).await
     }
 
     async fn check(&self, function: &Function) -> Result<(), String> {
         match function.language {
             Language::Executable => {
-                let Function { archive, folder, handler, .. } = function;
-                self.shared.archives.check_executable(archive, &format!("{folder}/{handler}")).await
+                let Function {
+                    archive,
+                    folder,
+                    handler,
+                    ..
+                } = function;
+                self.shared
+                    .archives
+                    .check_executable(archive, &format!("{folder}/{handler}"))
+                    .await
             }
             // Where a module is, its interpreter says.
             Language::Python(_) | Language::Node(_) => Ok(()),
@@ -144,7 +184,11 @@ impl Runtime for Sandbox {
         self.pool(function).room().await
     }
 
-    async fn run(&self, function: &Arc<Function>, mut invocation: Invocation) -> Result<Ran, Refused> {
+    async fn run(
+        &self,
+        function: &Arc<Function>,
+        mut invocation: Invocation,
+    ) -> Result<Ran, Refused> {
         self.check_open()?;
         let mut pool = self.pool(function);
         loop {
@@ -162,7 +206,10 @@ impl Runtime for Sandbox {
 
     fn renew(&self, function: &Arc<Function>) {
         let mut pools = self.pools.lock();
-        if pools.get(&function.name).is_some_and(|pool| pool.function.revision == function.revision) {
+        if pools
+            .get(&function.name)
+            .is_some_and(|pool| pool.function.revision == function.revision)
+        {
             return;
         }
         // Whoever the retired one turns away finds this.
@@ -180,11 +227,16 @@ impl Runtime for Sandbox {
 
     async fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.pools.lock().drain().for_each(|(_, pool)| pool.retire());
+        self.pools
+            .lock()
+            .drain()
+            .for_each(|(_, pool)| pool.retire());
         self.shared.spares.give_up();
         self.shared.launcher.end().await;
         if timeout(FLUSH_MAX, self.shared.logs.flush()).await.is_err() {
-            tracing::warn!("the last lines of functions are not kept: the disk does not answer in time");
+            tracing::warn!(
+                "the last lines of functions are not kept: the disk does not answer in time"
+            );
         }
     }
 
@@ -199,8 +251,13 @@ impl Runtime for Sandbox {
     fn figures(&self) -> Figures {
         let pools: Vec<_> = self.pools.lock().values().cloned().collect();
         let idle = pools.iter().map(|pool| pool.idle());
-        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| (warm + idle.0, frozen + idle.1));
-        Figures { spares: self.shared.spares.ready(), ..self.shared.tally.figures(warm, frozen) }
+        let (warm, frozen) = idle.fold((0, 0), |(warm, frozen), idle| {
+            (warm + idle.0, frozen + idle.1)
+        });
+        Figures {
+            spares: self.shared.spares.ready(),
+            ..self.shared.tally.figures(warm, frozen)
+        }
     }
 }
 
@@ -212,7 +269,8 @@ mod tests {
     #[tokio::test]
     async fn what_was_printed_is_in_the_files_once_it_is_closed() {
         let directory = tempfile::tempdir().expect("a directory");
-        let launcher = Launcher::new("nothing is launched".into(), Enforcement::nothing()).expect("a thread");
+        let launcher =
+            Launcher::new("nothing is launched".into(), Enforcement::nothing()).expect("a thread");
         let config = Config {
             directory: directory.path().into(),
             launcher,
@@ -222,7 +280,12 @@ mod tests {
         };
         let sandbox = Sandbox::open(config).expect("opened");
         let share = Arc::new(Share::new("one"));
-        assert!(sandbox.shared.logs.keep(&share, &"a".into(), "the last words".to_owned()));
+        assert!(
+            sandbox
+                .shared
+                .logs
+                .keep(&share, &"a".into(), "the last words".to_owned())
+        );
         sandbox.close().await;
         let kept = fs::read_to_string(directory.path().join("logs/one.log")).expect("it is there");
         assert!(kept.contains("the last words"), "{kept}");

@@ -52,8 +52,14 @@ impl Kind {
             && starts_alike(function)
             && !launch.code.join(OTHER_CLIENT).exists();
         let (_handler, command) = launch.command.split_last()?;
-        let Launch { folders, network, .. } = launch;
-        is_fit.then(|| Self { command: command.to_vec(), folders: folders.clone(), network: *network })
+        let Launch {
+            folders, network, ..
+        } = launch;
+        is_fit.then(|| Self {
+            command: command.to_vec(),
+            folders: folders.clone(),
+            network: *network,
+        })
     }
 }
 
@@ -90,21 +96,38 @@ struct Place {
 type Ready = oneshot::Sender<oneshot::Sender<Process>>;
 
 impl Spares {
-    pub(crate) fn new(launcher: Arc<Launcher>, code: PathBuf, runtime: PathBuf, idle_max: Duration) -> Self {
-        Self { launcher, code, runtime, idle_max, places: Mutex::default() }
+    pub(crate) fn new(
+        launcher: Arc<Launcher>,
+        code: PathBuf,
+        runtime: PathBuf,
+        idle_max: Duration,
+    ) -> Self {
+        Self {
+            launcher,
+            code,
+            runtime,
+            idle_max,
+            places: Mutex::default(),
+        }
     }
 
     /// A spare of this kind, if there is one, as what `launch` says.
     pub(crate) async fn adopted(&self, kind: &Kind, launch: &Launch) -> Option<Process> {
         let spare = self.take(kind).await?;
         let adopted = self.launcher.adopt(spare, launch.clone()).await;
-        adopted.inspect_err(|error| tracing::debug!(%error, "a spare interpreter could not be adopted")).ok()
+        adopted
+            .inspect_err(
+                |error| tracing::debug!(%error, "a spare interpreter could not be adopted"),
+            )
+            .ok()
     }
 
     async fn take(&self, kind: &Kind) -> Option<Process> {
         let ready = {
             let all = &mut self.places.lock().all;
-            let index = all.iter().position(|place| place.kind == *kind && place.ready.is_some())?;
+            let index = all
+                .iter()
+                .position(|place| place.kind == *kind && place.ready.is_some())?;
             all.remove(index).ready?
         };
         let (give, given) = oneshot::channel();
@@ -115,10 +138,14 @@ impl Spares {
     /// Has a spare of this kind started, if there is none and memory is left for it and another instance of so many bytes.
     pub(crate) fn provide(self: &Arc<Self>, kind: &Kind, instance_bytes: u64) {
         let wanted = instance_bytes.saturating_add(MEMORY_BYTES);
-        if !self.launcher.has_spares() || available_bytes().is_some_and(|available| available < wanted) {
+        if !self.launcher.has_spares()
+            || available_bytes().is_some_and(|available| available < wanted)
+        {
             return;
         }
-        let Some(number) = self.places.lock().reserve(kind) else { return };
+        let Some(number) = self.places.lock().reserve(kind) else {
+            return;
+        };
         let launch = Launch {
             command: kind.command.clone(),
             environment: spare_environment(),
@@ -130,7 +157,11 @@ impl Spares {
             scratch_bytes: SCRATCH_BYTES,
             network: kind.network,
         };
-        let (launcher, spares, idle_max) = (Arc::clone(&self.launcher), Arc::downgrade(self), self.idle_max);
+        let (launcher, spares, idle_max) = (
+            Arc::clone(&self.launcher),
+            Arc::downgrade(self),
+            self.idle_max,
+        );
         tokio::spawn(async move {
             match launcher.prepare(launch).await {
                 Ok(process) => keep(&spares, number, process, idle_max).await,
@@ -150,7 +181,12 @@ impl Spares {
 
     /// How many are ready.
     pub(crate) fn ready(&self) -> u64 {
-        self.places.lock().all.iter().filter(|place| place.ready.is_some()).count() as u64
+        self.places
+            .lock()
+            .all
+            .iter()
+            .filter(|place| place.ready.is_some())
+            .count() as u64
     }
 }
 
@@ -165,7 +201,11 @@ impl Places {
             self.all.remove(oldest);
         }
         self.number += 1;
-        self.all.push(Place { kind: kind.clone(), number: self.number, ready: None });
+        self.all.push(Place {
+            kind: kind.clone(),
+            number: self.number,
+            ready: None,
+        });
         Some(self.number)
     }
 
@@ -178,9 +218,13 @@ impl Places {
 async fn keep(spares: &Weak<Spares>, number: u64, mut process: Process, idle_max: Duration) {
     let (ready, asked) = oneshot::channel();
     {
-        let Some(spares) = spares.upgrade() else { return };
+        let Some(spares) = spares.upgrade() else {
+            return;
+        };
         let places = &mut spares.places.lock().all;
-        let Some(place) = places.iter_mut().find(|place| place.number == number) else { return };
+        let Some(place) = places.iter_mut().find(|place| place.number == number) else {
+            return;
+        };
         place.ready = Some(ready);
     }
     let asked = tokio::select! {

@@ -37,7 +37,9 @@ pub(crate) fn take_standard_input() -> Option<OwnedFd> {
 /// Forks. Errors: the system's, and that this process has other threads, whose locks the child would inherit.
 pub(crate) fn forked() -> io::Result<ForkResult> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
-        return Err(io::Error::other("a process with several threads is not forked"));
+        return Err(io::Error::other(
+            "a process with several threads is not forked",
+        ));
     }
     // SAFETY: there is no other thread, so nothing is in the middle of anything in the child.
     Ok(unsafe { fork() }?)
@@ -47,14 +49,25 @@ pub(crate) fn forked() -> io::Result<ForkResult> {
 pub(crate) fn close_on_exec() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
     // SAFETY: integers; nothing is closed now. The wrapper of the C library is newer than the call.
-    let marked =
-        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    if marked < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let marked = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST,
+            libc::c_uint::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
+    };
+    if marked < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Makes the mount at `path`, and every mount below it, read-only and without devices or programs of other users.
 pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let path =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: all zeros is a valid request.
     let mut change: libc::mount_attr = unsafe { mem::zeroed() };
     change.attr_set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
@@ -70,13 +83,19 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
             bytes,
         )
     };
-    if changed < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if changed < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// What is mounted at `path`, and below it, as a tree that is mounted nowhere yet.
 pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
+    let path =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | libc::AT_RECURSIVE as libc::c_uint;
     // SAFETY: the path ends with a zero byte.
     let tree = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, path.as_ptr(), flags) };
     if tree < 0 {
@@ -88,22 +107,47 @@ pub(crate) fn cloned_tree(path: &Path) -> io::Result<OwnedFd> {
 
 /// Mounts such a tree at `path`.
 pub(crate) fn mount_tree(tree: &OwnedFd, path: &Path) -> io::Result<()> {
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let path =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let (tree, flags) = (tree.as_raw_fd(), libc::MOVE_MOUNT_F_EMPTY_PATH);
     // SAFETY: both paths end with a zero byte; the descriptor is open.
     let mounted = unsafe {
-        libc::syscall(libc::SYS_move_mount, tree, c"".as_ptr(), libc::AT_FDCWD, path.as_ptr(), flags)
+        libc::syscall(
+            libc::SYS_move_mount,
+            tree,
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+        )
     };
-    if mounted < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if mounted < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Bounds what another process may use.
 pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    let limit = libc::rlimit {
+        rlim_cur: most,
+        rlim_max: most,
+    };
     // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not asked for.
-    let limited =
-        unsafe { libc::prlimit(process.as_raw(), resource as _, &raw const limit, std::ptr::null_mut()) };
-    if limited < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let limited = unsafe {
+        libc::prlimit(
+            process.as_raw(),
+            resource as _,
+            &raw const limit,
+            std::ptr::null_mut(),
+        )
+    };
+    if limited < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// Waits for any child; its wait status as the kernel has it.
@@ -111,7 +155,11 @@ pub(crate) fn wait_for_any() -> io::Result<(Pid, i32)> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
     let ended = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-    if ended < 0 { Err(io::Error::last_os_error()) } else { Ok((Pid::from_raw(ended), status)) }
+    if ended < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok((Pid::from_raw(ended), status))
+    }
 }
 
 /// A child that has ended, without waiting for one; none: none has. Errors: there are no children.
@@ -119,7 +167,11 @@ pub(crate) fn ended_child() -> io::Result<Option<Pid>> {
     let mut status = 0;
     // SAFETY: the status is ours to be written, and lives as long as the call.
     let ended = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    if ended < 0 { Err(io::Error::last_os_error()) } else { Ok((ended > 0).then(|| Pid::from_raw(ended))) }
+    if ended < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok((ended > 0).then(|| Pid::from_raw(ended)))
+    }
 }
 
 /// The first descriptor that came with a message; any others are closed.
@@ -129,27 +181,48 @@ pub(crate) fn received<S>(message: &RecvMsg<'_, '_, S>) -> io::Result<Option<Own
         _ => Vec::new(),
     });
     // SAFETY: the kernel has just made them for us, and nobody else knows of them.
-    let owned: Vec<_> = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) }).collect();
+    let owned: Vec<_> = descriptors
+        .map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) })
+        .collect();
     Ok(owned.into_iter().next())
 }
 
 /// Switches on the loopback of this network namespace: in a new one it is off.
 pub(crate) fn raise_loopback() -> io::Result<()> {
-    let socket = socket(AddressFamily::Inet, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let socket = socket(
+        AddressFamily::Inet,
+        SockType::Datagram,
+        SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
     // SAFETY: all zeros is a valid request.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
     for (place, letter) in request.ifr_name.iter_mut().zip(b"lo") {
         *place = *letter as libc::c_char;
     }
     // SAFETY: the descriptor is open, and the request is what this call reads and writes.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS as _, &raw mut request) } < 0 {
+    if unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCGIFFLAGS as _,
+            &raw mut request,
+        )
+    } < 0
+    {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the call before has filled in the flags.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     request.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
     // SAFETY: as above; this call only reads.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw const request) } < 0 {
+    if unsafe {
+        libc::ioctl(
+            socket.as_raw_fd(),
+            libc::SIOCSIFFLAGS as _,
+            &raw const request,
+        )
+    } < 0
+    {
         return Err(io::Error::last_os_error());
     }
     Ok(())

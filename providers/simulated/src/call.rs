@@ -55,7 +55,9 @@ impl Cloud {
     pub(crate) async fn arrive(&self, operation: &'static str, subject: String) -> Result<Passage> {
         self.trace().count_port_call();
         let caller = Invocation::current();
-        let step = caller.as_ref().map(|caller| (caller.function.as_str(), caller.next_call()));
+        let step = caller
+            .as_ref()
+            .map(|caller| (caller.function.as_str(), caller.next_call()));
         let fate = self.faults.draw(&mut self.random(), step);
         self.travel(&fate, fate.delay_before).await;
         if fate.caller_dies_before
@@ -75,7 +77,11 @@ impl Cloud {
             self.record(operation, subject, "refused");
             return Err(error);
         }
-        Ok(Passage { operation, subject, fate })
+        Ok(Passage {
+            operation,
+            subject,
+            fate,
+        })
     }
 
     /// A call has been performed with `result`; its answer leaves, unless it is lost or its caller is dead.
@@ -86,7 +92,11 @@ impl Cloud {
         result: Result<T>,
         say: impl FnOnce(&T) -> Said,
     ) -> Result<T> {
-        let Passage { operation, subject, fate } = passage;
+        let Passage {
+            operation,
+            subject,
+            fate,
+        } = passage;
         let mut said = match &result {
             Ok(value) => say(value),
             Err(error) => error.kind().to_string().into(),
@@ -106,16 +116,23 @@ impl Cloud {
         if lost {
             let kind = match kind {
                 Kind::Changes => ErrorKind::OutcomeUnknown,
-                Kind::Reads => ErrorKind::Unavailable { retry_after_ms: None },
+                Kind::Reads => ErrorKind::Unavailable {
+                    retry_after_ms: None,
+                },
             };
-            return Err(Error::new(kind, format!("{operation} {subject} in the simulated cloud")));
+            return Err(Error::new(
+                kind,
+                format!("{operation} {subject} in the simulated cloud"),
+            ));
         }
         result
     }
 
     /// Lets virtual time pass for one way of a call; nothing at all in a calm world without latency.
     async fn travel(&self, fate: &Fate, delay: Option<Duration>) {
-        let Some((delay, yields)) = self.draw_travel(fate, delay) else { return };
+        let Some((delay, yields)) = self.draw_travel(fate, delay) else {
+            return;
+        };
         for _ in 0..yields {
             tokio::task::yield_now().await;
         }
@@ -129,13 +146,23 @@ impl Cloud {
             return None;
         }
         let mut random = self.random();
-        let latency = self.options.latency.as_ref().map(|range| draw_within(range, &mut random));
-        Some((delay.unwrap_or_default() + latency.unwrap_or_default(), random.u32(0..=YIELDS_MAX)))
+        let latency = self
+            .options
+            .latency
+            .as_ref()
+            .map(|range| draw_within(range, &mut random));
+        Some((
+            delay.unwrap_or_default() + latency.unwrap_or_default(),
+            random.u32(0..=YIELDS_MAX),
+        ))
     }
 
     /// What the cloud does by itself takes a moment as well.
     pub(crate) async fn dawdle(&self) {
-        let fate = Fate { stormy: !self.faults.are_calm(), ..Fate::default() };
+        let fate = Fate {
+            stormy: !self.faults.are_calm(),
+            ..Fate::default()
+        };
         self.travel(&fate, None).await;
     }
 }

@@ -90,9 +90,17 @@ impl Cloud {
         subject: impl Into<String>,
         outcome: impl Into<Cow<'static, str>>,
     ) {
-        let caller = Invocation::current().map(|invocation| invocation.to_string()).unwrap_or_default();
+        let caller = Invocation::current()
+            .map(|invocation| invocation.to_string())
+            .unwrap_or_default();
         let (at, subject, outcome) = (self.elapsed(), subject.into(), outcome.into());
-        self.trace().record(Entry { at, caller, operation, subject, outcome });
+        self.trace().record(Entry {
+            at,
+            caller,
+            operation,
+            subject,
+            outcome,
+        });
     }
 
     pub(crate) fn started(&self, invocation: &Arc<Invocation>) {
@@ -149,9 +157,14 @@ impl Cloud {
             match durability {
                 Durability::Durable => return Ok(()),
                 Durability::Lost => {
-                    return Err(Error::new(ErrorKind::Lost, format!("externalize {point:?}")));
+                    return Err(Error::new(
+                        ErrorKind::Lost,
+                        format!("externalize {point:?}"),
+                    ));
                 }
-                Durability::Unheard => return Err(Error::invalid(format!("externalize {point:?}"))),
+                Durability::Unheard => {
+                    return Err(Error::invalid(format!("externalize {point:?}")));
+                }
                 Durability::Pending => self.flush(),
             }
             woken.await;
@@ -160,7 +173,9 @@ impl Cloud {
 
     /// Starts an fsync of everything ordered so far unless one is under way.
     fn flush(self: &Arc<Self>) {
-        let Some(target) = self.store().begin_flush() else { return };
+        let Some(target) = self.store().begin_flush() else {
+            return;
+        };
         let duration = draw_within(&self.options.fsync, &mut self.random());
         let cloud = Arc::clone(self);
         tokio::spawn(async move {

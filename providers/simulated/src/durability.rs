@@ -17,7 +17,9 @@ impl Externalize for SimulatedStore {
         let subject = format!("{}.{}", point.incarnation.0, point.position.0);
         let passage = self.0.arrive("externalize", subject).await?;
         let result = self.0.wait_durable(point).await;
-        self.0.leave(passage, Kind::Reads, result, |()| "durable".into()).await
+        self.0
+            .leave(passage, Kind::Reads, result, |()| "durable".into())
+            .await
     }
 
     fn point(&self) -> DurabilityPoint {

@@ -124,7 +124,9 @@ impl Faults {
 
     /// The same for one function, in place of the chance for all.
     pub fn crash_function(&self, function: &str, chance: Chance) {
-        lock(&self.0).crash_function.insert(function.to_owned(), chance);
+        lock(&self.0)
+            .crash_function
+            .insert(function.to_owned(), chance);
     }
 
     /// Ends the next invocation of `function` that gets as far as having completed `calls` port calls: right
@@ -155,7 +157,10 @@ impl Faults {
             ..Fate::default()
         };
         if let Some((function, call)) = caller {
-            let chance = *chances.crash_function.get(function).unwrap_or(&chances.crash_functions);
+            let chance = *chances
+                .crash_function
+                .get(function)
+                .unwrap_or(&chances.crash_functions);
             if chance.strikes(random) {
                 fate.caller_dies_before = random.bool();
                 fate.caller_dies_after = !fate.caller_dies_before;
@@ -176,7 +181,9 @@ impl Faults {
 
 impl Chances {
     fn draw_delay(&self, random: &mut Rng) -> Option<Duration> {
-        self.delay.strikes(random).then(|| draw_within(&self.delay_range, random))
+        self.delay
+            .strikes(random)
+            .then(|| draw_within(&self.delay_range, random))
     }
 
     /// The ordered crash of `function` if its call number `call` (from zero) is where it strikes.
@@ -192,6 +199,13 @@ impl Chances {
 
 /// A duration within `range`, by the microsecond.
 pub(crate) fn draw_within(range: &RangeInclusive<Duration>, random: &mut Rng) -> Duration {
-    let (least, most) = (range.start().as_micros() as u64, range.end().as_micros() as u64);
-    if least >= most { *range.start() } else { Duration::from_micros(random.u64(least..=most)) }
+    let (least, most) = (
+        range.start().as_micros() as u64,
+        range.end().as_micros() as u64,
+    );
+    if least >= most {
+        *range.start()
+    } else {
+        Duration::from_micros(random.u64(least..=most))
+    }
 }

@@ -45,7 +45,9 @@ pub(crate) struct Shared {
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = lock(&self.registered).keys().cloned().collect();
-        f.debug_struct("Functions").field("registered", &names).finish_non_exhaustive()
+        f.debug_struct("Functions")
+            .field("registered", &names)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,9 +67,13 @@ impl Functions {
         let name = definition.name.clone().into_owned();
         let name = name.as_str();
         shared.prepare_event_queue(name, Some(&definition));
-        definition.options.exception_handler.iter().for_each(|handler| {
-            shared.prepare_event_queue(handler, None);
-        });
+        definition
+            .options
+            .exception_handler
+            .iter()
+            .for_each(|handler| {
+                shared.prepare_event_queue(handler, None);
+            });
         let is_first = lock(&shared.registered).is_empty();
         lock(&shared.registered).insert(name.to_owned(), Arc::new(definition));
         if is_first {
@@ -81,7 +87,8 @@ impl Functions {
         }
         let mut consumers = lock(&shared.event_consumers);
         if !consumers.contains_key(name) {
-            let consumer = Arc::clone(shared).consume(event_queue(name), name.to_owned(), Source::Events);
+            let consumer =
+                Arc::clone(shared).consume(event_queue(name), name.to_owned(), Source::Events);
             consumers.insert(name.to_owned(), tokio::spawn(consumer).abort_handle());
         }
     }
@@ -117,10 +124,13 @@ impl Shared {
     fn require(&self, attempted: &str, function: &str, payload: &Bytes) -> Result<Arc<Definition>> {
         if payload.len() > self.cloud.options.functions.payload_bytes_max {
             let bytes = payload.len();
-            return Err(Error::invalid(format!("{attempted} {function:?} with {bytes} bytes")));
+            return Err(Error::invalid(format!(
+                "{attempted} {function:?} with {bytes} bytes"
+            )));
         }
-        self.definition(function)
-            .ok_or_else(|| Error::invalid(format!("{attempted} {function:?}, which does not exist")))
+        self.definition(function).ok_or_else(|| {
+            Error::invalid(format!("{attempted} {function:?}, which does not exist"))
+        })
     }
 
     /// Makes sure that events for `function` have a place to wait in, also before it is registered.
@@ -133,11 +143,15 @@ impl Shared {
             on_failure: OnFailure::DeadLetter,
             ..QueueOptions::default()
         });
-        queue.forward = definition.options.exception_handler.as_deref().map(|handler| Forward {
-            queue: event_queue(handler),
-            wrap: encode_failed,
-            function: function.to_owned(),
-        });
+        queue.forward = definition
+            .options
+            .exception_handler
+            .as_deref()
+            .map(|handler| Forward {
+                queue: event_queue(handler),
+                wrap: encode_failed,
+                function: function.to_owned(),
+            });
     }
 
     /// Runs `function` in a task of its own, so that it goes on when whoever waits for it dies.
@@ -157,8 +171,13 @@ impl ports::Functions for Functions {
         let result = match self.0.require("invoke", function, &payload) {
             Err(error) => Err(error),
             Ok(definition) => {
-                let unknown = || Error::new(ErrorKind::OutcomeUnknown, format!("invoke {function:?}"));
-                match self.0.run_apart(definition, Event::Call { id: None, payload }).await {
+                let unknown =
+                    || Error::new(ErrorKind::OutcomeUnknown, format!("invoke {function:?}"));
+                match self
+                    .0
+                    .run_apart(definition, Event::Call { id: None, payload })
+                    .await
+                {
                     Ended::Done(result) => Ok(result),
                     Ended::Failed(failure) => {
                         Err(Error::invalid(format!("invoke {function:?}")).caused_by(failure))
@@ -168,56 +187,94 @@ impl ports::Functions for Functions {
                 }
             }
         };
-        cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
+        cloud
+            .leave(passage, Kind::Changes, result, |_| "done".into())
+            .await
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         let cloud = &self.0.cloud;
         let passage = cloud.arrive("send_event", function.to_owned()).await?;
-        let result = self.0.require("send an event to", function, &payload).and_then(|_| {
-            let id_bytes = id.as_ref().map_or(0, Bytes::len);
-            if id_bytes > DEDUPLICATION_BYTES_MAX {
-                return Err(Error::invalid(format!("send {function:?} an event with an id of {id_bytes}")));
-            }
-            let mut store = cloud.store();
-            let group = Bytes::from(format!("event {}", store.point().position.0));
-            let message = Message { group, deduplication: None, body: encode_call(id.as_deref(), &payload) };
-            store.send_event(&event_queue(function), message, cloud.elapsed())
-        });
+        let result = self
+            .0
+            .require("send an event to", function, &payload)
+            .and_then(|_| {
+                let id_bytes = id.as_ref().map_or(0, Bytes::len);
+                if id_bytes > DEDUPLICATION_BYTES_MAX {
+                    return Err(Error::invalid(format!(
+                        "send {function:?} an event with an id of {id_bytes}"
+                    )));
+                }
+                let mut store = cloud.store();
+                let group = Bytes::from(format!("event {}", store.point().position.0));
+                let message = Message {
+                    group,
+                    deduplication: None,
+                    body: encode_call(id.as_deref(), &payload),
+                };
+                store.send_event(&event_queue(function), message, cloud.elapsed())
+            });
         cloud.changed.notify_waiters();
-        cloud.leave(passage, Kind::Changes, result, |_| "done".into()).await
+        cloud
+            .leave(passage, Kind::Changes, result, |_| "done".into())
+            .await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
         let passage = self.0.cloud.arrive("knows", function.to_owned()).await?;
         let known = self.0.definition(function).is_some();
-        self.0.cloud.leave(passage, Kind::Reads, Ok(known), |known| known.to_string().into()).await
+        self.0
+            .cloud
+            .leave(passage, Kind::Reads, Ok(known), |known| {
+                known.to_string().into()
+            })
+            .await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
         let subject = format!("{} for {}", trigger.queue, trigger.function);
         let passage = self.0.cloud.arrive("arm_queue", subject).await?;
         let result = self.0.arm_queue(trigger);
-        self.0.cloud.leave(passage, Kind::Changes, result, |()| "done".into()).await
+        self.0
+            .cloud
+            .leave(passage, Kind::Changes, result, |()| "done".into())
+            .await
     }
 
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        let passage = self.0.cloud.arrive("disarm_queue", queue.to_owned()).await?;
+        let passage = self
+            .0
+            .cloud
+            .arrive("disarm_queue", queue.to_owned())
+            .await?;
         lock(&self.0.cloud.armed).disarm_queue(queue);
-        self.0.cloud.leave(passage, Kind::Changes, Ok(()), |()| "done".into()).await
+        self.0
+            .cloud
+            .leave(passage, Kind::Changes, Ok(()), |()| "done".into())
+            .await
     }
 
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         let subject = format!("{function} every {period:?}");
         let passage = self.0.cloud.arrive("arm_timer", subject).await?;
         let result = self.0.arm_timer(function, period);
-        self.0.cloud.leave(passage, Kind::Changes, result, |()| "done".into()).await
+        self.0
+            .cloud
+            .leave(passage, Kind::Changes, result, |()| "done".into())
+            .await
     }
 
     async fn disarm_timer(&self, function: &str) -> Result<()> {
-        let passage = self.0.cloud.arrive("disarm_timer", function.to_owned()).await?;
+        let passage = self
+            .0
+            .cloud
+            .arrive("disarm_timer", function.to_owned())
+            .await?;
         lock(&self.0.cloud.armed).disarm_timer(function);
-        self.0.cloud.leave(passage, Kind::Changes, Ok(()), |()| "done".into()).await
+        self.0
+            .cloud
+            .leave(passage, Kind::Changes, Ok(()), |()| "done".into())
+            .await
     }
 
     fn limits(&self) -> &FunctionLimits {
@@ -264,7 +321,11 @@ fn put_id(bytes: &mut Vec<u8>, id: Option<&[u8]>) {
 }
 
 fn take(body: &mut Bytes) -> Bytes {
-    let length = u32::from_be_bytes(body.split_to(4)[..].try_into().expect("four bytes were split off"));
+    let length = u32::from_be_bytes(
+        body.split_to(4)[..]
+            .try_into()
+            .expect("four bytes were split off"),
+    );
     body.split_to(length as usize)
 }
 
@@ -282,5 +343,10 @@ fn decode_event(message: &Bytes) -> Event {
     let mut text = || String::from_utf8_lossy(&take(&mut body)).into_owned();
     let (function, reason) = (text(), text());
     let id = take_id(&mut body);
-    Event::Failed { function, id, payload: body, reason }
+    Event::Failed {
+        function,
+        id,
+        payload: body,
+        reason,
+    }
 }

@@ -24,14 +24,23 @@ impl KeyValue for SimulatedStore {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let perform = |store: &mut Store, now| {
             check_key(key, &store.limits)?;
-            Ok(Read { value: store.stored(key, now).item.clone(), point: store.point() })
+            Ok(Read {
+                value: store.stored(key, now).item.clone(),
+                point: store.point(),
+            })
         };
         let say = |read: &Read<Option<Arc<Item>>>| say_item(read.value.as_ref());
-        self.0.call("get", format!("{key:?}"), Kind::Reads, perform, say).await
+        self.0
+            .call("get", format!("{key:?}"), Kind::Reads, perform, say)
+            .await
     }
 
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        let subject = format!("{} from {}", scan.partition.escape_ascii(), scan.from.escape_ascii());
+        let subject = format!(
+            "{} from {}",
+            scan.partition.escape_ascii(),
+            scan.from.escape_ascii()
+        );
         let passage = self.0.arrive("scan", subject).await?;
         let result = self.read_page(scan).await;
         let say = |read: &Read<Page>| Said::from(format!("{} items", read.value.items.len()));
@@ -45,17 +54,24 @@ impl KeyValue for SimulatedStore {
             Outcome::Done(item) => say_item(item.as_ref()),
             Outcome::Conflict(item) => format!("conflict, {}", say_item(item.as_ref())).into(),
         };
-        self.0.call("update", subject, Kind::Changes, perform, say).await
+        self.0
+            .call("update", subject, Kind::Changes, perform, say)
+            .await
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let subject = format!("{:?}", updates.iter().map(|update| &update.key).collect::<Vec<_>>());
+        let subject = format!(
+            "{:?}",
+            updates.iter().map(|update| &update.key).collect::<Vec<_>>()
+        );
         let perform = |store: &mut Store, now| store.transact(&updates, now);
         let say = |transacted: &Transacted| match transacted {
             Transacted::Done { .. } => "done".into(),
             Transacted::Conflict { index, .. } => format!("conflict at {index}").into(),
         };
-        self.0.call("transact", subject, Kind::Changes, perform, say).await
+        self.0
+            .call("transact", subject, Kind::Changes, perform, say)
+            .await
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
@@ -66,7 +82,9 @@ impl KeyValue for SimulatedStore {
             Batched::Repeat(_) => "repeat".into(),
             Batched::Early { cursor, .. } => format!("early, the cursor is {cursor}").into(),
         };
-        self.0.call("write_batch", subject, Kind::Changes, perform, say).await
+        self.0
+            .call("write_batch", subject, Kind::Changes, perform, say)
+            .await
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -84,17 +102,39 @@ impl SimulatedStore {
     /// One page; in two halves with a pause between them where pages are no snapshots.
     async fn read_page(&self, scan: &Scan) -> Result<Read<Page>> {
         let now = self.0.elapsed();
-        let items_max = scan.items_max.min(self.0.options.key_value.page_items_max).max(1);
+        let items_max = scan
+            .items_max
+            .min(self.0.options.key_value.page_items_max)
+            .max(1);
         if self.0.options.key_value.page_is_snapshot || items_max < 2 {
             return self.0.store().scan(scan, items_max, now);
         }
         let first = self.0.store().scan(scan, items_max / 2, now)?;
-        let Some(from) = first.value.next else { return Ok(first) };
+        let Some(from) = first.value.next else {
+            return Ok(first);
+        };
         self.0.dawdle().await;
-        let rest = Scan { from, ..scan.clone() };
-        let second = self.0.store().scan(&rest, items_max - items_max / 2, self.0.elapsed())?;
-        let items = first.value.items.into_iter().chain(second.value.items).collect();
-        Ok(Read { value: Page { items, next: second.value.next }, point: second.point })
+        let rest = Scan {
+            from,
+            ..scan.clone()
+        };
+        let second = self
+            .0
+            .store()
+            .scan(&rest, items_max - items_max / 2, self.0.elapsed())?;
+        let items = first
+            .value
+            .items
+            .into_iter()
+            .chain(second.value.items)
+            .collect();
+        Ok(Read {
+            value: Page {
+                items,
+                next: second.value.next,
+            },
+            point: second.point,
+        })
     }
 }
 
@@ -113,22 +153,37 @@ impl Store {
             Some(until) => Bound::Excluded(Key::new(&scan.partition, until)),
             None => Bound::Unbounded,
         };
-        let mut page = Page { items: Vec::new(), next: None };
+        let mut page = Page {
+            items: Vec::new(),
+            next: None,
+        };
         if matches!(&until, Bound::Excluded(until) if *until <= from) {
-            return Ok(Read { value: page, point: self.point() });
+            return Ok(Read {
+                value: page,
+                point: self.point(),
+            });
         }
-        for key in self.items.range((Bound::Included(from), until)).map(|(key, _)| key) {
+        for key in self
+            .items
+            .range((Bound::Included(from), until))
+            .map(|(key, _)| key)
+        {
             if key.partition() != scan.partition {
                 break;
             }
-            let Some(item) = &self.stored(key, now).item else { continue };
+            let Some(item) = &self.stored(key, now).item else {
+                continue;
+            };
             if page.items.len() == items_max {
                 page.next = Some(key.sort());
                 break;
             }
             page.items.push((key.sort(), Arc::clone(item)));
         }
-        Ok(Read { value: page, point: self.point() })
+        Ok(Read {
+            value: page,
+            point: self.point(),
+        })
     }
 
     /// Whether what an update rests on is still there (D4).
@@ -165,12 +220,17 @@ impl Store {
                 Outcome::Done(item)
             }
         };
-        Ok(Updated { outcome, receipt: self.receipt(cost) })
+        Ok(Updated {
+            outcome,
+            receipt: self.receipt(cost),
+        })
     }
 
     fn transact(&mut self, updates: &[Update], now: Duration) -> Result<Transacted> {
         check_limits(updates, &self.limits)?;
-        updates.iter().try_for_each(|update| self.check_basis(update))?;
+        updates
+            .iter()
+            .try_for_each(|update| self.check_basis(update))?;
         let mut items = Vec::with_capacity(updates.len());
         let mut changed = Vec::new();
         let mut cost = Cost::default();
@@ -182,7 +242,11 @@ impl Store {
             match evaluated {
                 Evaluated::Refused => {
                     let (item, receipt) = (stored.item.clone(), self.receipt(one));
-                    return Ok(Transacted::Conflict { index, item, receipt });
+                    return Ok(Transacted::Conflict {
+                        index,
+                        item,
+                        receipt,
+                    });
                 }
                 Evaluated::Unchanged => items.push(stored.item.clone()),
                 Evaluated::Changed(next) => {
@@ -195,7 +259,10 @@ impl Store {
             self.check_room()?;
         }
         self.put_all(changed, None, now);
-        Ok(Transacted::Done { items, receipt: self.receipt(cost) })
+        Ok(Transacted::Done {
+            items,
+            receipt: self.receipt(cost),
+        })
     }
 
     fn write_batch(&mut self, batch: Batch, now: Duration) -> Result<Batched> {
@@ -211,14 +278,19 @@ impl Store {
             return Ok(Batched::Repeat(self.receipt(Cost::of_read(None))));
         }
         if batch.sequence > cursor + 1 {
-            return Ok(Batched::Early { cursor, receipt: self.receipt(Cost::of_read(None)) });
+            return Ok(Batched::Early {
+                cursor,
+                receipt: self.receipt(Cost::of_read(None)),
+            });
         }
         let mut overlay: BTreeMap<Key, Stored> = BTreeMap::new();
         let mut costs: BTreeMap<Key, Cost> = BTreeMap::new();
         for (key, change) in batch.changes {
             check_key(&key, &self.limits)?;
             let update = Update::of(key, change);
-            let stored = overlay.get(&update.key).unwrap_or_else(|| self.stored(&update.key, now));
+            let stored = overlay
+                .get(&update.key)
+                .unwrap_or_else(|| self.stored(&update.key, now));
             let evaluated = evaluate(stored, &update, &self.limits)?;
             let one = cost_of(&evaluated, stored);
             if let Evaluated::Changed(next) = evaluated {
@@ -244,7 +316,10 @@ impl Store {
         lane: Option<(Bytes, u64)>,
         now: Duration,
     ) {
-        let mut undo: Vec<_> = changed.into_iter().map(|(key, stored)| self.put(key, stored, now)).collect();
+        let mut undo: Vec<_> = changed
+            .into_iter()
+            .map(|(key, stored)| self.put(key, stored, now))
+            .collect();
         undo.extend(lane.map(|(lane, cursor)| self.move_lane(lane, cursor)));
         if !undo.is_empty() {
             self.order(undo);

@@ -13,9 +13,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result, memory::InMemory,
-    path::Path,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    memory::InMemory, path::Path,
 };
 
 use crate::{call::Kind, cloud::Cloud};
@@ -30,7 +30,11 @@ pub struct SimulatedObjects {
 
 impl SimulatedObjects {
     pub(crate) fn new(cloud: Arc<Cloud>) -> Self {
-        Self { cloud, objects: Arc::default(), is_full: Arc::default() }
+        Self {
+            cloud,
+            objects: Arc::default(),
+            is_full: Arc::default(),
+        }
     }
 
     pub(crate) fn set_full(&self, is_full: bool) {
@@ -41,7 +45,10 @@ impl SimulatedObjects {
     fn check_room(&self) -> Result<()> {
         if self.is_full.load(Ordering::Relaxed) {
             let source = io::Error::from(io::ErrorKind::StorageFull);
-            return Err(Error::Generic { store: "simulated", source: Box::new(source) });
+            return Err(Error::Generic {
+                store: "simulated",
+                source: Box::new(source),
+            });
         }
         Ok(())
     }
@@ -54,11 +61,17 @@ impl SimulatedObjects {
         kind: Kind,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let passage = self.cloud.arrive(operation, subject).await.map_err(unavailable)?;
+        let passage = self
+            .cloud
+            .arrive(operation, subject)
+            .await
+            .map_err(unavailable)?;
         match call.await {
-            Ok(value) => {
-                self.cloud.leave(passage, kind, Ok(value), |_| "done".into()).await.map_err(unavailable)
-            }
+            Ok(value) => self
+                .cloud
+                .leave(passage, kind, Ok(value), |_| "done".into())
+                .await
+                .map_err(unavailable),
             Err(error) => {
                 let said = say_error(&error);
                 // An answer of its own, though an unwelcome one: only its caller may still die of it.
@@ -73,7 +86,10 @@ impl SimulatedObjects {
 }
 
 fn unavailable(error: ports::Error) -> Error {
-    Error::Generic { store: "simulated", source: Box::new(error) }
+    Error::Generic {
+        store: "simulated",
+        source: Box::new(error),
+    }
 }
 
 fn say_error(error: &Error) -> &'static str {
@@ -92,12 +108,18 @@ impl fmt::Display for SimulatedObjects {
 
 #[async_trait]
 impl ObjectStore for SimulatedObjects {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
         let call = async {
             self.check_room()?;
             self.objects.put_opts(location, payload, opts).await
         };
-        self.pass("put_object", location.to_string(), Kind::Changes, call).await
+        self.pass("put_object", location.to_string(), Kind::Changes, call)
+            .await
     }
 
     async fn put_multipart_opts(
@@ -106,27 +128,39 @@ impl ObjectStore for SimulatedObjects {
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
         let call = self.objects.put_multipart_opts(location, opts);
-        self.pass("put_object_in_parts", location.to_string(), Kind::Changes, call).await
+        self.pass(
+            "put_object_in_parts",
+            location.to_string(),
+            Kind::Changes,
+            call,
+        )
+        .await
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let call = self.objects.get_opts(location, options);
-        self.pass("get_object", location.to_string(), Kind::Reads, call).await
+        self.pass("get_object", location.to_string(), Kind::Reads, call)
+            .await
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
         let call = self.objects.get_ranges(location, ranges);
-        self.pass("get_object", location.to_string(), Kind::Reads, call).await
+        self.pass("get_object", location.to_string(), Kind::Reads, call)
+            .await
     }
 
-    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
         let this = self.clone();
         let delete = move |location: Path| {
             let this = this.clone();
             async move {
                 let one = futures_util::stream::iter([Ok(location.clone())]).boxed();
                 let call = this.objects.delete_stream(one).try_collect::<Vec<_>>();
-                this.pass("delete_object", location.to_string(), Kind::Changes, call).await?;
+                this.pass("delete_object", location.to_string(), Kind::Changes, call)
+                    .await?;
                 Ok(location)
             }
         };
@@ -138,7 +172,9 @@ impl ObjectStore for SimulatedObjects {
         let page = async move {
             let subject = prefix.as_ref().map(Path::to_string).unwrap_or_default();
             let call = this.objects.list(prefix.as_ref()).try_collect::<Vec<_>>();
-            let objects = this.pass("list_objects", subject, Kind::Reads, call).await?;
+            let objects = this
+                .pass("list_objects", subject, Kind::Reads, call)
+                .await?;
             Ok::<_, Error>(futures_util::stream::iter(objects.into_iter().map(Ok)))
         };
         futures_util::stream::once(page).try_flatten().boxed()
@@ -152,11 +188,23 @@ impl ObjectStore for SimulatedObjects {
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         let call = self.objects.copy_opts(from, to, options);
-        self.pass("copy_object", format!("{from} to {to}"), Kind::Changes, call).await
+        self.pass(
+            "copy_object",
+            format!("{from} to {to}"),
+            Kind::Changes,
+            call,
+        )
+        .await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
         let call = self.objects.rename_opts(from, to, options);
-        self.pass("rename_object", format!("{from} to {to}"), Kind::Changes, call).await
+        self.pass(
+            "rename_object",
+            format!("{from} to {to}"),
+            Kind::Changes,
+            call,
+        )
+        .await
     }
 }

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
-        QueueLimits, QueueOptions,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
+        Message, QueueLimits, QueueOptions,
     },
 };
 
@@ -29,12 +29,17 @@ impl Queue for SimulatedStore {
         let passage = self.0.arrive("create_queue", queue.to_owned()).await?;
         let receipt = self.0.store().create_queue(queue, options);
         self.0.changed.notify_waiters();
-        self.0.leave(passage, Kind::Changes, Ok(receipt), say_done).await
+        self.0
+            .leave(passage, Kind::Changes, Ok(receipt), say_done)
+            .await
     }
 
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let count = messages.len();
-        let passage = self.0.arrive("send", format!("{queue}, {count} messages")).await?;
+        let passage = self
+            .0
+            .arrive("send", format!("{queue}, {count} messages"))
+            .await?;
         let result = self.0.store().send(queue, messages, self.0.elapsed());
         self.0.changed.notify_waiters();
         self.0.leave(passage, Kind::Changes, result, say_done).await
@@ -49,22 +54,35 @@ impl Queue for SimulatedStore {
         let hidden_for = hidden_ms.map(Duration::from_millis);
         let perform = |store: &mut Store, now| store.receive(queue, messages_max, hidden_for, now);
         let say = |deliveries: &Vec<Delivery>| say_deliveries(deliveries);
-        self.0.call("receive", queue.to_owned(), Kind::Changes, perform, say).await
+        self.0
+            .call("receive", queue.to_owned(), Kind::Changes, perform, say)
+            .await
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
         let passage = self.0.arrive("ready", queue.to_owned()).await?;
         let result = self.0.queue_ready(queue).await;
-        self.0.leave(passage, Kind::Reads, result, |()| "ready".into()).await
+        self.0
+            .leave(passage, Kind::Reads, result, |()| "ready".into())
+            .await
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        let passage = self.0.arrive("acknowledge", say_handles(queue, handles)).await?;
+        let passage = self
+            .0
+            .arrive("acknowledge", say_handles(queue, handles))
+            .await?;
         let result = self.0.acknowledge(queue, handles);
         self.0.leave(passage, Kind::Changes, result, say_done).await
     }
 
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         let subject = say_handles(queue, std::slice::from_ref(handle));
         let passage = self.0.arrive("release", subject).await?;
         let result = self.0.release(queue, handle, delay_ms, reason);
@@ -85,7 +103,11 @@ impl Queue for SimulatedStore {
             Ok(())
         };
         let subject = say_handles(queue, std::slice::from_ref(handle));
-        self.0.call("extend", subject, Kind::Changes, perform, |()| "done".into()).await
+        self.0
+            .call("extend", subject, Kind::Changes, perform, |()| {
+                "done".into()
+            })
+            .await
     }
 
     async fn dead_letters(
@@ -98,19 +120,40 @@ impl Queue for SimulatedStore {
             store.settle_queue(queue, now)?;
             Ok(store.queue(queue)?.dead_letters(after, letters_max))
         };
-        self.0.call("dead_letters", queue.to_owned(), Kind::Reads, perform, say_letters).await
+        self.0
+            .call(
+                "dead_letters",
+                queue.to_owned(),
+                Kind::Reads,
+                perform,
+                say_letters,
+            )
+            .await
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        let perform = |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::redrive);
-        let receipt = self.0.call("redrive", queue.to_owned(), Kind::Changes, perform, say_done).await;
+        let perform =
+            |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::redrive);
+        let receipt = self
+            .0
+            .call(
+                "redrive",
+                queue.to_owned(),
+                Kind::Changes,
+                perform,
+                say_done,
+            )
+            .await;
         self.0.changed.notify_waiters();
         receipt
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        let perform = |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::purge);
-        self.0.call("purge", queue.to_owned(), Kind::Changes, perform, say_done).await
+        let perform =
+            |store: &mut Store, now| store.settle_letters(queue, letters, now, QueueState::purge);
+        self.0
+            .call("purge", queue.to_owned(), Kind::Changes, perform, say_done)
+            .await
     }
 
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
@@ -118,7 +161,15 @@ impl Queue for SimulatedStore {
             store.settle_queue(queue, now)?;
             Ok(store.queue(queue)?.blocked())
         };
-        self.0.call("blocked", queue.to_owned(), Kind::Reads, perform, say_letters).await
+        self.0
+            .call(
+                "blocked",
+                queue.to_owned(),
+                Kind::Reads,
+                perform,
+                say_letters,
+            )
+            .await
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
@@ -127,7 +178,9 @@ impl Queue for SimulatedStore {
             Ok(store.queue(queue)?.backlog())
         };
         let say = |backlog: &Backlog| format!("{backlog:?}").into();
-        self.0.call("backlog", queue.to_owned(), Kind::Reads, perform, say).await
+        self.0
+            .call("backlog", queue.to_owned(), Kind::Reads, perform, say)
+            .await
     }
 
     fn limits(&self) -> &QueueLimits {
@@ -211,7 +264,10 @@ impl Cloud {
             let mut store = self.store();
             store.queue(queue)?.release(handle, visible, reason);
             store.give_up(queue);
-            store.receipt(Cost { writes: 1, ..Cost::default() })
+            store.receipt(Cost {
+                writes: 1,
+                ..Cost::default()
+            })
         };
         self.changed.notify_waiters();
         Ok(receipt)
@@ -223,7 +279,10 @@ impl Cloud {
             let mut store = self.store();
             store.queue(queue)?.condemn(handle, visible, reason);
             store.give_up(queue);
-            store.receipt(Cost { writes: 1, ..Cost::default() })
+            store.receipt(Cost {
+                writes: 1,
+                ..Cost::default()
+            })
         };
         self.changed.notify_waiters();
         Ok(receipt)
@@ -241,7 +300,8 @@ impl Store {
         let undo = if let Some(existing) = self.queues.get_mut(queue) {
             existing.reconfigure(options)
         } else {
-            self.queues.insert(queue.to_owned(), QueueState::new(options));
+            self.queues
+                .insert(queue.to_owned(), QueueState::new(options));
             QueueUndo::Created
         };
         self.order(vec![Undo::Queue(queue.to_owned(), undo)]);
@@ -250,26 +310,48 @@ impl Store {
 
     /// A queue of the cloud's own, which no crash takes back.
     pub(crate) fn install_queue(&mut self, queue: &str) -> &mut QueueState {
-        self.queues.entry(queue.to_owned()).or_insert_with(|| QueueState::new(QueueOptions::default()))
+        self.queues
+            .entry(queue.to_owned())
+            .or_insert_with(|| QueueState::new(QueueOptions::default()))
     }
 
     /// Appends an event to a queue of the cloud's own, whose messages have limits of their own.
-    pub(crate) fn send_event(&mut self, queue: &str, message: Message, now: Duration) -> Result<Receipt> {
+    pub(crate) fn send_event(
+        &mut self,
+        queue: &str,
+        message: Message,
+        now: Duration,
+    ) -> Result<Receipt> {
         let cost = Cost::of_sending(std::slice::from_ref(&message));
         let undo = self.queue(queue)?.send(message, now, Duration::ZERO);
-        self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+        self.order(
+            undo.into_iter()
+                .map(|undo| Undo::Queue(queue.to_owned(), undo))
+                .collect(),
+        );
         Ok(self.receipt(cost))
     }
 
-    pub(crate) fn send(&mut self, queue: &str, messages: Vec<Message>, now: Duration) -> Result<Receipt> {
+    pub(crate) fn send(
+        &mut self,
+        queue: &str,
+        messages: Vec<Message>,
+        now: Duration,
+    ) -> Result<Receipt> {
         let limits = self.queue_limits;
         if messages.len() > limits.batch_messages_max {
-            return Err(Error::invalid(format!("send {} messages to {queue:?} at once", messages.len())));
+            return Err(Error::invalid(format!(
+                "send {} messages to {queue:?} at once",
+                messages.len()
+            )));
         }
         for message in &messages {
             let (group, body) = (message.group.len(), message.body.len());
             let id = message.deduplication.as_ref().map_or(0, Bytes::len);
-            if group > GROUP_BYTES_MAX || id > DEDUPLICATION_BYTES_MAX || body > limits.message_bytes_max {
+            if group > GROUP_BYTES_MAX
+                || id > DEDUPLICATION_BYTES_MAX
+                || body > limits.message_bytes_max
+            {
                 return Err(Error::invalid(format!(
                     "send {body} bytes with an id of {id} in a group named by {group} to {queue:?}"
                 )));
@@ -300,13 +382,19 @@ impl Store {
         let messages_max = messages_max.min(self.queue_limits.batch_messages_max);
         self.settle_queue(queue, now)?;
         let incarnation = self.point().incarnation;
-        Ok(self.queue(queue)?.receive(messages_max, hidden_for, now, incarnation))
+        Ok(self
+            .queue(queue)?
+            .receive(messages_max, hidden_for, now, incarnation))
     }
 
     fn acknowledge(&mut self, queue: &str, handles: &[Handle], twice: bool) -> Result<Receipt> {
         let undo = self.queue(queue)?.acknowledge(handles, twice);
         if !undo.is_empty() {
-            self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+            self.order(
+                undo.into_iter()
+                    .map(|undo| Undo::Queue(queue.to_owned(), undo))
+                    .collect(),
+            );
         }
         Ok(self.receipt(Cost::of_messages(handles.len())))
     }
@@ -321,13 +409,19 @@ impl Store {
     ) -> Result<Receipt> {
         if letters.len() > self.queue_limits.batch_messages_max {
             let count = letters.len();
-            return Err(Error::invalid(format!("settle {count} dead letters of {queue:?} at once")));
+            return Err(Error::invalid(format!(
+                "settle {count} dead letters of {queue:?} at once"
+            )));
         }
         self.settle_queue(queue, now)?;
         for letter in letters {
             let undo = settle(self.queue(queue)?, *letter);
             if !undo.is_empty() {
-                self.order(undo.into_iter().map(|undo| Undo::Queue(queue.to_owned(), undo)).collect());
+                self.order(
+                    undo.into_iter()
+                        .map(|undo| Undo::Queue(queue.to_owned(), undo))
+                        .collect(),
+                );
             }
         }
         Ok(self.receipt(Cost::of_messages(letters.len())))
@@ -343,13 +437,19 @@ impl Store {
     /// Moves messages that failed for good to where the queue was told to (Q5); one position each.
     fn give_up(&mut self, queue: &str) {
         let letters_max = self.queue_limits.dead_letters_max;
-        while let Some(given_up) = self.queues.get_mut(queue).and_then(|queue| queue.give_up(letters_max)) {
+        while let Some(given_up) = self
+            .queues
+            .get_mut(queue)
+            .and_then(|queue| queue.give_up(letters_max))
+        {
             let mut undo = vec![Undo::Queue(queue.to_owned(), given_up.undo)];
             if let Some((to, message)) = given_up.forwarded
                 && let Some(handler) = self.queues.get_mut(&to)
             {
                 undo.extend(
-                    handler.send(message, Duration::ZERO, Duration::ZERO).map(|undo| Undo::Queue(to, undo)),
+                    handler
+                        .send(message, Duration::ZERO, Duration::ZERO)
+                        .map(|undo| Undo::Queue(to, undo)),
                 );
             }
             self.order(undo);

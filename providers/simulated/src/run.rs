@@ -38,7 +38,10 @@ pub fn run<F: Future>(future: F) -> F::Output {
         .build()
         .expect("a current-thread runtime needs nothing that can be missing");
     let (sender, alarm) = oneshot::channel();
-    let outer = RUN.replace(Run { alarm: Some(sender), endings: Vec::new() });
+    let outer = RUN.replace(Run {
+        alarm: Some(sender),
+        endings: Vec::new(),
+    });
     let output = runtime.block_on(async {
         tokio::select! {
             biased;
@@ -50,7 +53,10 @@ pub fn run<F: Future>(future: F) -> F::Output {
         }
     });
     drop(runtime);
-    RUN.replace(outer).endings.into_iter().for_each(|ending| ending());
+    RUN.replace(outer)
+        .endings
+        .into_iter()
+        .for_each(|ending| ending());
     output
 }
 

@@ -115,13 +115,22 @@ impl State {
 impl SimulatedRuntime {
     /// A runtime whose functions are `code`.
     pub fn new(clock: Arc<dyn Clock>, code: Code) -> Self {
-        Self { clock, code, state: Mutex::default(), freed: Notify::new(), printed: Notify::new() }
+        Self {
+            clock,
+            code,
+            state: Mutex::default(),
+            freed: Notify::new(),
+            printed: Notify::new(),
+        }
     }
 
     /// One whose functions obey the commands of the contract.
     pub fn obedient(clock: Arc<dyn Clock>) -> Self {
         let time = Arc::clone(&clock);
-        Self::new(clock, Arc::new(move |call| Box::pin(obey(call, Arc::clone(&time)))))
+        Self::new(
+            clock,
+            Arc::new(move |call| Box::pin(obey(call, Arc::clone(&time)))),
+        )
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -160,9 +169,18 @@ impl SimulatedRuntime {
         let instance = idle.unwrap_or_else(|| {
             state.figures.cold_starts += 1;
             state.instances += 1;
-            Instance { number: state.instances, count: 0 }
+            Instance {
+                number: state.instances,
+                count: 0,
+            }
         });
-        (Instance { count: instance.count + 1, ..instance }, generation)
+        (
+            Instance {
+                count: instance.count + 1,
+                ..instance
+            },
+            generation,
+        )
     }
 
     fn keep(&self, function: &str, id: &str, lines: &[String]) {
@@ -171,7 +189,12 @@ impl SimulatedRuntime {
         let kept = state.lines.entry(function.to_owned()).or_default();
         for text in lines {
             let number = kept.len() as u64;
-            kept.push(Line { number, at_ms, id: id.to_owned(), text: text.clone() });
+            kept.push(Line {
+                number,
+                at_ms,
+                id: id.to_owned(),
+                text: text.clone(),
+            });
         }
         drop(state);
         self.printed.notify_waiters();
@@ -180,13 +203,18 @@ impl SimulatedRuntime {
 
 fn failed(kind: &str, message: &str) -> FunctionError {
     let payload = format!("{{\"errorType\":\"{kind}\",\"errorMessage\":\"{message}\"}}");
-    FunctionError { payload: payload.into() }
+    FunctionError {
+        payload: payload.into(),
+    }
 }
 
 #[async_trait]
 impl Runtime for SimulatedRuntime {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        self.state().archives.entry(name.to_owned()).or_insert(content);
+        self.state()
+            .archives
+            .entry(name.to_owned())
+            .or_insert(content);
         Ok(())
     }
 
@@ -194,7 +222,9 @@ impl Runtime for SimulatedRuntime {
     async fn file(&self, archive: &str, _: &str, bytes_max: usize) -> ports::Result<Option<Bytes>> {
         let content = self.state().archives.get(archive).cloned();
         match content {
-            Some(content) if content.len() > bytes_max => Err(Error::invalid("read a file that is too long")),
+            Some(content) if content.len() > bytes_max => {
+                Err(Error::invalid("read a file that is too long"))
+            }
             content => Ok(content),
         }
     }
@@ -208,7 +238,12 @@ impl Runtime for SimulatedRuntime {
         let busy = self.busy(function, invocation.waits).await?;
         let (instance, generation) = self.take(function);
         let printed = Arc::<Mutex<Vec<String>>>::default();
-        let Invocation { id, payload, timeout, .. } = invocation;
+        let Invocation {
+            id,
+            payload,
+            timeout,
+            ..
+        } = invocation;
         let timeout = timeout.map_or(function.timeout, |most| most.min(function.timeout));
         let call = Call {
             instance: instance.number,
@@ -222,16 +257,23 @@ impl Runtime for SimulatedRuntime {
             end = (self.code)(call) => Some(end),
             () = self.clock.sleep(timeout) => None,
         };
-        let lines = printed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lines = printed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         self.keep(&function.name, &id, &lines);
         let is_fit = matches!(end, Some(End::Answer(_) | End::Failed(_)));
         let result = match end {
             None => Err(failed("Sandbox.Timedout", "it ran out of time")),
-            Some(End::Exited(status)) => Err(failed("Runtime.ExitError", &format!("exit status {status}"))),
+            Some(End::Exited(status)) => Err(failed(
+                "Runtime.ExitError",
+                &format!("exit status {status}"),
+            )),
             Some(End::Failed(payload)) => Err(FunctionError { payload }),
-            Some(End::Answer(answer)) if answer.len() > ANSWER_BYTES_MAX => {
-                Err(failed("Function.ResponseSizeTooLarge", "its answer is too long"))
-            }
+            Some(End::Answer(answer)) if answer.len() > ANSWER_BYTES_MAX => Err(failed(
+                "Function.ResponseSizeTooLarge",
+                "its answer is too long",
+            )),
             Some(End::Answer(answer)) => Ok(answer),
         };
         {
@@ -242,7 +284,10 @@ impl Runtime for SimulatedRuntime {
             }
         }
         drop(busy);
-        Ok(Ran { result, log_tail: Bytes::from(lines.join("\n")) })
+        Ok(Ran {
+            result,
+            log_tail: Bytes::from(lines.join("\n")),
+        })
     }
 
     fn renew(&self, function: &Arc<Function>) {
@@ -263,14 +308,20 @@ impl Runtime for SimulatedRuntime {
     }
 
     async fn close(&self) {
-        self.state().functions.values_mut().for_each(|of| of.idle.clear());
+        self.state()
+            .functions
+            .values_mut()
+            .for_each(|of| of.idle.clear());
     }
 
     async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         let state = self.state();
         let lines = state.lines.get(function).into_iter().flatten();
         let mut bytes = 0;
-        let fitting = lines.filter(|line| line.number >= page.from).take(page.lines_max).enumerate();
+        let fitting = lines
+            .filter(|line| line.number >= page.from)
+            .take(page.lines_max)
+            .enumerate();
         let fitting = fitting.take_while(|(place, line)| {
             bytes += line.text.len();
             *place == 0 || bytes <= page.bytes_max
@@ -296,8 +347,15 @@ impl Runtime for SimulatedRuntime {
 
     fn figures(&self) -> Figures {
         let state = self.state();
-        let warm = state.functions.values().map(|of| of.idle.len() as u64).sum();
-        Figures { warm, ..state.figures }
+        let warm = state
+            .functions
+            .values()
+            .map(|of| of.idle.len() as u64)
+            .sum();
+        Figures {
+            warm,
+            ..state.figures
+        }
     }
 }
 
@@ -305,7 +363,10 @@ impl Runtime for SimulatedRuntime {
 async fn obey(call: Call, clock: Arc<dyn Clock>) -> End {
     let command = Command::parse(&call.payload).expect("the contract's commands are well formed");
     if let Some(line) = command.print {
-        call.printed.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        call.printed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(line);
     }
     if !command.sleep.is_zero() {
         clock.sleep(command.sleep).await;

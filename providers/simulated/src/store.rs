@@ -96,7 +96,10 @@ impl Store {
 
     /// The position now.
     pub(crate) fn point(&self) -> DurabilityPoint {
-        DurabilityPoint { incarnation: self.incarnation, position: Position(self.position) }
+        DurabilityPoint {
+            incarnation: self.incarnation,
+            position: Position(self.position),
+        }
     }
 
     /// Up to where the order is durable.
@@ -108,7 +111,8 @@ impl Store {
     pub(crate) fn order(&mut self, undo: Vec<Undo>) -> DurabilityPoint {
         self.position += 1;
         let position = self.position;
-        self.undo.extend(undo.into_iter().map(|undo| (position, undo)));
+        self.undo
+            .extend(undo.into_iter().map(|undo| (position, undo)));
         if self.durable_at_once {
             self.make_durable(position);
         } else if self.undo.len() > UNDO_MAX {
@@ -119,7 +123,10 @@ impl Store {
 
     /// The receipt of what stands at the position now.
     pub(crate) fn receipt(&self, cost: Cost) -> Receipt {
-        Receipt { point: self.point(), cost }
+        Receipt {
+            point: self.point(),
+            cost,
+        }
     }
 
     /// The item under `key`, or the memory of it, or nothing.
@@ -132,7 +139,11 @@ impl Store {
 
     /// Refuses what would take room where there is none (K11).
     pub(crate) fn check_room(&self) -> Result<()> {
-        if self.is_full { Err(Error::new(ErrorKind::NoRoom, "write on a full disk")) } else { Ok(()) }
+        if self.is_full {
+            Err(Error::new(ErrorKind::NoRoom, "write on a full disk"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Stores `stored` under `key`; returns how to undo it, with the transient updates before it.
@@ -155,7 +166,10 @@ impl Store {
 
     /// Stores `stored` under `key`; returns what was there.
     fn replace(&mut self, key: Key, stored: Stored, now: Duration) -> Option<Slot> {
-        let remembers = stored.memory.as_deref().is_some_and(|memory| !memory.is_empty());
+        let remembers = stored
+            .memory
+            .as_deref()
+            .is_some_and(|memory| !memory.is_empty());
         if stored.item.is_none() && !remembers {
             self.items.remove(&key)
         } else {
@@ -172,7 +186,8 @@ impl Store {
 
     fn is_forgotten(&self, slot: &Slot, now: Duration) -> bool {
         let retention = Duration::from_millis(self.limits.operation_retention_ms);
-        slot.deleted_at.is_some_and(|deleted_at| now > deleted_at + retention)
+        slot.deleted_at
+            .is_some_and(|deleted_at| now > deleted_at + retention)
     }
 
     pub(crate) fn durability(&self, point: DurabilityPoint) -> Durability {
@@ -220,7 +235,10 @@ impl Store {
 
     /// Undoes everything behind `kept` and begins the next incarnation there.
     pub(crate) fn crash(&mut self, kept: u64) {
-        assert!((self.durable..=self.position).contains(&kept), "a crash keeps what is durable");
+        assert!(
+            (self.durable..=self.position).contains(&kept),
+            "a crash keeps what is durable"
+        );
         // Each lies above the last durable change of its item, so it goes first.
         for (key, slot) in std::mem::take(&mut self.transient) {
             self.take_back(Undo::Item(key, slot));

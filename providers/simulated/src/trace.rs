@@ -22,7 +22,11 @@ pub struct Entry {
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let caller = if self.caller.is_empty() { "-" } else { &self.caller };
+        let caller = if self.caller.is_empty() {
+            "-"
+        } else {
+            &self.caller
+        };
         write!(
             f,
             "{:>12.6} {caller} {} {}: {}",
@@ -48,7 +52,12 @@ impl Default for Trace {
     fn default() -> Self {
         /// The offset basis of FNV-1a.
         const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-        Self { entries: VecDeque::new(), hash: BASIS, port_calls: 0, entry_count: 0 }
+        Self {
+            entries: VecDeque::new(),
+            hash: BASIS,
+            port_calls: 0,
+            entry_count: 0,
+        }
     }
 }
 
@@ -79,7 +88,12 @@ impl Trace {
 
     pub(crate) fn record(&mut self, entry: Entry) {
         self.mix(&entry.at.as_nanos().to_be_bytes());
-        for part in [&entry.caller, entry.operation, &entry.subject, &entry.outcome] {
+        for part in [
+            &entry.caller,
+            entry.operation,
+            &entry.subject,
+            &entry.outcome,
+        ] {
             self.mix(part.as_bytes());
             self.mix(&[0xff]);
         }
@@ -102,6 +116,8 @@ impl Trace {
 /// The entries as a transcript, one to a line.
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.entries.iter().try_for_each(|entry| writeln!(f, "{entry}"))
+        self.entries
+            .iter()
+            .try_for_each(|entry| writeln!(f, "{entry}"))
     }
 }

@@ -53,7 +53,9 @@ struct Ports {
 
 impl fmt::Debug for World {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("World").field("seed", &self.0.seed).finish_non_exhaustive()
+        f.debug_struct("World")
+            .field("seed", &self.0.seed)
+            .finish_non_exhaustive()
     }
 }
 

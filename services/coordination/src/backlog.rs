@@ -17,7 +17,10 @@ pub(crate) struct Backlog<T> {
 
 impl<T> Default for Backlog<T> {
     fn default() -> Self {
-        Self { items: VecDeque::new(), bytes: 0 }
+        Self {
+            items: VecDeque::new(),
+            bytes: 0,
+        }
     }
 }
 
@@ -101,9 +104,15 @@ mod tests {
         assert_eq!(backlog.pop_front_if(|item| *item == 'b'), None);
         assert_eq!(backlog.pop_front(), Some('a'));
         assert_eq!(backlog.pop_front_if(|item| *item == 'b'), Some('b'));
-        assert_eq!((backlog.front(), backlog.bytes()), (Some(&'c'), 1000 + ITEM_BYTES));
+        assert_eq!(
+            (backlog.front(), backlog.bytes()),
+            (Some(&'c'), 1000 + ITEM_BYTES)
+        );
         assert_eq!(backlog.pop_front(), Some('c'));
-        assert_eq!((backlog.pop_front(), backlog.bytes(), backlog.is_empty()), (None, 0, true));
+        assert_eq!(
+            (backlog.pop_front(), backlog.bytes(), backlog.is_empty()),
+            (None, 0, true)
+        );
         backlog.push_back(1, 'a');
         backlog.push_back(1, 'c');
         backlog.insert(1, 10, 'b');

@@ -22,12 +22,18 @@ pub struct Basis {
 impl Basis {
     /// Of work that begins now on `store`. One that has seen nothing yet is the default.
     pub fn now<S: Externalize + ?Sized>(store: &S) -> Self {
-        Self { point: store.point(), ..Self::default() }
+        Self {
+            point: store.point(),
+            ..Self::default()
+        }
     }
 
     /// Of work that updates whatever it finds. A broken variant.
     pub(crate) fn ignored() -> Self {
-        Self { is_ignored: true, ..Self::default() }
+        Self {
+            is_ignored: true,
+            ..Self::default()
+        }
     }
 
     /// The start of the store that the work is done in.
@@ -37,7 +43,11 @@ impl Basis {
 
     /// What an update names: the last point that was seen.
     pub fn point(&self) -> DurabilityPoint {
-        if self.is_ignored { DurabilityPoint::DURABLE } else { self.point }
+        if self.is_ignored {
+            DurabilityPoint::DURABLE
+        } else {
+            self.point
+        }
     }
 
     /// Takes in an answer of the store.
@@ -52,7 +62,11 @@ impl Basis {
                 format!("go on in start {now} of a store with what was seen in start {begun}"),
             ));
         }
-        self.point = if self.is_ignored { point } else { self.point.max(point) };
+        self.point = if self.is_ignored {
+            point
+        } else {
+            self.point.max(point)
+        };
         Ok(())
     }
 
@@ -71,7 +85,10 @@ mod tests {
     use super::*;
 
     fn point(incarnation: u64, position: u64) -> DurabilityPoint {
-        DurabilityPoint { incarnation: Incarnation(incarnation), position: Position(position) }
+        DurabilityPoint {
+            incarnation: Incarnation(incarnation),
+            position: Position(position),
+        }
     }
 
     #[test]
@@ -82,8 +99,15 @@ mod tests {
             basis.seen(seen).expect("one start");
         }
         assert_eq!(basis.point(), point(2, 7));
-        assert_eq!(basis.seen(point(3, 8)).expect_err("another start").kind(), ErrorKind::Lost);
-        assert_eq!(basis.point(), point(2, 7), "and nothing of the other start is taken in");
+        assert_eq!(
+            basis.seen(point(3, 8)).expect_err("another start").kind(),
+            ErrorKind::Lost
+        );
+        assert_eq!(
+            basis.point(),
+            point(2, 7),
+            "and nothing of the other start is taken in"
+        );
     }
 
     #[test]

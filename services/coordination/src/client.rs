@@ -109,17 +109,35 @@ pub(crate) struct Attached {
 }
 
 enum Pending {
-    Update { tag: i32, request: u64, operation: Option<Operation> },
-    Read { tag: i32, request: Request },
+    Update {
+        tag: i32,
+        request: u64,
+        operation: Option<Operation>,
+    },
+    Read {
+        tag: i32,
+        request: Request,
+    },
 }
 
 impl Client {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        Attached { session, password, attach, timeout, asked_at, renewals, basis, incarnation }: Attached,
+        Attached {
+            session,
+            password,
+            attach,
+            timeout,
+            asked_at,
+            renewals,
+            basis,
+            incarnation,
+        }: Attached,
     ) -> Self {
         let mailbox = Arc::new(Mailbox::default());
-        let place = shared.tail.register(Connection { session, attach }, mailbox.clone());
+        let place = shared
+            .tail
+            .register(Connection { session, attach }, mailbox.clone());
         Self {
             shared,
             session,
@@ -161,7 +179,8 @@ impl Client {
 
     /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
     pub fn has_room(&self) -> bool {
-        self.pending.len() + self.held.len() < PENDING_MAX && self.pending.bytes() < PENDING_BYTES_MAX
+        self.pending.len() + self.held.len() < PENDING_MAX
+            && self.pending.bytes() < PENDING_BYTES_MAX
     }
 
     /// Whether some of what was submitted has not been sent yet.
@@ -174,13 +193,29 @@ impl Client {
         self.lease.has_spoken = true;
         let bytes = request.bytes_len();
         let operation = match request {
-            Request::Create { path, data, acl, lifetime, naming } => {
-                Operation::Create { path, data: payload(data), acl, lifetime, naming }
-            }
+            Request::Create {
+                path,
+                data,
+                acl,
+                lifetime,
+                naming,
+            } => Operation::Create {
+                path,
+                data: payload(data),
+                acl,
+                lifetime,
+                naming,
+            },
             Request::Delete { path, version } => Operation::Delete { path, version },
-            Request::SetData { path, data, version } => {
-                Operation::SetData { path, data: payload(data), version }
-            }
+            Request::SetData {
+                path,
+                data,
+                version,
+            } => Operation::SetData {
+                path,
+                data: payload(data),
+                version,
+            },
             Request::RefuseUpdate(error) => Operation::Refuse(error),
             Request::Close => {
                 self.is_closing = true;
@@ -188,15 +223,26 @@ impl Client {
             }
             mut read => {
                 read::turn_over(&mut read);
-                self.pending.push_back(bytes, Pending::Read { tag, request: read });
+                self.pending
+                    .push_back(bytes, Pending::Read { tag, request: read });
                 return;
             }
         };
         if self.shared.sessions.room() < operation.room_min() {
             // Answered in its place among its session's requests, and by this process alone: a request that cannot be
             // taken must not use up room.
-            let refusal = if let Operation::Refuse(error) = operation { error } else { Error::NoRoom };
-            self.pending.push_back(0, Pending::Read { tag, request: Request::Refuse(refusal) });
+            let refusal = if let Operation::Refuse(error) = operation {
+                error
+            } else {
+                Error::NoRoom
+            };
+            self.pending.push_back(
+                0,
+                Pending::Read {
+                    tag,
+                    request: Request::Refuse(refusal),
+                },
+            );
             return;
         }
         self.submit_update(tag, bytes, operation);
@@ -204,7 +250,11 @@ impl Client {
 
     fn submit_update(&mut self, tag: i32, bytes: usize, operation: Operation) {
         self.last_request += 1;
-        let update = Pending::Update { tag, request: self.last_request, operation: Some(operation) };
+        let update = Pending::Update {
+            tag,
+            request: self.last_request,
+            operation: Some(operation),
+        };
         self.pending.push_back(bytes, update);
     }
 
@@ -230,11 +280,14 @@ impl Client {
             // It came while nobody was eager: look again at once.
             self.mailbox.wake();
         }
-        self.end.take_if(|_| self.held.is_empty()).map_or(Ok(()), Err)
+        self.end
+            .take_if(|_| self.held.is_empty())
+            .map_or(Ok(()), Err)
     }
 
     fn holds_enough(&self) -> bool {
-        self.held.bytes() >= HELD_BYTES_MAX && self.shared.config.broken != Some(Broken::HoldsWithoutBound)
+        self.held.bytes() >= HELD_BYTES_MAX
+            && self.shared.config.broken != Some(Broken::HoldsWithoutBound)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
@@ -243,7 +296,13 @@ impl Client {
             return;
         }
         self.set_lease_timer();
-        let Self { shared, mailbox, blocked_until, lease, .. } = self;
+        let Self {
+            shared,
+            mailbox,
+            blocked_until,
+            lease,
+            ..
+        } = self;
         let view = async {
             match blocked_until {
                 Some(zxid) => shared.tail.reached(*zxid).await,
@@ -270,7 +329,10 @@ impl Client {
             self.open_mailbox(self.due())?;
             let mut outputs = Vec::new();
             self.release(&mut outputs)?;
-            if outputs.iter().any(|output| matches!(output, Output::Reply { .. })) {
+            if outputs
+                .iter()
+                .any(|output| matches!(output, Output::Reply { .. }))
+            {
                 // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
                 if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
                     self.shared.sessions.externalize(&self.basis).await?;
@@ -281,26 +343,49 @@ impl Client {
     }
 
     fn connection(&self) -> Connection {
-        Connection { session: self.session, attach: self.attach }
+        Connection {
+            session: self.session,
+            attach: self.attach,
+        }
     }
 
     /// Sends the updates that no read has to run before.
     async fn send(&mut self) -> Result<(), ports::Error> {
         let mut messages = Vec::new();
-        while let Some(Pending::Update { request, operation, .. }) = self.pending.get_mut(self.sent) {
+        while let Some(Pending::Update {
+            request, operation, ..
+        }) = self.pending.get_mut(self.sent)
+        {
             let mut operation = operation.take().expect("what is sent is counted");
             let request = *request;
             self.sent += 1;
-            match detach_payload(&self.shared, self.session, self.attach, request, &mut operation).await {
+            match detach_payload(
+                &self.shared,
+                self.session,
+                self.attach,
+                request,
+                &mut operation,
+            )
+            .await
+            {
                 Err(error) if error.kind() == ErrorKind::NoRoom => {
                     operation = Operation::Refuse(Error::NoRoom);
                 }
                 detached => detached?,
             }
-            let submitted = Submitted { session: self.session, attach: self.attach, request, operation };
+            let submitted = Submitted {
+                session: self.session,
+                attach: self.attach,
+                request,
+                operation,
+            };
             let group = names::request_group(self.session);
             let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
-            messages.push(Message { group, deduplication: None, body });
+            messages.push(Message {
+                group,
+                deduplication: None,
+                body,
+            });
         }
         if !messages.is_empty() {
             self.shared.tail.expect();
@@ -308,24 +393,41 @@ impl Client {
         let batch = self.shared.queue.limits().batch_messages_max;
         while !messages.is_empty() {
             let rest = messages.split_off(messages.len().min(batch));
-            self.shared.queue.send(names::REQUEST_QUEUE, std::mem::replace(&mut messages, rest)).await?;
+            self.shared
+                .queue
+                .send(names::REQUEST_QUEUE, std::mem::replace(&mut messages, rest))
+                .await?;
         }
         Ok(())
     }
 
     /// Takes in the letters up to `until`.
     fn open_mailbox(&mut self, until: Zxid) -> Result<(), Ended> {
-        let unavailable = |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
+        let unavailable =
+            |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
         while let Some(letter) = self.mailbox.take(until) {
             match letter {
-                Letter::Answer { zxid, request, answer } => self.answered(zxid, request, answer),
+                Letter::Answer {
+                    zxid,
+                    request,
+                    answer,
+                } => self.answered(zxid, request, answer),
                 Letter::Event { zxid, kind, path } => {
-                    self.show(zxid, Output::Event { zxid: Some(zxid), kind, path });
+                    self.show(
+                        zxid,
+                        Output::Event {
+                            zxid: Some(zxid),
+                            kind,
+                            path,
+                        },
+                    );
                 }
                 Letter::Expired => return Err(Ended::Expired),
                 Letter::Moved => return Err(Ended::Moved),
                 Letter::LostPlace => return unavailable("follow the distributor's log"),
-                Letter::Overflow => return unavailable("hold more events for a client that takes none"),
+                Letter::Overflow => {
+                    return unavailable("hold more events for a client that takes none");
+                }
             }
         }
         Ok(())
@@ -344,12 +446,23 @@ impl Client {
         if answer == Ok(Answer::Closed) {
             self.end = Some(Ended::Closed);
         }
-        self.show(zxid, Output::Reply { tag, zxid, result: answer.map(response) });
+        self.show(
+            zxid,
+            Output::Reply {
+                tag,
+                zxid,
+                result: answer.map(response),
+            },
+        );
     }
 
     /// Takes an output that may leave once `zxid` is durable.
     fn show(&mut self, zxid: Zxid, output: Output) {
-        assert!(zxid >= self.last_shown, "{zxid:?} would be shown after {:?}", self.last_shown);
+        assert!(
+            zxid >= self.last_shown,
+            "{zxid:?} would be shown after {:?}",
+            self.last_shown
+        );
         self.last_shown = zxid;
         self.held.push_back(output.bytes_len(), (zxid, output));
     }
@@ -361,12 +474,20 @@ impl Client {
             return Err(Ended::LeaseLost);
         }
         loop {
-            let Some(durable) = self.shared.tail.durable_from(self.place) else { return Ok(()) };
+            let Some(durable) = self.shared.tail.durable_from(self.place) else {
+                return Ok(());
+            };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
                 outputs.push(output);
             }
-            let Some((zxid, _)) = self.held.front() else { return Ok(()) };
-            if self.shared.tail.wake_when_durable(self.connection(), *zxid, &self.mailbox) {
+            let Some((zxid, _)) = self.held.front() else {
+                return Ok(());
+            };
+            if self
+                .shared
+                .tail
+                .wake_when_durable(self.connection(), *zxid, &self.mailbox)
+            {
                 return Ok(());
             }
         }
@@ -374,7 +495,10 @@ impl Client {
 
     /// Runs the read at the head; false if it has to wait for the view.
     async fn run_read(&mut self) -> Result<bool, Ended> {
-        if self.blocked_until.is_some_and(|zxid| zxid > self.shared.tail.applied()) {
+        if self
+            .blocked_until
+            .is_some_and(|zxid| zxid > self.shared.tail.applied())
+        {
             return Ok(false);
         }
         self.blocked_until = None;
@@ -437,11 +561,14 @@ impl Client {
 
     /// Up to where the mailbox may be opened: what a read at the head has found may have to be shown before the rest.
     fn due(&self) -> Zxid {
-        self.kept.as_ref().map_or(Zxid(i64::MAX), |(_, floor)| *floor)
+        self.kept
+            .as_ref()
+            .map_or(Zxid(i64::MAX), |(_, floor)| *floor)
     }
 
     fn put_back(&mut self, tag: i32, request: Request) {
-        self.pending.push_front(request.bytes_len(), Pending::Read { tag, request });
+        self.pending
+            .push_front(request.bytes_len(), Pending::Read { tag, request });
     }
 }
 
@@ -472,10 +599,13 @@ async fn detach_payload(
     request: u64,
     operation: &mut Operation,
 ) -> Result<(), ports::Error> {
-    let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = operation else {
+    let (Operation::Create { path, data, .. } | Operation::SetData { path, data, .. }) = operation
+    else {
         return Ok(());
     };
-    let Payload::Inline(bytes) = data else { return Ok(()) };
+    let Payload::Inline(bytes) = data else {
+        return Ok(());
+    };
     // The message to the distributor says a path three times.
     let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
     if !bytes.is_empty() && bytes.len() + beside > shared.config.message_payload_bytes_max {

@@ -33,8 +33,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::future::{join_all, try_join_all};
 use ports::{
-    DurabilityPoint, Event, Functions, Handler, KeyValue, Result, functions::Failure, key_value::Read,
-    queue::Delivery,
+    DurabilityPoint, Event, Functions, Handler, KeyValue, Result, functions::Failure,
+    key_value::Read, queue::Delivery,
 };
 use primitives::{Appended, Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::Mutex;
@@ -148,15 +148,27 @@ impl Warm {
     /// The way to slot `index` from the one before it.
     fn step(&self, index: SlotIndex, epoch: Epoch, last: Zxid) -> Step {
         // The slot applied last is told again after a take-over: who has missed it reads the log.
-        let previous = if index.0 == self.slot { u64::MAX } else { self.slot };
-        Step { previous, slot: index.0, epoch: epoch.0, last }
+        let previous = if index.0 == self.slot {
+            u64::MAX
+        } else {
+            self.slot
+        };
+        Step {
+            previous,
+            slot: index.0,
+            epoch: epoch.0,
+            last,
+        }
     }
 
     /// Notes that the slot is done.
     fn advance(&mut self, step: Step) {
         self.slot = step.slot;
         self.zxid = step.last;
-        self.retained.push_back(Cursor { next: SlotIndex(step.slot + 1), epoch: Epoch(step.epoch) });
+        self.retained.push_back(Cursor {
+            next: SlotIndex(step.slot + 1),
+            epoch: Epoch(step.epoch),
+        });
     }
 }
 
@@ -169,7 +181,10 @@ impl Distributor {
         functions: Arc<dyn Functions>,
         config: &Config,
     ) -> Self {
-        assert!(!regions.is_empty(), "there is at least one region to apply to");
+        assert!(
+            !regions.is_empty(),
+            "there is at least one region to apply to"
+        );
         Self {
             log: FencedLog::new(system.clone(), LOG_PARTITION),
             regions,
@@ -223,7 +238,8 @@ impl Distributor {
             known.append(&mut ordered.known);
         }
         // So are they of objects that one has put for them who was late, and died.
-        self.remove_what_came_late(&known, &mut warm.grounds).await?;
+        self.remove_what_came_late(&known, &mut warm.grounds)
+            .await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
             let (some, others) = rest.split_at(self.slot_limits().count(rest));
@@ -235,14 +251,24 @@ impl Distributor {
 
     /// A slot is an item of the log and a call of the watch function.
     fn slot_limits(&self) -> SlotLimits {
-        let bytes_max = self.system.limits().item_bytes_max.min(self.functions.limits().payload_bytes_max);
-        SlotLimits { path_bytes_max: bytes_max / SLOT_PATHS_PART, data_bytes_max: SLOT_DATA_BYTES_MAX }
+        let bytes_max = self
+            .system
+            .limits()
+            .item_bytes_max
+            .min(self.functions.limits().payload_bytes_max);
+        SlotLimits {
+            path_bytes_max: bytes_max / SLOT_PATHS_PART,
+            data_bytes_max: SLOT_DATA_BYTES_MAX,
+        }
     }
 
     /// Of work that begins now.
     fn grounds(&self) -> Grounds {
         let of_region = |region: &UserStore| Basis::now(&**region.items());
-        Grounds { system: Basis::now(&*self.system), regions: self.regions.iter().map(of_region).collect() }
+        Grounds {
+            system: Basis::now(&*self.system),
+            regions: self.regions.iter().map(of_region).collect(),
+        }
     }
 
     /// What an earlier invocation left, unless a store has restarted since and may have lost what it knows. From here
@@ -256,9 +282,16 @@ impl Distributor {
     }
 
     async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered, Stopped> {
-        let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
+        let Warm {
+            applied,
+            grounds: Grounds { system: basis, .. },
+            ..
+        } = warm;
         let arrived = if self.broken == Some(Broken::NumbersWhatWasLost) {
-            Arrived { decided: arrived, ..Arrived::default() }
+            Arrived {
+                decided: arrived,
+                ..Arrived::default()
+            }
         } else {
             order::still_decided(&self.sessions, &self.nodes, arrived, basis).await?
         };
@@ -278,17 +311,22 @@ impl Distributor {
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
             Appended::Fenced => {
-                self.remove_what_came_late(ordered, &mut warm.grounds).await?;
+                self.remove_what_came_late(ordered, &mut warm.grounds)
+                    .await?;
                 return Err(Stopped::Overtaken);
             }
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
-            self.tell(step, encoded.clone(), warm.grounds.regions[0].point()).await?;
+            self.tell(step, encoded.clone(), warm.grounds.regions[0].point())
+                .await?;
         }
-        let garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
+        let garbage = self
+            .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+            .await?;
         self.settle(warm, &numbered.slot.entries).await?;
-        self.tell(step, encoded, warm.grounds.regions[0].point()).await?;
+        self.tell(step, encoded, warm.grounds.regions[0].point())
+            .await?;
         self.forget_taken(ordered, warm.grounds.system).await;
         self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);
@@ -298,7 +336,11 @@ impl Distributor {
     /// Waits until the decisions are durable that objects are to be named by: those stay where a decision is lost, and
     /// the next one of its session would find its own name taken (rule P5).
     async fn settle_names(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
-        let is_placed = |data| self.regions.iter().any(|region: &UserStore| region.belongs_in_object(data));
+        let is_placed = |data| {
+            self.regions
+                .iter()
+                .any(|region: &UserStore| region.belongs_in_object(data))
+        };
         let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
         if !names_object || self.broken == Some(Broken::PlacesWhatMayBeLost) {
             return Ok(());
@@ -316,9 +358,15 @@ impl Distributor {
         mut garbage: Vec<Vec<Bytes>>,
         grounds: &mut Grounds,
     ) -> Result<Vec<Vec<Bytes>>> {
-        let regions = self.regions.iter().zip(&changes).zip(&garbage).zip(&mut grounds.regions);
-        let applied =
-            regions.map(|(((region, changes), garbage), basis)| region.apply(step, changes, garbage, basis));
+        let regions = self
+            .regions
+            .iter()
+            .zip(&changes)
+            .zip(&garbage)
+            .zip(&mut grounds.regions);
+        let applied = regions.map(|(((region, changes), garbage), basis)| {
+            region.apply(step, changes, garbage, basis)
+        });
         let has_begun = try_join_all(applied).await?;
         for (garbage, has_begun) in garbage.iter_mut().zip(has_begun) {
             if !has_begun && self.broken != Some(Broken::CollectsWhatOthersHaveApplied) {
@@ -333,10 +381,13 @@ impl Distributor {
     /// What is left where it fails, or where a distributor dies before it, the end sees through, and removes.
     async fn forget_taken(&self, applied: &[Decided], settled: Basis) {
         let is_broken = self.broken == Some(Broken::ForgetsWhatMayComeBack);
-        let removals = applied.iter().filter_map(Decided::taken).map(|(create, path)| {
-            let mut basis = if is_broken { Basis::ignored() } else { settled };
-            async move { self.ephemerals.remove(create, path, &mut basis).await }
-        });
+        let removals = applied
+            .iter()
+            .filter_map(Decided::taken)
+            .map(|(create, path)| {
+                let mut basis = if is_broken { Basis::ignored() } else { settled };
+                async move { self.ephemerals.remove(create, path, &mut basis).await }
+            });
         for error in join_all(removals).await.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "an ephemeral that is gone stays in the index of its session");
         }
@@ -348,18 +399,29 @@ impl Distributor {
             return Ok(());
         }
         warm.retained.drain(..SLOTS_TRIMMED - 1);
-        let until = warm.retained.pop_front().expect("more are retained than trimmed");
+        let until = warm
+            .retained
+            .pop_front()
+            .expect("more are retained than trimmed");
         warm.writer.trim(until).await
     }
 
     /// Drops what is applied from the outboxes, one write per session, and removes ended sessions.
     /// That the slot is applied is what this rests on: an outbox is the last place that has its requests.
     async fn settle(&self, warm: &mut Warm, entries: &[Entry]) -> Result<()> {
-        let Warm { applied, grounds: Grounds { system: basis, .. }, .. } = warm;
+        let Warm {
+            applied,
+            grounds: Grounds { system: basis, .. },
+            ..
+        } = warm;
         basis.look(&*self.system)?;
         let mut settling: BTreeMap<SessionId, Settling> = BTreeMap::new();
         for entry in entries {
-            let first = Settling { before: entry.id.sequence - 1, through: 0, has_ended: false };
+            let first = Settling {
+                before: entry.id.sequence - 1,
+                through: 0,
+                has_ended: false,
+            };
             let settling = settling.entry(entry.id.session).or_insert(first);
             settling.through = entry.id.sequence;
             settling.has_ended |= entry.answer == Ok(Answer::Closed);
@@ -370,7 +432,9 @@ impl Distributor {
                 self.sessions.remove(session, basis).await?;
                 applied.forget(session);
             } else {
-                self.sessions.applied(session, settling.before, settling.through, basis).await?;
+                self.sessions
+                    .applied(session, settling.before, settling.through, basis)
+                    .await?;
                 applied.advance(session, settling.through);
             }
         }
@@ -380,18 +444,32 @@ impl Distributor {
     /// Wakes the watch function; gateways that it does not reach find the slot in the log.
     /// It may leave once `point` is durable, where the first region has it applied.
     async fn tell(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
-        let wake = Wake { previous: step.previous, index: step.slot, epoch: step.epoch, slot, point };
-        self.functions.invoke(names::WATCH, encode(&wake)).await.map(|_| ())
+        let wake = Wake {
+            previous: step.previous,
+            index: step.slot,
+            epoch: step.epoch,
+            slot,
+            point,
+        };
+        self.functions
+            .invoke(names::WATCH, encode(&wake))
+            .await
+            .map(|_| ())
     }
 
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
     /// last one applied is among them, since its outboxes may not be settled.
     async fn take_over(&self) -> Result<Warm> {
         let mut grounds = self.grounds();
-        let (mut cursors, mut garbage) =
-            (Vec::with_capacity(self.regions.len()), Vec::with_capacity(self.regions.len()));
+        let (mut cursors, mut garbage) = (
+            Vec::with_capacity(self.regions.len()),
+            Vec::with_capacity(self.regions.len()),
+        );
         for (region, basis) in self.regions.iter().zip(&mut grounds.regions) {
-            let Read { value: (cursor, of_region), point } = region.cursor().await?;
+            let Read {
+                value: (cursor, of_region),
+                point,
+            } = region.cursor().await?;
             basis.seen(point)?;
             garbage.push(of_region);
             cursors.push(cursor);
@@ -400,13 +478,23 @@ impl Distributor {
         let cursor = slowest.expect("there is at least one region");
         let from = match cursor.slot {
             0 => Cursor::START,
-            slot => Cursor { next: SlotIndex(slot), epoch: Epoch(cursor.epoch) },
+            slot => Cursor {
+                next: SlotIndex(slot),
+                epoch: Epoch(cursor.epoch),
+            },
         };
         let (writer, standing) = self.log.take_over(from).await?;
         grounds.system.seen(writer.point())?;
         let (zxid, retained) = (cursor.zxid, VecDeque::new());
         let applied = Applied::default();
-        let mut warm = Warm { writer, grounds, slot: cursor.slot, zxid, retained, applied };
+        let mut warm = Warm {
+            writer,
+            grounds,
+            slot: cursor.slot,
+            zxid,
+            retained,
+            applied,
+        };
         for slot in standing {
             if self.broken == Some(Broken::TakesTheLogForApplied) {
                 let last = decode::<Slot>(&slot.payload, "a slot of the log")?.last();
@@ -425,7 +513,10 @@ impl Distributor {
         let step = warm.step(logged.index, logged.epoch, slot.last());
         let mut is_applied = true;
         for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
-            let Read { value: (cursor, _), point } = region.cursor().await?;
+            let Read {
+                value: (cursor, _),
+                point,
+            } = region.cursor().await?;
             basis.seen(point)?;
             is_applied &= cursor.slot >= step.slot;
         }
@@ -436,12 +527,16 @@ impl Distributor {
             }
             // Only the changes are computed again: what was logged is what was decided.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
-            garbage = self.apply(step, numbered.changes, numbered.garbage, &mut warm.grounds).await?;
+            garbage = self
+                .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+                .await?;
         }
         self.settle(warm, &slot.entries).await?;
-        self.tell(step, logged.payload, warm.grounds.regions[0].point()).await?;
+        self.tell(step, logged.payload, warm.grounds.regions[0].point())
+            .await?;
         self.forget_taken(&decided, warm.grounds.system).await;
-        self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds).await?;
+        self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds)
+            .await?;
         self.collect(&garbage, &mut warm.grounds).await?;
         warm.advance(step);
         Ok(())
@@ -455,7 +550,10 @@ impl Distributor {
             None => None,
         };
         decided.ok_or_else(|| {
-            ports::Error::corrupt(format!("find {:?}, which the log names, in its outbox", entry.id))
+            ports::Error::corrupt(format!(
+                "find {:?}, which the log names, in its outbox",
+                entry.id
+            ))
         })
     }
 }

@@ -40,13 +40,21 @@ impl Ephemerals {
         attributes.extend(keys::beside(path));
         let is_earlier = Condition::attribute(CREATE, Test::Below(create.sequence as i64));
         let is_news = Condition::Any(vec![Condition::Absent, is_earlier]);
-        self.update(Update::put(key(create.session, path), attributes).when(is_news), basis).await
+        self.update(
+            Update::put(key(create.session, path), attributes).when(is_news),
+            basis,
+        )
+        .await
     }
 
     /// Notes that the ephemeral made at `path` by `create` is gone.
     pub async fn remove(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let is_its = Condition::attribute(CREATE, Test::is_integer(create.sequence as i64));
-        self.update(Update::delete(key(create.session, path)).when(is_its), basis).await
+        self.update(
+            Update::delete(key(create.session, path)).when(is_its),
+            basis,
+        )
+        .await
     }
 
     /// Removes the entry of `path`, whatever it was written for: its session is at its end and makes no more.
@@ -68,7 +76,12 @@ impl Ephemerals {
     }
 
     /// Some of them in path order, `count` if there are as many.
-    pub async fn first(&self, session: SessionId, count: usize, basis: &mut Basis) -> Result<Vec<String>> {
+    pub async fn first(
+        &self,
+        session: SessionId,
+        count: usize,
+        basis: &mut Basis,
+    ) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
@@ -89,7 +102,13 @@ impl Ephemerals {
     }
 
     async fn update(&self, update: Update, basis: &mut Basis) -> Result<()> {
-        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
+        basis.seen(
+            self.system
+                .update(update.resting_on(basis.point()))
+                .await?
+                .receipt
+                .point,
+        )
     }
 }
 

@@ -98,7 +98,9 @@ impl From<Ended> for ConnectError {
             Ended::Closed | Ended::Expired => Self::Expired,
             Ended::Store(error) => Self::Store(error),
             // Whoever tries again learns what has become of the session.
-            Ended::Moved | Ended::LeaseLost => Self::Store(ports::Error::unavailable(ended.to_string())),
+            Ended::Moved | Ended::LeaseLost => {
+                Self::Store(ports::Error::unavailable(ended.to_string()))
+            }
         }
     }
 }

@@ -73,11 +73,18 @@ impl Gateway {
                 server: cursor.zxid.0,
             });
         }
-        let timeout =
-            connect.timeout.clamp(shared.config.session_timeout_min, shared.config.session_timeout_max);
-        let attached = self.attach(timeout, connect.resume, SessionId::of_client).await?;
+        let timeout = connect.timeout.clamp(
+            shared.config.session_timeout_min,
+            shared.config.session_timeout_max,
+        );
+        let attached = self
+            .attach(timeout, connect.resume, SessionId::of_client)
+            .await?;
         // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
-        shared.functions.arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config)).await?;
+        shared
+            .functions
+            .arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config))
+            .await?;
         self.let_in(attached).await
     }
 
@@ -105,13 +112,26 @@ impl Gateway {
         let (session, password, attach, renewals) = match resume {
             None => self.open(timeout, id, &mut basis).await?,
             Some((session, password)) => {
-                match shared.sessions.attach(session, password, timeout, &mut basis).await? {
+                match shared
+                    .sessions
+                    .attach(session, password, timeout, &mut basis)
+                    .await?
+                {
                     Moved::Done(row) => (session, password, row.attach, row.renewals),
                     Moved::Refused(_) => return Err(ConnectError::Expired),
                 }
             }
         };
-        Ok(Attached { session, password, attach, timeout, asked_at, renewals, basis, incarnation })
+        Ok(Attached {
+            session,
+            password,
+            attach,
+            timeout,
+            asked_at,
+            renewals,
+            basis,
+            incarnation,
+        })
     }
 
     async fn let_in(&self, attached: Attached) -> Result<Client, ConnectError> {
@@ -132,7 +152,12 @@ impl Gateway {
         secret[8..].copy_from_slice(&entropy.next_u64().to_be_bytes());
         for _ in 0..ID_ATTEMPTS_MAX {
             let session = id(entropy.next_u64());
-            if self.shared.sessions.create(session, Password(secret), timeout, basis).await? {
+            if self
+                .shared
+                .sessions
+                .create(session, Password(secret), timeout, basis)
+                .await?
+            {
                 return Ok((session, Password(secret), 1, 0));
             }
         }

@@ -102,7 +102,10 @@ impl Heartbeat {
             judge,
             parts,
             temporaries,
-            pace: Pace { period: period(config), clocks_apart_max },
+            pace: Pace {
+                period: period(config),
+                clocks_apart_max,
+            },
             sweep_period: config.temporary_sweep_period,
             broken: config.broken,
             own: Mutex::default(),
@@ -130,7 +133,11 @@ impl Heartbeat {
 
     /// Has itself run with an errand, at least once.
     async fn ask(&self, errand: &'static [u8]) -> Result<()> {
-        self.parts.functions.send(names::HEARTBEAT, None, Bytes::from_static(errand)).await.map(|_| ())
+        self.parts
+            .functions
+            .send(names::HEARTBEAT, None, Bytes::from_static(errand))
+            .await
+            .map(|_| ())
     }
 
     /// The last run, when there is no session; or not the last, if there is one.
@@ -138,7 +145,11 @@ impl Heartbeat {
         self.forget().await?;
         self.parts.functions.disarm_timer(names::HEARTBEAT).await?;
         if self.any_session().await? {
-            return self.parts.functions.arm_timer(names::HEARTBEAT, self.pace.period).await;
+            return self
+                .parts
+                .functions
+                .arm_timer(names::HEARTBEAT, self.pace.period)
+                .await;
         }
         self.sweep().await;
         Ok(())
@@ -160,7 +171,11 @@ impl Heartbeat {
 
     /// Forgets who was silent: everybody's timeout starts afresh.
     pub async fn forget(&self) -> Result<()> {
-        self.parts.system.update(Update::delete(notes_key())).await.map(|_| ())
+        self.parts
+            .system
+            .update(Update::delete(notes_key()))
+            .await
+            .map(|_| ())
     }
 
     /// The notes of the run before: this instance's own, if it made it, or those in the store.
@@ -174,9 +189,11 @@ impl Heartbeat {
             return Ok(own.unwrap_or_else(first));
         }
         let is_forgetful = self.broken != Some(Broken::RemembersLostSilence);
-        let counts = |noted: Incarnation, basis: &Basis| noted == basis.incarnation() || !is_forgetful;
+        let counts =
+            |noted: Incarnation, basis: &Basis| noted == basis.incarnation() || !is_forgetful;
         let is_of_this_start = |own: &Arc<Notes>| counts(own.incarnation(), basis);
-        if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace)) {
+        if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace))
+        {
             return Ok(own);
         }
         let Read { value: row, point } = self.parts.system.get(&notes_key()).await?;
@@ -203,9 +220,17 @@ impl Heartbeat {
         if let Some(stored) = stored
             && self.broken != Some(Broken::RemembersSilenceInTheInstance)
         {
-            let update = Update::put(notes_key(), vec![(NOTES.into(), Value::Bytes(encode(&stored)))]);
+            let update = Update::put(
+                notes_key(),
+                vec![(NOTES.into(), Value::Bytes(encode(&stored)))],
+            );
             basis.seen(
-                self.parts.system.update(update.transient().resting_on(basis.point())).await?.receipt.point,
+                self.parts
+                    .system
+                    .update(update.transient().resting_on(basis.point()))
+                    .await?
+                    .receipt
+                    .point,
             )?;
         }
         *self.own.lock().expect("no panic while it is held") = Some(Arc::new(notes));
@@ -223,7 +248,10 @@ impl Heartbeat {
     async fn sweep(&self) {
         match self.temporaries.sweep().await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(count, "removed temporary objects that nobody needs any more"),
+            Ok(count) => tracing::info!(
+                count,
+                "removed temporary objects that nobody needs any more"
+            ),
             Err(error) => tracing::warn!(%error, "temporary objects are left for the next sweep"),
         }
     }
@@ -240,7 +268,11 @@ impl Handler for Heartbeat {
             Event::Timer => self.beat().await?,
             Event::Call { payload, .. } if payload == RETIRE => self.retire().await?,
             Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
-            _ => return Err(Failure::new("the heartbeat takes its timer and its own errands only")),
+            _ => {
+                return Err(Failure::new(
+                    "the heartbeat takes its timer and its own errands only",
+                ));
+            }
         }
         Ok(Bytes::new())
     }

@@ -78,7 +78,8 @@ impl Judge {
         basis: &mut Basis,
     ) -> Result<bool> {
         let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
-        let is_silent = silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
+        let is_silent =
+            silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
                 let mut condemned = self.sessions.condemn(session, row.renewals, basis).await?;
@@ -109,15 +110,30 @@ impl Judge {
 
     async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
         tracing::info!(?session, "expires");
-        let submitted = Submitted { session, attach: row.attach, request: 0, operation: Operation::Expire };
+        let submitted = Submitted {
+            session,
+            attach: row.attach,
+            request: 0,
+            operation: Operation::Expire,
+        };
         let group = names::request_group(session);
-        let message = Message { group, deduplication: None, body: encode(&submitted) };
-        self.queue.send(names::REQUEST_QUEUE, vec![message]).await.map(|_| ())
+        let message = Message {
+            group,
+            deduplication: None,
+            body: encode(&submitted),
+        };
+        self.queue
+            .send(names::REQUEST_QUEUE, vec![message])
+            .await
+            .map(|_| ())
     }
 
     /// Now, by both clocks.
     pub(crate) fn moment(&self) -> Moment {
         let clock = &self.clock;
-        Moment { own_ms: clock.monotonic().0.as_millis() as i64, wall_ms: clock.now().0 as i64 }
+        Moment {
+            own_ms: clock.monotonic().0.as_millis() as i64,
+            wall_ms: clock.now().0 as i64,
+        }
     }
 }

@@ -36,7 +36,12 @@ pub(crate) fn of(kind: &str, text: &str) -> Vec<u8> {
 /// What an item holds so that [`read`] finds the text of its key; none, if the key itself is the text.
 pub(crate) fn beside(text: &str) -> Option<(Name, Value)> {
     let is_long = text.len() > PLAIN_BYTES_MAX;
-    is_long.then(|| (TEXT.into(), Value::Bytes(Bytes::copy_from_slice(text.as_bytes()))))
+    is_long.then(|| {
+        (
+            TEXT.into(),
+            Value::Bytes(Bytes::copy_from_slice(text.as_bytes())),
+        )
+    })
 }
 
 /// The text of a key that [`of`] made without a kind.
@@ -60,7 +65,10 @@ pub(crate) fn read(key: &Bytes, item: &Item, what: &'static str) -> Result<Strin
 /// Puts what was read in the order of its keys into the order of its texts.
 pub(crate) fn sort(texts: &mut [String]) {
     // Digests come last, in an order of their own.
-    if texts.last().is_some_and(|last| last.len() > PLAIN_BYTES_MAX) {
+    if texts
+        .last()
+        .is_some_and(|last| last.len() > PLAIN_BYTES_MAX)
+    {
         texts.sort_unstable();
     }
 }
@@ -84,7 +92,10 @@ mod tests {
         assert_ne!(of("", &long), of("", &"y".repeat(1001)));
         for text in ["", "a", &plain, &long] {
             let key = Bytes::from(of("", text));
-            assert_eq!(read(&key, &item(text), "a name").expect("it is there"), text);
+            assert_eq!(
+                read(&key, &item(text), "a name").expect("it is there"),
+                text
+            );
         }
     }
 

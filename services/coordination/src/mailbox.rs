@@ -61,9 +61,11 @@ impl Letter {
 
     fn bytes_len(&self) -> usize {
         match self {
-            Self::Answer { answer: Ok(Answer::Created { path, .. }), .. } | Self::Event { path, .. } => {
-                path.len()
+            Self::Answer {
+                answer: Ok(Answer::Created { path, .. }),
+                ..
             }
+            | Self::Event { path, .. } => path.len(),
             _ => 0,
         }
     }
@@ -86,28 +88,47 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     /// Puts a letter in; the client notices at the next [`Mailbox::wake`].
     pub(crate) fn put(&self, letter: Letter) {
-        let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
+        let mut letters = self
+            .letters
+            .lock()
+            .expect("no panic while a mailbox is held");
         if letters.has_overflown {
             return;
         }
         letters.has_overflown = letters.waiting.bytes() >= LETTER_BYTES_MAX;
-        let letter = if letters.has_overflown { Letter::Overflow } else { letter };
+        let letter = if letters.has_overflown {
+            Letter::Overflow
+        } else {
+            letter
+        };
         letters.waiting.push_back(letter.bytes_len(), letter);
     }
 
     /// Puts an event among the letters of its time, unless it is there: one that the client asked for after it happened. As in
     /// ZooKeeper that of a znode stands before that of its parent.
     pub(crate) fn put_late(&self, zxid: Zxid, kind: EventKind, path: &str) {
-        let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
+        let mut letters = self
+            .letters
+            .lock()
+            .expect("no panic while a mailbox is held");
         let is_it = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: what, path: at } if (*of, *what, at.as_str()) == (zxid, kind, path));
         if letters.has_overflown || letters.waiting.iter().any(is_it) {
             return;
         }
         let parent = path::split(path).map(|(parent, _)| parent);
         let is_of_parent = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: EventKind::NodeChildrenChanged, path } if *of == zxid && kind != EventKind::NodeChildrenChanged && Some(path.as_str()) == parent);
-        let is_later = |letter: &Letter| letter.zxid().is_none_or(|of| of > zxid) || is_of_parent(letter);
-        let place = letters.waiting.iter().position(is_later).unwrap_or(letters.waiting.len());
-        let letter = Letter::Event { zxid, kind, path: path.to_owned() };
+        let is_later =
+            |letter: &Letter| letter.zxid().is_none_or(|of| of > zxid) || is_of_parent(letter);
+        let place = letters
+            .waiting
+            .iter()
+            .position(is_later)
+            .unwrap_or(letters.waiting.len());
+        let letter = Letter::Event {
+            zxid,
+            kind,
+            path: path.to_owned(),
+        };
         letters.waiting.insert(place, letter.bytes_len(), letter);
     }
 
@@ -123,7 +144,11 @@ impl Mailbox {
 
     /// Whether there is no letter.
     pub(crate) fn is_empty(&self) -> bool {
-        self.letters.lock().expect("no panic while a mailbox is held").waiting.is_empty()
+        self.letters
+            .lock()
+            .expect("no panic while a mailbox is held")
+            .waiting
+            .is_empty()
     }
 
     /// Wakes the client.
@@ -133,13 +158,23 @@ impl Mailbox {
 
     /// The next letter, if it is of `until` or before. That the connection is over is said in any case.
     pub(crate) fn take(&self, until: Zxid) -> Option<Letter> {
-        let mut letters = self.letters.lock().expect("no panic while a mailbox is held");
+        let mut letters = self
+            .letters
+            .lock()
+            .expect("no panic while a mailbox is held");
         let is_due = |letter: &Letter| letter.zxid().is_none_or(|zxid| zxid <= until);
         if let Some(letter) = letters.waiting.pop_front_if(is_due) {
             return Some(letter);
         }
-        let is_over = letters.waiting.back().is_some_and(|letter| letter.zxid().is_none());
-        if is_over { letters.waiting.pop_back() } else { None }
+        let is_over = letters
+            .waiting
+            .back()
+            .is_some_and(|letter| letter.zxid().is_none());
+        if is_over {
+            letters.waiting.pop_back()
+        } else {
+            None
+        }
     }
 
     /// Returns once there may be a letter.
@@ -157,9 +192,18 @@ mod tests {
     fn a_client_that_lets_too_many_bytes_lie_is_told_so_once_and_last() {
         for path_len in [1, 1000] {
             let (mailbox, mut put) = (Mailbox::default(), 0);
-            while !mailbox.letters.lock().expect("nobody panics here").has_overflown {
+            while !mailbox
+                .letters
+                .lock()
+                .expect("nobody panics here")
+                .has_overflown
+            {
                 let path = "p".repeat(path_len);
-                mailbox.put(Letter::Event { zxid: Zxid(1), kind: EventKind::NodeCreated, path });
+                mailbox.put(Letter::Event {
+                    zxid: Zxid(1),
+                    kind: EventKind::NodeCreated,
+                    path,
+                });
                 put += 1;
             }
             mailbox.put(Letter::Moved);
@@ -171,7 +215,9 @@ mod tests {
     }
     fn events(mailbox: &Mailbox, until: i64) -> Vec<i64> {
         let taken = std::iter::from_fn(|| mailbox.take(Zxid(until)));
-        taken.map(|letter| letter.zxid().map_or(-1, |zxid| zxid.0)).collect()
+        taken
+            .map(|letter| letter.zxid().map_or(-1, |zxid| zxid.0))
+            .collect()
     }
 
     #[test]
@@ -179,7 +225,11 @@ mod tests {
         let mailbox = Mailbox::default();
         for zxid in [2, 5, 9] {
             let path = "/n".to_owned();
-            mailbox.put(Letter::Event { zxid: Zxid(zxid), kind: EventKind::NodeDataChanged, path });
+            mailbox.put(Letter::Event {
+                zxid: Zxid(zxid),
+                kind: EventKind::NodeDataChanged,
+                path,
+            });
         }
         assert_eq!(events(&mailbox, 4), [2]);
         for _ in 0..2 {
@@ -195,7 +245,11 @@ mod tests {
         let mailbox = Mailbox::default();
         for (zxid, path) in [(3, "/other"), (3, "/"), (4, "/")] {
             let kind = EventKind::NodeChildrenChanged;
-            mailbox.put(Letter::Event { zxid: Zxid(zxid), kind, path: path.to_owned() });
+            mailbox.put(Letter::Event {
+                zxid: Zxid(zxid),
+                kind,
+                path: path.to_owned(),
+            });
         }
         mailbox.put_late(Zxid(3), EventKind::NodeCreated, "/b");
         mailbox.put_late(Zxid(4), EventKind::NodeChildrenChanged, "/b");
@@ -213,7 +267,11 @@ mod tests {
     fn the_end_of_a_connection_is_heard_before_what_is_not_due_yet() {
         let mailbox = Mailbox::default();
         let path = "/n".to_owned();
-        mailbox.put(Letter::Event { zxid: Zxid(5), kind: EventKind::NodeCreated, path });
+        mailbox.put(Letter::Event {
+            zxid: Zxid(5),
+            kind: EventKind::NodeCreated,
+            path,
+        });
         assert_eq!(events(&mailbox, 4), []);
         mailbox.put(Letter::LostPlace);
         assert_eq!(events(&mailbox, 4), [-1]);

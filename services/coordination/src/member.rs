@@ -72,7 +72,13 @@ impl Gateway {
             clock: Arc::clone(&shared.clock),
             broken: shared.config.broken,
         };
-        Ok(Member { shared, client, judge, notes: None, others: BTreeMap::new() })
+        Ok(Member {
+            shared,
+            client,
+            judge,
+            notes: None,
+            others: BTreeMap::new(),
+        })
     }
 }
 
@@ -113,15 +119,26 @@ impl Member {
     }
 
     async fn look_at_others(&mut self) -> Result<()> {
-        let pace = Pace { period: RENEWAL_PERIOD, clocks_apart_max: Duration::ZERO };
+        let pace = Pace {
+            period: RENEWAL_PERIOD,
+            clocks_apart_max: Duration::ZERO,
+        };
         let mut basis = self.judge.sessions.basis();
         let now = self.judge.moment();
-        let is_good =
-            |notes: &Notes| notes.incarnation() == basis.incarnation() && notes.are_fresh(now, pace);
-        let before =
-            self.notes.take().filter(is_good).unwrap_or_else(|| Notes::first(now, basis.incarnation()));
+        let is_good = |notes: &Notes| {
+            notes.incarnation() == basis.incarnation() && notes.are_fresh(now, pace)
+        };
+        let before = self
+            .notes
+            .take()
+            .filter(is_good)
+            .unwrap_or_else(|| Notes::first(now, basis.incarnation()));
         let mut notes = before.next(now);
-        let rows = match self.judge.judge(MEMBERS, &before, &mut notes, &mut basis).await {
+        let rows = match self
+            .judge
+            .judge(MEMBERS, &before, &mut notes, &mut basis)
+            .await
+        {
             Ok(rows) => rows,
             Err(error) => {
                 // It has seen nothing, and takes nothing from what the one before it knew.
@@ -131,15 +148,24 @@ impl Member {
         };
         self.notes = Some(notes);
         let progress = |row: &Row| (row.state, row.sequence, row.applied);
-        let now_there: BTreeMap<_, _> = rows.iter().map(|(session, row)| (*session, progress(row))).collect();
+        let now_there: BTreeMap<_, _> = rows
+            .iter()
+            .map(|(session, row)| (*session, progress(row)))
+            .collect();
         if now_there != self.others {
             self.shared.tail.expect();
         }
-        let is_left =
-            |session: &SessionId| now_there.get(session).is_some_and(|(state, _, _)| *state == State::Open);
+        let is_left = |session: &SessionId| {
+            now_there
+                .get(session)
+                .is_some_and(|(state, _, _)| *state == State::Open)
+        };
         if !self.others.keys().all(is_left) {
             let period = heartbeat::period(&self.shared.config);
-            self.shared.functions.arm_timer(names::HEARTBEAT, period).await?;
+            self.shared
+                .functions
+                .arm_timer(names::HEARTBEAT, period)
+                .await?;
         }
         self.others = now_there;
         Ok(())

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 
 /// The state counter of the paper: a place in the one order of all updates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Zxid(pub i64);
 
 /// Names a session for ever; positive.
@@ -201,7 +203,9 @@ impl Request {
     /// How many bytes of paths, data and the like it holds.
     pub fn bytes_len(&self) -> usize {
         match self {
-            Self::Create { path, data, acl, .. } => {
+            Self::Create {
+                path, data, acl, ..
+            } => {
                 let of_entry = |acl: &Acl| size_of::<Acl>() + acl.scheme.len() + acl.id.len();
                 path.len() + data_len(data.as_ref()) + acl.iter().map(of_entry).sum::<usize>()
             }
@@ -211,9 +215,12 @@ impl Request {
             | Self::GetData { path, .. }
             | Self::GetChildren { path, .. } => path.len(),
             Self::Sync { path } => path.as_ref().map_or(0, String::len),
-            Self::SetWatches { data, exists, children, .. } => {
-                strings_len(data) + strings_len(exists) + strings_len(children)
-            }
+            Self::SetWatches {
+                data,
+                exists,
+                children,
+                ..
+            } => strings_len(data) + strings_len(exists) + strings_len(children),
             Self::Ping | Self::Close | Self::Refuse(_) | Self::RefuseUpdate(_) => 0,
         }
     }
@@ -224,7 +231,10 @@ fn data_len(data: Option<&Bytes>) -> usize {
 }
 
 fn strings_len(strings: &[String]) -> usize {
-    strings.iter().map(|string| size_of::<String>() + string.len()).sum()
+    strings
+        .iter()
+        .map(|string| size_of::<String>() + string.len())
+        .sum()
 }
 
 /// What a request was answered with.
@@ -311,7 +321,10 @@ impl Output {
         let response = match self {
             Self::Event { path, .. } => return path.len(),
             Self::Reply { result: Err(_), .. } => return 0,
-            Self::Reply { result: Ok(response), .. } => response,
+            Self::Reply {
+                result: Ok(response),
+                ..
+            } => response,
         };
         match response {
             Response::Created { path, .. } => path.len(),

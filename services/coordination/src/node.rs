@@ -65,7 +65,10 @@ pub struct Lock {
 impl Lock {
     /// The lock of `holder`.
     pub fn of(holder: Holder) -> Self {
-        Self { holder, encoded: encode(&holder) }
+        Self {
+            holder,
+            encoded: encode(&holder),
+        }
     }
 
     /// Whose it is.
@@ -126,13 +129,34 @@ impl Nodes {
         config: &Config,
     ) -> Self {
         let (options, broken) = (config.locks, config.broken);
-        Self { sessions: Sessions::new(system.clone()), system, clock, entropy, options, broken }
+        Self {
+            sessions: Sessions::new(system.clone()),
+            system,
+            clock,
+            entropy,
+            options,
+            broken,
+        }
     }
 
     /// Locks the row of `path` by `lock` and returns its state; waits while another holds it.
-    pub async fn lock(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<Option<NodeState>> {
-        let LockOptions { wait_min: first, wait_max: longest, .. } = self.options;
-        let mut delays = Backoff { first, longest, attempts_max: u32::MAX }.delays();
+    pub async fn lock(
+        &self,
+        path: &str,
+        lock: &Lock,
+        basis: &mut Basis,
+    ) -> Result<Option<NodeState>> {
+        let LockOptions {
+            wait_min: first,
+            wait_max: longest,
+            ..
+        } = self.options;
+        let mut delays = Backoff {
+            first,
+            longest,
+            attempts_max: u32::MAX,
+        }
+        .delays();
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
             let item = match self.attempt(path, lock, basis).await? {
@@ -140,14 +164,18 @@ impl Nodes {
                 Attempt::Held(item) => item,
             };
             let Some(item) = item else { continue };
-            let Some(found) = item.bytes(LOCK) else { continue };
+            let Some(found) = item.bytes(LOCK) else {
+                continue;
+            };
             let other: Holder = decode(found, "a lock")?;
             if self.may_break(&item, other, lock.holder) {
                 self.break_lock(path, other, basis).await?;
                 continue;
             }
             let now = self.clock.monotonic();
-            let since = watched.filter(|(same, _)| *same == other).map_or(now, |(_, since)| since);
+            let since = watched
+                .filter(|(same, _)| *same == other)
+                .map_or(now, |(_, since)| since);
             watched = Some((other, since));
             // Whoever has kept it for long is likely dead, and looking again soon is a write in vain.
             let patience = (now.since(since) / PATIENCE_PART).min(PATIENCE_MAX);
@@ -171,7 +199,10 @@ impl Nodes {
 
     async fn attempt(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<Attempt> {
         let free = Condition::attribute(LOCK, Test::Absent);
-        match self.update(self.locking(path, lock).when(free), basis).await? {
+        match self
+            .update(self.locking(path, lock).when(free), basis)
+            .await?
+        {
             Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
             Outcome::Conflict(Some(item)) if item.bytes(LOCK) == Some(&lock.encoded) => {
                 state_of(Some(&item)).map(Attempt::Locked)
@@ -213,10 +244,15 @@ impl Nodes {
         basis: &mut Basis,
     ) -> Result<()> {
         let update = match state {
-            Some(_) => Update::modify(key(path), vec![Action::unset(LOCK), Action::unset(LOCKED_AT)]),
+            Some(_) => Update::modify(
+                key(path),
+                vec![Action::unset(LOCK), Action::unset(LOCKED_AT)],
+            ),
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(lock)), basis).await.map(|_| ())
+        self.update(update.when(held_by(lock)), basis)
+            .await
+            .map(|_| ())
     }
 
     /// Installs what was decided under `lock` for a znode, and unlocks it; nothing if it is
@@ -231,17 +267,22 @@ impl Nodes {
         let update = match becomes {
             Some(state) => {
                 let state = Action::set(STATE, encode(state));
-                Update::modify(key(path), vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)])
+                Update::modify(
+                    key(path),
+                    vec![state, Action::unset(LOCK), Action::unset(LOCKED_AT)],
+                )
             }
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(lock)), basis).await.map(|_| ())
+        self.update(update.when(held_by(lock)), basis)
+            .await
+            .map(|_| ())
     }
 
     /// Makes the row of a znode that is part of the service, if it is not there.
     pub async fn put_if_absent(&self, path: &str, state: NodeState) -> Result<()> {
-        let update =
-            Update::modify(key(path), vec![Action::set(STATE, encode(&state))]).when(Condition::Absent);
+        let update = Update::modify(key(path), vec![Action::set(STATE, encode(&state))])
+            .when(Condition::Absent);
         self.system.update(update).await.map(|_| ())
     }
 
@@ -255,7 +296,10 @@ impl Nodes {
         let now = self.clock.now().0 as i64;
         Update::modify(
             key(path),
-            vec![Action::set(LOCK, lock.encoded.clone()), Action::set_integer(LOCKED_AT, now)],
+            vec![
+                Action::set(LOCK, lock.encoded.clone()),
+                Action::set_integer(LOCKED_AT, now),
+            ],
         )
     }
 
@@ -278,14 +322,21 @@ impl Nodes {
             return self.discard(path, &lock, basis).await;
         }
         let session = holder.request.session;
-        let row = match self.sessions.doom(session, holder.request.sequence, holder.fence, basis).await? {
+        let row = match self
+            .sessions
+            .doom(session, holder.request.sequence, holder.fence, basis)
+            .await?
+        {
             Moved::Done(_) | Moved::Refused(None) => return self.discard(path, &lock, basis).await,
             Moved::Refused(Some(row)) => row,
         };
         let decided = row.decided_under(holder)?;
         let touches = decided.iter().flat_map(|decided| &decided.touched);
         match touches.filter(|touched| touched.path == path).last() {
-            Some(last) => self.install(path, &lock, last.becomes.as_ref(), basis).await,
+            Some(last) => {
+                self.install(path, &lock, last.becomes.as_ref(), basis)
+                    .await
+            }
             None => self.discard(path, &lock, basis).await,
         }
     }
@@ -293,7 +344,8 @@ impl Nodes {
     /// Removes a lock whose request was not decided under it, leaving the state as it is.
     async fn discard(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<()> {
         let current = self.read(path, basis).await?;
-        self.unlock(path, lock, state_of(current.as_ref())?, basis).await
+        self.unlock(path, lock, state_of(current.as_ref())?, basis)
+            .await
     }
 }
 
@@ -306,7 +358,9 @@ fn held_by(lock: &Lock) -> Condition {
 }
 
 fn state_of(item: Option<&Arc<Item>>) -> Result<Option<NodeState>> {
-    item.and_then(|item| item.bytes(STATE)).map(|bytes: &Bytes| decode(bytes, "a znode's state")).transpose()
+    item.and_then(|item| item.bytes(STATE))
+        .map(|bytes: &Bytes| decode(bytes, "a znode's state"))
+        .transpose()
 }
 
 #[cfg(test)]

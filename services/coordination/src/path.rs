@@ -16,9 +16,13 @@ pub fn is_valid(path: &str) -> bool {
     if path == "/" {
         return true;
     }
-    let Some(rest) = path.strip_prefix('/') else { return false };
+    let Some(rest) = path.strip_prefix('/') else {
+        return false;
+    };
     path.len() <= PATH_BYTES_MAX
-        && rest.split('/').all(|element| !matches!(element, "" | "." | ".."))
+        && rest
+            .split('/')
+            .all(|element| !matches!(element, "" | "." | ".."))
         && path.chars().all(is_allowed)
 }
 
@@ -52,7 +56,11 @@ pub fn ancestors(path: &str) -> Vec<&str> {
 
 /// The path of `name` in `parent`.
 pub fn join(parent: &str, name: &str) -> String {
-    if parent == "/" { format!("/{name}") } else { format!("{parent}/{name}") }
+    if parent == "/" {
+        format!("/{name}")
+    } else {
+        format!("{parent}/{name}")
+    }
 }
 
 /// Znodes that are part of the service and cannot be deleted.

@@ -68,7 +68,14 @@ enum Sight {
 
 impl Found {
     fn of(since: Zxid, zxid: Zxid, result: Result<Response, Error>) -> Self {
-        Self { since, zxid, sight: Sight::Whole, result: Some(result), looked_at: None, missed: None }
+        Self {
+            since,
+            zxid,
+            sight: Sight::Whole,
+            result: Some(result),
+            looked_at: None,
+            missed: None,
+        }
     }
 
     fn seen(self, sight: Sight) -> Self {
@@ -76,7 +83,13 @@ impl Found {
     }
 
     fn at(self, path: &str, watch: Option<Aspect>) -> Self {
-        Self { looked_at: Some(Look { path: path.to_owned(), watch }), ..self }
+        Self {
+            looked_at: Some(Look {
+                path: path.to_owned(),
+                watch,
+            }),
+            ..self
+        }
     }
 
     /// The zxid at which it is shown, at `floor` or later, and made true there; none: too much was handed out meanwhile to
@@ -128,20 +141,29 @@ impl Found {
 
     /// Whether what it looked at was handed out as changed meanwhile, in the variants that begin again then.
     fn looks_again(&self, shared: &Shared) -> bool {
-        let begins_again = [Some(Broken::LooksAgainForEver), Some(Broken::ForgetsWhichWatchesAreSet)];
+        let begins_again = [
+            Some(Broken::LooksAgainForEver),
+            Some(Broken::ForgetsWhichWatchesAreSet),
+        ];
         if !begins_again.contains(&shared.config.broken) {
             return false;
         }
-        let Some(Look { path, .. }) = &self.looked_at else { return false };
+        let Some(Look { path, .. }) = &self.looked_at else {
+            return false;
+        };
         let is_its = |change: &Change| (change.path == *path).then_some(());
-        let changes = shared.tail.changes(self.since, shared.tail.applied(), is_its);
+        let changes = shared
+            .tail
+            .changes(self.since, shared.tail.applied(), is_its);
         changes.is_none_or(|changes| !changes.is_empty())
     }
 
     /// Leaves the watch that it asks for, as of `at`; false: too much was handed out meanwhile to know whether it has fired.
     pub(crate) fn watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
         // What it saw has not changed up to `since`.
-        self.looked_at.as_ref().is_none_or(|look| shared.tail.watch(look, at.max(self.since), client))
+        self.looked_at
+            .as_ref()
+            .is_none_or(|look| shared.tail.watch(look, at.max(self.since), client))
     }
 
     /// Whether this is all that was asked for.
@@ -151,8 +173,15 @@ impl Found {
 
     /// The event or the reply it comes to, shown at `zxid`.
     pub(crate) fn output(self, tag: i32, zxid: Zxid) -> Option<Output> {
-        let event = |(kind, path)| Output::Event { zxid: None, kind, path };
-        self.missed.map(event).or_else(|| self.result.map(|result| Output::Reply { tag, zxid, result }))
+        let event = |(kind, path)| Output::Event {
+            zxid: None,
+            kind,
+            path,
+        };
+        self.missed.map(event).or_else(|| {
+            self.result
+                .map(|result| Output::Reply { tag, zxid, result })
+        })
     }
 }
 
@@ -165,24 +194,34 @@ pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
             let result = if path.contains('\0') {
                 Err(Error::BadArguments)
             } else {
-                node.map(|node| Response::Stat(node.meta.stat())).ok_or(Error::NoNode)
+                node.map(|node| Response::Stat(node.meta.stat()))
+                    .ok_or(Error::NoNode)
             };
-            Ok(Found::of(since, zxid, result).seen(sight).at(path, aspect(*watching, Aspect::Data)))
+            Ok(Found::of(since, zxid, result)
+                .seen(sight)
+                .at(path, aspect(*watching, Aspect::Data)))
         }
         Request::GetData { path, watching } => look_for_data(shared, path, *watching).await,
         Request::GetChildren { path, watching } => look_for_children(shared, path, *watching).await,
         Request::Sync { path } => {
             let (cursor, _) = shared.region.cursor().await?.value;
-            Ok(Found::of(since, cursor.applying, Ok(Response::Synced { path: path.clone() })))
+            Ok(Found::of(
+                since,
+                cursor.applying,
+                Ok(Response::Synced { path: path.clone() }),
+            ))
         }
         Request::Ping => Ok(Found::of(since, Zxid(0), Ok(Response::Pong))),
         Request::Refuse(error) => Ok(Found::of(since, Zxid(0), Err(*error))),
-        Request::SetWatches { relative, data, exists, children } => {
-            match next_watch(data, exists, children) {
-                Some((watch, path)) => look_for_missed(shared, *relative, watch, path).await,
-                None => Ok(Found::of(since, Zxid(0), Ok(Response::WatchesSet))),
-            }
-        }
+        Request::SetWatches {
+            relative,
+            data,
+            exists,
+            children,
+        } => match next_watch(data, exists, children) {
+            Some((watch, path)) => look_for_missed(shared, *relative, watch, path).await,
+            None => Ok(Found::of(since, Zxid(0), Ok(Response::WatchesSet))),
+        },
         Request::Create { .. }
         | Request::Delete { .. }
         | Request::SetData { .. }
@@ -207,10 +246,18 @@ struct Seen {
 async fn node(shared: &Shared, path: &str) -> Result<Seen> {
     if let Some(node) = shared.region.get(path).await? {
         let zxid = node.meta.zxid();
-        return Ok(Seen { node: Some(node), zxid, sight: Sight::Whole });
+        return Ok(Seen {
+            node: Some(node),
+            zxid,
+            sight: Sight::Whole,
+        });
     }
     let zxid = shared.region.cursor().await?.value.0.applying;
-    Ok(Seen { node: None, zxid, sight: Sight::Missing(path.to_owned()) })
+    Ok(Seen {
+        node: None,
+        zxid,
+        sight: Sight::Missing(path.to_owned()),
+    })
 }
 
 async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Result<Found> {
@@ -219,14 +266,19 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
     loop {
         let Seen { node, zxid, sight } = node(shared, path).await?;
         let Some(node) = node else {
-            return Ok(Found::of(since, zxid, Err(Error::NoNode)).seen(sight).at(path, None));
+            return Ok(Found::of(since, zxid, Err(Error::NoNode))
+                .seen(sight)
+                .at(path, None));
         };
         let Some(data) = shared.region.load(&node.data).await? else {
             // It has changed since, and names another one by now: an object goes only after that.
             check_object(path, &node.data, &mut gone)?;
             continue;
         };
-        let response = Response::Data { data, stat: node.meta.stat() };
+        let response = Response::Data {
+            data,
+            stat: node.meta.stat(),
+        };
         return Ok(Found::of(since, zxid, Ok(response)).at(path, aspect(watching, Aspect::Data)));
     }
 }
@@ -234,7 +286,9 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
 /// Notes an object that is not there. One that is named still, although it was seen to be gone, is damage.
 fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Result<()> {
     if gone.as_ref() == Some(data) {
-        return Err(ports::Error::corrupt(format!("read the data of {path:?}, whose object is gone")));
+        return Err(ports::Error::corrupt(format!(
+            "read the data of {path:?}, whose object is gone"
+        )));
     }
     *gone = Some(data.clone());
     Ok(())
@@ -246,7 +300,9 @@ async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> R
         let children = shared.region.children(path).await?;
         let Seen { node, zxid, sight } = node(shared, path).await?;
         let Some(node) = node else {
-            return Ok(Found::of(since, zxid, Err(Error::NoNode)).seen(sight).at(path, None));
+            return Ok(Found::of(since, zxid, Err(Error::NoNode))
+                .seen(sight)
+                .at(path, None));
         };
         let stat = node.meta.stat();
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
@@ -256,7 +312,9 @@ async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> R
         let watch = aspect(watching, Aspect::Children);
         return Ok(found.seen(Sight::Children(path.to_owned())).at(path, watch));
     }
-    Err(ports::Error::corrupt(format!("list the children of {path:?}, which are not as many as it has")))
+    Err(ports::Error::corrupt(format!(
+        "list the children of {path:?}, which are not as many as it has"
+    )))
 }
 
 /// What a client watched before it reconnected.
@@ -270,7 +328,13 @@ enum Watched {
 /// Turns the lists of watches that are to be set again over: looked at as in ZooKeeper, list by list and in the order of each,
 /// they are taken off from the end.
 pub(crate) fn turn_over(request: &mut Request) {
-    if let Request::SetWatches { data, exists, children, .. } = request {
+    if let Request::SetWatches {
+        data,
+        exists,
+        children,
+        ..
+    } = request
+    {
         for paths in [data, exists, children] {
             paths.reverse();
         }
@@ -283,14 +347,28 @@ fn next_watch<'request>(
     exists: &'request [String],
     children: &'request [String],
 ) -> Option<(Watched, &'request str)> {
-    let lists = [(Watched::Data, data), (Watched::Existence, exists), (Watched::Children, children)];
-    lists.into_iter().find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
+    let lists = [
+        (Watched::Data, data),
+        (Watched::Existence, exists),
+        (Watched::Children, children),
+    ];
+    lists
+        .into_iter()
+        .find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
 }
 
 /// Takes the watch off a request that was looked at last: it is armed, or its event is shown.
 pub(crate) fn take_watch_off(request: &mut Request) {
-    if let Request::SetWatches { data, exists, children, .. } = request {
-        data.pop().or_else(|| exists.pop()).or_else(|| children.pop());
+    if let Request::SetWatches {
+        data,
+        exists,
+        children,
+        ..
+    } = request
+    {
+        data.pop()
+            .or_else(|| exists.pop())
+            .or_else(|| children.pop());
     }
 }
 
@@ -298,24 +376,41 @@ pub(crate) fn take_watch_off(request: &mut Request) {
 ///
 /// As in ZooKeeper the empty path is the root here too; but who watches it so hears nothing of what changes later, since that
 /// is told of `/`.
-async fn look_for_missed(shared: &Shared, relative: Zxid, watched: Watched, path: &str) -> Result<Found> {
+async fn look_for_missed(
+    shared: &Shared,
+    relative: Zxid,
+    watched: Watched,
+    path: &str,
+) -> Result<Found> {
     let since = shared.tail.applied();
     let Seen { node, zxid, sight } = node(shared, if path.is_empty() { "/" } else { path }).await?;
     let meta = node.map(|node| node.meta);
     let (aspect, missed) = match (watched, meta) {
         (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
-        (Watched::Data, Some(meta)) => {
-            (Aspect::Data, (meta.mzxid > relative).then_some(EventKind::NodeDataChanged))
-        }
-        (Watched::Children, Some(meta)) => {
-            (Aspect::Children, (meta.pzxid > relative).then_some(EventKind::NodeChildrenChanged))
-        }
+        (Watched::Data, Some(meta)) => (
+            Aspect::Data,
+            (meta.mzxid > relative).then_some(EventKind::NodeDataChanged),
+        ),
+        (Watched::Children, Some(meta)) => (
+            Aspect::Children,
+            (meta.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
+        ),
         (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
         (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),
     };
-    let looked_at = Some(Look { path: path.to_owned(), watch: missed.is_none().then_some(aspect) });
+    let looked_at = Some(Look {
+        path: path.to_owned(),
+        watch: missed.is_none().then_some(aspect),
+    });
     let missed = missed.map(|kind| (kind, path.to_owned()));
-    Ok(Found { since, zxid, sight, result: None, looked_at, missed })
+    Ok(Found {
+        since,
+        zxid,
+        sight,
+        result: None,
+        looked_at,
+        missed,
+    })
 }
 
 #[cfg(test)]

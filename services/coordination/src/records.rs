@@ -26,8 +26,8 @@ pub fn encode<T: Serialize>(record: &T) -> Bytes {
 pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
     let mut buffer = BytesMut::with_capacity(bytes_len);
     buffer.put_u8(RECORD_VERSION);
-    let writer =
-        postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
+    let writer = postcard::to_io(record, buffer.writer())
+        .expect("records hold nothing that cannot be encoded");
     writer.into_inner().freeze()
 }
 
@@ -184,8 +184,14 @@ impl Operation {
     /// The temporary object that carries its data, if one does.
     pub fn temporary_object(&self) -> Option<&str> {
         match self {
-            Self::Create { data: Payload::Object { name, .. }, .. }
-            | Self::SetData { data: Payload::Object { name, .. }, .. } => Some(name),
+            Self::Create {
+                data: Payload::Object { name, .. },
+                ..
+            }
+            | Self::SetData {
+                data: Payload::Object { name, .. },
+                ..
+            } => Some(name),
             _ => None,
         }
     }
@@ -224,14 +230,22 @@ pub struct Decided {
 impl Decided {
     /// What its locks name.
     pub fn holder(&self) -> Holder {
-        Holder { request: UpdateId { sequence: self.locks, ..self.id }, fence: self.fence }
+        Holder {
+            request: UpdateId {
+                sequence: self.locks,
+                ..self.id
+            },
+            fence: self.fence,
+        }
     }
 
     /// How long the paths are that it changes.
     pub fn path_bytes(&self) -> usize {
         match &self.outcome {
             Ok(Effect::Create { path, .. } | Effect::SetData { path, .. }) => path.len(),
-            Ok(Effect::Delete { paths } | Effect::Close { paths }) => paths.iter().map(String::len).sum(),
+            Ok(Effect::Delete { paths } | Effect::Close { paths }) => {
+                paths.iter().map(String::len).sum()
+            }
             Ok(Effect::Attach) | Err(_) => 0,
         }
     }
@@ -314,7 +328,10 @@ impl Slot {
 
     /// The entries with their zxids.
     pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &Entry)> {
-        self.entries.iter().zip(self.first.0..).map(|(entry, zxid)| (Zxid(zxid), entry))
+        self.entries
+            .iter()
+            .zip(self.first.0..)
+            .map(|(entry, zxid)| (Zxid(zxid), entry))
     }
 }
 
@@ -374,8 +391,15 @@ mod tests {
 
     #[test]
     fn a_record_of_another_version_is_refused_by_number() {
-        let mut bytes = encode(&UpdateId { session: SessionId(1), sequence: 2 }).to_vec();
-        assert_eq!(decode::<UpdateId>(&bytes, "id").expect("decodes").sequence, 2);
+        let mut bytes = encode(&UpdateId {
+            session: SessionId(1),
+            sequence: 2,
+        })
+        .to_vec();
+        assert_eq!(
+            decode::<UpdateId>(&bytes, "id").expect("decodes").sequence,
+            2
+        );
         bytes[0] = 9;
         let refused = decode::<UpdateId>(&bytes, "id").expect_err("refused");
         assert!(refused.to_string().contains("version 9"), "{refused}");

@@ -31,7 +31,12 @@ use crate::{
 };
 
 /// The znodes every ZooKeeper has, with how many children each has at birth.
-const BUILT_IN: [(&str, i32); 4] = [("/", 1), ("/zookeeper", 2), (path::CONFIG, 0), ("/zookeeper/quota", 0)];
+const BUILT_IN: [(&str, i32); 4] = [
+    ("/", 1),
+    ("/zookeeper", 2),
+    (path::CONFIG, 0),
+    ("/zookeeper/quota", 0),
+];
 
 /// How long a delivered message stays with a writer or distributor before it is given to another.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -80,30 +85,64 @@ pub struct Service {
 impl Service {
     /// The service on `parts`. Nothing happens before [`Service::start`].
     pub fn new(parts: Parts, config: Config) -> Self {
-        let store =
-            |region: &Region| UserStore::new(region.items.clone(), region.objects.clone(), config.placement);
+        let store = |region: &Region| {
+            UserStore::new(
+                region.items.clone(),
+                region.objects.clone(),
+                config.placement,
+            )
+        };
         let regions: Vec<UserStore> = parts.regions.iter().map(store).collect();
         let log = FencedLog::new(parts.system.clone(), LOG_PARTITION);
-        let tail = Arc::new(Tail::new(regions[0].clone(), log, parts.clock.clone(), &config));
-        Self { parts, config, regions, tail }
+        let tail = Arc::new(Tail::new(
+            regions[0].clone(),
+            log,
+            parts.clock.clone(),
+            &config,
+        ));
+        Self {
+            parts,
+            config,
+            regions,
+            tail,
+        }
     }
 
     /// The longest request that can be kept: what it sets of a znode lies in one item of each region. In bytes.
     pub fn request_bytes_max(&self) -> usize {
         let of_region = |region: &Region| region.items.limits().item_bytes_max;
-        let items = self.parts.regions.iter().map(of_region).min().unwrap_or_default();
+        let items = self
+            .parts
+            .regions
+            .iter()
+            .map(of_region)
+            .min()
+            .unwrap_or_default();
         items.saturating_sub(ITEM_OVERHEAD_BYTES)
     }
 
     /// The functions to register with whoever runs them.
     pub fn functions(&self) -> Vec<Definition> {
-        let Parts { system, queue, functions, clock, .. } = self.parts.clone();
+        let Parts {
+            system,
+            queue,
+            functions,
+            clock,
+            ..
+        } = self.parts.clone();
         let nodes = self.nodes();
         let writer = Writer::new(system.clone(), queue, clock, nodes.clone(), &self.config);
-        let distributor = Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
-        let options = FunctionOptions { timeout: INVOCATION_TIMEOUT, ..FunctionOptions::default() };
-        let definition =
-            |name: &'static str, handler| Definition { name: name.into(), options: options.clone(), handler };
+        let distributor =
+            Distributor::new(system, self.regions.clone(), nodes, functions, &self.config);
+        let options = FunctionOptions {
+            timeout: INVOCATION_TIMEOUT,
+            ..FunctionOptions::default()
+        };
+        let definition = |name: &'static str, handler| Definition {
+            name: name.into(),
+            options: options.clone(),
+            handler,
+        };
         vec![
             definition(names::WRITER, Arc::new(writer)),
             definition(names::DISTRIBUTOR, Arc::new(distributor)),
@@ -116,9 +155,10 @@ impl Service {
     /// The functions are registered by now.
     pub async fn start(&self) -> Result<()> {
         self.make_built_in_znodes().await?;
-        for (queue, function) in
-            [(names::REQUEST_QUEUE, names::WRITER), (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR)]
-        {
+        for (queue, function) in [
+            (names::REQUEST_QUEUE, names::WRITER),
+            (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR),
+        ] {
             // Order matters more than progress: what fails stays where it is and is tried again (rule P1). What a
             // crash takes is known elsewhere: a request to its client, who is disconnected, and a decided one to its
             // session's outbox.
@@ -130,7 +170,11 @@ impl Service {
             };
             self.parts.queue.create(queue, options).await?;
             let batch_messages_max = self.parts.queue.limits().batch_messages_max;
-            let trigger = QueueTrigger { queue: queue.into(), function: function.into(), batch_messages_max };
+            let trigger = QueueTrigger {
+                queue: queue.into(),
+                function: function.into(),
+                batch_messages_max,
+            };
             self.parts.functions.arm_queue(trigger).await?;
         }
         self.push_outboxes().await?;
@@ -138,7 +182,10 @@ impl Service {
         self.heartbeat().forget().await?;
         if self.heartbeat().any_session().await? {
             let period = heartbeat::period(&self.config);
-            self.parts.functions.arm_timer(names::HEARTBEAT, period).await?;
+            self.parts
+                .functions
+                .arm_timer(names::HEARTBEAT, period)
+                .await?;
         }
         self.tail.start_at_cursor().await
     }
@@ -152,8 +199,13 @@ impl Service {
             let mut pages = sessions.rows(shard);
             while let Some(rows) = pages.next_page(&mut basis).await? {
                 for (session, row) in &rows {
-                    writer::finish_one_of_many(&nodes, &*self.parts.queue, (*session, row), &mut basis)
-                        .await?;
+                    writer::finish_one_of_many(
+                        &nodes,
+                        &*self.parts.queue,
+                        (*session, row),
+                        &mut basis,
+                    )
+                    .await?;
                 }
             }
         }
@@ -161,7 +213,12 @@ impl Service {
     }
 
     fn nodes(&self) -> Nodes {
-        let Parts { system, clock, entropy, .. } = self.parts.clone();
+        let Parts {
+            system,
+            clock,
+            entropy,
+            ..
+        } = self.parts.clone();
         Nodes::new(system, clock, entropy, &self.config)
     }
 
@@ -186,22 +243,60 @@ impl Service {
     }
 
     fn heartbeat(&self) -> Heartbeat {
-        let Parts { system, queue, functions, clock, regions, .. } = self.parts.clone();
-        let mut stores: Vec<Arc<dyn KeyValue>> = regions.iter().map(|region| region.items.clone()).collect();
+        let Parts {
+            system,
+            queue,
+            functions,
+            clock,
+            regions,
+            ..
+        } = self.parts.clone();
+        let mut stores: Vec<Arc<dyn KeyValue>> =
+            regions.iter().map(|region| region.items.clone()).collect();
         stores.push(system.clone());
         let (objects, sessions) = (regions[0].objects.clone(), Sessions::new(system.clone()));
         let temporaries = Temporaries::new(objects, sessions, stores, self.config.broken);
-        Heartbeat::new(heartbeat::Parts { system, queue, functions, clock }, temporaries, &self.config)
+        Heartbeat::new(
+            heartbeat::Parts {
+                system,
+                queue,
+                functions,
+                clock,
+            },
+            temporaries,
+            &self.config,
+        )
     }
 
     async fn make_built_in_znodes(&self) -> Result<()> {
         let system = self.nodes();
         for (path, children) in BUILT_IN {
-            let last = UpdateId { session: SessionId(0), sequence: 0 };
-            let state = NodeState { version: 0, creates: 0, children, owner: None, last };
+            let last = UpdateId {
+                session: SessionId(0),
+                sequence: 0,
+            };
+            let state = NodeState {
+                version: 0,
+                creates: 0,
+                children,
+                owner: None,
+                last,
+            };
             system.put_if_absent(path, state).await?;
-            let born = Node::created(Zxid(0), 0, 0, Payload::Inline(Bytes::new()), encode_acl(&[]));
-            let node = Node { meta: Meta { children, ..born.meta }, ..born };
+            let born = Node::created(
+                Zxid(0),
+                0,
+                0,
+                Payload::Inline(Bytes::new()),
+                encode_acl(&[]),
+            );
+            let node = Node {
+                meta: Meta {
+                    children,
+                    ..born.meta
+                },
+                ..born
+            };
             for region in &self.regions {
                 region.put_if_absent(path, &node).await?;
             }

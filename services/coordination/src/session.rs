@@ -118,13 +118,18 @@ pub struct Row {
 impl Row {
     fn read(item: &Arc<Item>) -> Result<Self> {
         let number = |name: &'static str| {
-            item.integer(name).ok_or_else(|| Error::corrupt(format!("read {name} of a session's row")))
+            item.integer(name)
+                .ok_or_else(|| Error::corrupt(format!("read {name} of a session's row")))
         };
         let state = match number(STATE)? {
             0 => State::Open,
             1 => State::Closing,
             2 => State::Closed,
-            other => return Err(Error::corrupt(format!("read state {other} of a session's row"))),
+            other => {
+                return Err(Error::corrupt(format!(
+                    "read state {other} of a session's row"
+                )));
+            }
         };
         Ok(Self {
             state,
@@ -135,7 +140,9 @@ impl Row {
             fence: number(FENCE)? as u64,
             plannings: item.integer(PLANNINGS).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
-            silent_before: item.integer(SILENT).map(|ms| Duration::from_millis(ms as u64)),
+            silent_before: item
+                .integer(SILENT)
+                .map(|ms| Duration::from_millis(ms as u64)),
             timeout: Duration::from_millis(number(TIMEOUT)? as u64),
             item: item.clone(),
         })
@@ -148,7 +155,10 @@ impl Row {
 
     /// The same, decoded.
     pub fn outbox_decoded(&self) -> Result<Vec<Decided>> {
-        self.outbox().iter().map(|encoded| decode(encoded, "a decided request")).collect()
+        self.outbox()
+            .iter()
+            .map(|encoded| decode(encoded, "a decided request"))
+            .collect()
     }
 
     /// The requests that were decided under the locks of `holder`, as far as they are in the outbox.
@@ -227,7 +237,11 @@ impl Sessions {
 
     /// Refuses with `NoRoom` what is done only while there is as much room as `least`.
     fn check_room(&self, least: Room, attempted: &'static str) -> Result<()> {
-        if self.room() < least { Err(Error::new(ErrorKind::NoRoom, attempted)) } else { Ok(()) }
+        if self.room() < least {
+            Err(Error::new(ErrorKind::NoRoom, attempted))
+        } else {
+            Ok(())
+        }
     }
 
     /// Makes the row of a new session; false if the id is taken. `NoRoom` once half of the reserve is used up: each
@@ -250,7 +264,10 @@ impl Sessions {
             integer(FENCE, 0),
             integer(RENEWALS, 0),
             integer(TIMEOUT, timeout.as_millis() as i64),
-            (PASSWORD.into(), Value::Bytes(Bytes::copy_from_slice(&password.0))),
+            (
+                PASSWORD.into(),
+                Value::Bytes(Bytes::copy_from_slice(&password.0)),
+            ),
         ];
         let update = Update::put(key(session), attributes).when(Condition::Absent);
         match self.transition(update, basis).await? {
@@ -281,13 +298,17 @@ impl Sessions {
             is(STATE, State::Open.number()),
             Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0))),
         ]);
-        self.transition(Update::modify(key(session), actions).when(condition), basis).await
+        self.transition(Update::modify(key(session), actions).when(condition), basis)
+            .await
     }
 
     /// Renews the lease of an open session for the connection with this attach number. Transient: after a crash of the
     /// store every silence begins anew, and a full disk must not keep anybody's session from living.
     pub async fn renew(&self, session: SessionId, attach: u64, basis: &mut Basis) -> Result<Moved> {
-        let condition = Condition::All(vec![is(STATE, State::Open.number()), is(ATTACH, attach as i64)]);
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            is(ATTACH, attach as i64),
+        ]);
         let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
         let update = Update::modify(key(session), actions).when(condition);
         self.transition(update.transient(), basis).await
@@ -315,37 +336,65 @@ impl Sessions {
 
     /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6). `NoRoom` where
     /// its client could not have resumed it.
-    pub async fn condemn(&self, session: SessionId, renewals: i64, basis: &mut Basis) -> Result<Moved> {
+    pub async fn condemn(
+        &self,
+        session: SessionId,
+        renewals: i64,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
         self.check_room(Room::Critical, "condemn a session")?;
-        let condition = Condition::All(vec![is(STATE, State::Open.number()), is(RENEWALS, renewals)]);
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            is(RENEWALS, renewals),
+        ]);
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        self.transition(Update::modify(key(session), actions).when(condition), basis).await
+        self.transition(Update::modify(key(session), actions).when(condition), basis)
+            .await
     }
 
     /// Marks an open session as closing for the writer that has taken it up as `row`: its client has asked for the end,
     /// and that takes more than one decision.
-    pub async fn begin_end(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
+    pub async fn begin_end(
+        &self,
+        session: SessionId,
+        row: &Row,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
         let condition = Condition::All(vec![is(STATE, State::Open.number()), is_still(row)]);
-        self.transition(Update::modify(key(session), actions).when(condition), basis).await
+        self.transition(Update::modify(key(session), actions).when(condition), basis)
+            .await
     }
 
     /// Notes that the request which is next is about to be planned, by the writer that has taken the session up as `row`.
     /// Transient: with the note a crash of the store takes the request, or its deliveries count from one again.
-    pub async fn begin_planning(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
-        let update = Update::modify(key(session), vec![Action::Add(PLANNINGS.into(), 1)]).when(is_still(row));
+    pub async fn begin_planning(
+        &self,
+        session: SessionId,
+        row: &Row,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
+        let update = Update::modify(key(session), vec![Action::Add(PLANNINGS.into(), 1)])
+            .when(is_still(row));
         self.transition(update.transient(), basis).await
     }
 
     /// Takes all such notes back: it has been planned, and whatever becomes of it now was not for that.
-    pub async fn end_planning(&self, session: SessionId, row: &Row, basis: &mut Basis) -> Result<Moved> {
-        let update = Update::modify(key(session), vec![Action::unset(PLANNINGS)]).when(is_still(row));
+    pub async fn end_planning(
+        &self,
+        session: SessionId,
+        row: &Row,
+        basis: &mut Basis,
+    ) -> Result<Moved> {
+        let update =
+            Update::modify(key(session), vec![Action::unset(PLANNINGS)]).when(is_still(row));
         self.transition(update.transient(), basis).await
     }
 
     /// Takes a session up for writing: the row with a fencing number that shuts out earlier writers.
     pub async fn take_up(&self, session: SessionId, basis: &mut Basis) -> Result<Moved> {
-        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(Condition::Exists);
+        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)])
+            .when(Condition::Exists);
         self.transition(update, basis).await
     }
 
@@ -357,14 +406,26 @@ impl Sessions {
         fence: u64,
         basis: &mut Basis,
     ) -> Result<Moved> {
-        let condition = Condition::All(vec![is(SEQUENCE, sequence as i64 - 1), is(FENCE, fence as i64)]);
-        let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition);
+        let condition = Condition::All(vec![
+            is(SEQUENCE, sequence as i64 - 1),
+            is(FENCE, fence as i64),
+        ]);
+        let update =
+            Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition);
         self.transition(update, basis).await
     }
 
     /// The commit point (rule C-1): moves the session's numbers on and puts the outcomes into its outbox.
     pub async fn decide(&self, decision: Decision, basis: &mut Basis) -> Result<Moved> {
-        let Decision { first, fence, attach, expected, request, closes, outcomes } = decision;
+        let Decision {
+            first,
+            fence,
+            attach,
+            expected,
+            request,
+            closes,
+            outcomes,
+        } = decision;
         let last = first.sequence + outcomes.len() as u64 - 1;
         let mut actions = vec![
             Action::set_integer(SEQUENCE, last as i64),
@@ -381,7 +442,11 @@ impl Sessions {
             is(SEQUENCE, first.sequence as i64 - 1),
             is(FENCE, fence as i64),
         ]);
-        self.transition(Update::modify(key(first.session), actions).when(condition), basis).await
+        self.transition(
+            Update::modify(key(first.session), actions).when(condition),
+            basis,
+        )
+        .await
     }
 
     /// Records that everything up to `through` is applied, and drops it from the outbox.
@@ -397,19 +462,35 @@ impl Sessions {
             Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
         ];
         let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
-        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
+        basis.seen(
+            self.system
+                .update(update.resting_on(basis.point()))
+                .await?
+                .receipt
+                .point,
+        )
     }
 
     /// Removes the row of a session whose end is applied.
     pub async fn remove(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
         let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
-        basis.seen(self.system.update(update.resting_on(basis.point())).await?.receipt.point)
+        basis.seen(
+            self.system
+                .update(update.resting_on(basis.point()))
+                .await?
+                .receipt
+                .point,
+        )
     }
 
     /// The rows of a shard, a page at a time. One that cannot be read is left out, and said to be: whoever goes through all
     /// sessions has the others to see to.
     pub fn rows(&self, shard: u8) -> Rows<'_> {
-        Rows { sessions: self, partition: partition(shard), from: Some(Bytes::new()) }
+        Rows {
+            sessions: self,
+            partition: partition(shard),
+            from: Some(Bytes::new()),
+        }
     }
 
     /// Makes sure that what `basis` has seen of the rows is durable.
@@ -425,10 +506,13 @@ impl Sessions {
         basis.seen(updated.receipt.point)?;
         match updated.outcome {
             Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
-            Outcome::Done(None) => {
-                Err(Error::new(ErrorKind::Corrupt, "change a session's row, which vanished"))
+            Outcome::Done(None) => Err(Error::new(
+                ErrorKind::Corrupt,
+                "change a session's row, which vanished",
+            )),
+            Outcome::Conflict(item) => {
+                Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?))
             }
-            Outcome::Conflict(item) => Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?)),
         }
     }
 }
@@ -444,8 +528,13 @@ pub struct Rows<'sessions> {
 impl Rows<'_> {
     /// The next page; none: that was all.
     pub async fn next_page(&mut self, basis: &mut Basis) -> Result<Option<Vec<(SessionId, Row)>>> {
-        let Some(from) = self.from.take() else { return Ok(None) };
-        let scan = Scan { from, ..Scan::partition(self.partition.clone(), PAGE_ITEMS) };
+        let Some(from) = self.from.take() else {
+            return Ok(None);
+        };
+        let scan = Scan {
+            from,
+            ..Scan::partition(self.partition.clone(), PAGE_ITEMS)
+        };
         let Read { value: page, point } = self.sessions.system.scan(&scan).await?;
         basis.seen(point)?;
         let mut rows = Vec::with_capacity(page.items.len());
@@ -481,7 +570,11 @@ fn partition(shard: u8) -> String {
 
 fn key(session: SessionId) -> Key {
     let of_client = (session.0 & i64::from(CLIENT_SHARDS - 1)) as u8;
-    let shard = if session.is_members() { MEMBERS } else { of_client };
+    let shard = if session.is_members() {
+        MEMBERS
+    } else {
+        of_client
+    };
     Key::new(partition(shard), session.0.to_be_bytes())
 }
 

@@ -93,7 +93,12 @@ pub struct Stored {
 impl Notes {
     /// Of a first run in a start of the store, which knows nothing.
     pub fn first(now: Moment, incarnation: Incarnation) -> Self {
-        Self { incarnation, begun: now, swept_ms: now.wall_ms, ..Self::default() }
+        Self {
+            incarnation,
+            begun: now,
+            swept_ms: now.wall_ms,
+            ..Self::default()
+        }
     }
 
     /// Takes up what another instance left in the store.
@@ -105,7 +110,14 @@ impl Notes {
         let taken_up = |(session, renewals, seen_ms): (SessionId, i64, i64)| {
             let wall_ms = seen_ms + missed;
             let own_ms = now.own_ms - (now.wall_ms - wall_ms) + apart;
-            (session, Sighting { renewals, own_ms, wall_ms })
+            (
+                session,
+                Sighting {
+                    renewals,
+                    own_ms,
+                    wall_ms,
+                },
+            )
         };
         let seen = stored.seen.into_iter().map(taken_up).collect();
         Self {
@@ -129,7 +141,10 @@ impl Notes {
 
     /// Empty notes of a run that begins now and goes on with these.
     pub fn next(&self, now: Moment) -> Self {
-        let (by_own, by_wall) = (now.own_ms - self.begun.own_ms, now.wall_ms - self.begun.wall_ms);
+        let (by_own, by_wall) = (
+            now.own_ms - self.begun.own_ms,
+            now.wall_ms - self.begun.wall_ms,
+        );
         let set_ms = by_wall - by_own;
         Self {
             incarnation: self.incarnation,
@@ -142,15 +157,28 @@ impl Notes {
     }
 
     /// How long `session` had as many renewals when the run of `next` began. `next` notes it, as seen now.
-    pub fn silence(&self, session: SessionId, renewals: i64, next: &mut Self, now: Moment) -> Duration {
+    pub fn silence(
+        &self,
+        session: SessionId,
+        renewals: i64,
+        next: &mut Self,
+        now: Moment,
+    ) -> Duration {
         let sighting = match self.seen.get(&session) {
-            Some(before) if before.renewals == renewals => {
-                Sighting { wall_ms: before.wall_ms + next.set_ms, ..*before }
-            }
-            _ => Sighting { renewals, own_ms: now.own_ms, wall_ms: now.wall_ms },
+            Some(before) if before.renewals == renewals => Sighting {
+                wall_ms: before.wall_ms + next.set_ms,
+                ..*before
+            },
+            _ => Sighting {
+                renewals,
+                own_ms: now.own_ms,
+                wall_ms: now.wall_ms,
+            },
         };
         next.seen.insert(session, sighting);
-        Duration::from_millis(u64::try_from(next.begun.own_ms - sighting.own_ms).unwrap_or_default())
+        Duration::from_millis(
+            u64::try_from(next.begun.own_ms - sighting.own_ms).unwrap_or_default(),
+        )
     }
 
     /// Begins the silence of `session` anew.
@@ -178,12 +206,17 @@ impl Notes {
     /// `sessions_max`. The others lose nothing but time.
     pub fn to_store(&mut self, pace: Pace, sessions_max: usize) -> Option<Stored> {
         let lasting = ms(pace.period) * i64::from(STORED_ONCE_IN_PERIODS);
-        if self.stored_ms.is_some_and(|stored| self.begun.own_ms - stored < lasting) {
+        if self
+            .stored_ms
+            .is_some_and(|stored| self.begun.own_ms - stored < lasting)
+        {
             return None;
         }
         self.stored_ms = Some(self.begun.own_ms);
         let seen = self.seen.iter();
-        let mut seen: Vec<_> = seen.map(|(session, seen)| (*session, seen.renewals, seen.wall_ms)).collect();
+        let mut seen: Vec<_> = seen
+            .map(|(session, seen)| (*session, seen.renewals, seen.wall_ms))
+            .collect();
         seen.sort_unstable_by_key(|(session, _, seen_ms)| (*seen_ms, *session));
         seen.truncate(sessions_max);
         Some(Stored {

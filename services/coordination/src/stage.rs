@@ -48,7 +48,9 @@ struct Told(Mutex<Vec<Wake>>);
 #[async_trait]
 impl Handler for Told {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Call { payload, .. } = event else { panic!("{event:?}") };
+        let Event::Call { payload, .. } = event else {
+            panic!("{event:?}")
+        };
         let wake = decode::<Wake>(&payload, "what is told")?;
         self.0.lock().expect("nobody panics holding it").push(wake);
         Ok(Bytes::new())
@@ -68,16 +70,47 @@ impl Stage {
     pub(crate) async fn new(options: Options, config: Config) -> Self {
         let (world, told) = (World::with_options(1, options), Arc::<Told>::default());
         let (options, handler) = (FunctionOptions::default(), told.clone());
-        world.functions().register(Definition { name: names::WATCH.into(), options, handler });
+        world.functions().register(Definition {
+            name: names::WATCH.into(),
+            options,
+            handler,
+        });
         let queue = world.queue();
-        let transient = QueueOptions { retention: Retention::Transient, ..QueueOptions::default() };
-        queue.create(names::DISTRIBUTOR_QUEUE, transient).await.expect("calm");
-        let stage = Self { world, config, told };
-        let last = UpdateId { session: SessionId(0), sequence: 0 };
-        let state = NodeState { version: 0, creates: 0, children: 0, owner: None, last };
-        stage.nodes(stage.world.key_value()).put_if_absent("/", state).await.expect("calm");
+        let transient = QueueOptions {
+            retention: Retention::Transient,
+            ..QueueOptions::default()
+        };
+        queue
+            .create(names::DISTRIBUTOR_QUEUE, transient)
+            .await
+            .expect("calm");
+        let stage = Self {
+            world,
+            config,
+            told,
+        };
+        let last = UpdateId {
+            session: SessionId(0),
+            sequence: 0,
+        };
+        let state = NodeState {
+            version: 0,
+            creates: 0,
+            children: 0,
+            owner: None,
+            last,
+        };
+        stage
+            .nodes(stage.world.key_value())
+            .put_if_absent("/", state)
+            .await
+            .expect("calm");
         let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
-        stage.region(stage.world.key_value()).put_if_absent("/", &root).await.expect("calm");
+        stage
+            .region(stage.world.key_value())
+            .put_if_absent("/", &root)
+            .await
+            .expect("calm");
         stage
     }
 
@@ -103,7 +136,13 @@ impl Stage {
     pub(crate) fn distributor(&self, store: &Arc<Interrupted>) -> Arc<Distributor> {
         let regions = vec![self.region(store.clone())];
         let (nodes, functions) = (self.nodes(store.clone()), self.world.functions());
-        Arc::new(Distributor::new(store.clone(), regions, nodes, functions, &self.config))
+        Arc::new(Distributor::new(
+            store.clone(),
+            regions,
+            nodes,
+            functions,
+            &self.config,
+        ))
     }
 
     /// An instance of the writer.
@@ -114,7 +153,13 @@ impl Stage {
     /// The same on a machine with another clock.
     pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
         let nodes = self.nodes_by(store.clone(), clock.clone());
-        Writer::new(store.clone(), self.world.queue(), clock, nodes, &self.config)
+        Writer::new(
+            store.clone(),
+            self.world.queue(),
+            clock,
+            nodes,
+            &self.config,
+        )
     }
 
     pub(crate) fn sessions(&self) -> Sessions {
@@ -124,47 +169,107 @@ impl Stage {
     /// Opens a session.
     pub(crate) async fn open(&self, number: u64) -> SessionId {
         let session = SessionId::of_client(number << 2);
-        let opened = self.sessions().create(session, PASSWORD, TIMEOUT, &mut Basis::default()).await;
+        let opened = self
+            .sessions()
+            .create(session, PASSWORD, TIMEOUT, &mut Basis::default())
+            .await;
         assert!(opened.expect("calm"), "it is not there");
         session
     }
 
     pub(crate) async fn row(&self, session: SessionId) -> Row {
-        self.sessions().get(session, &mut Basis::default()).await.expect("calm").expect("it is open")
+        self.sessions()
+            .get(session, &mut Basis::default())
+            .await
+            .expect("calm")
+            .expect("it is open")
     }
 
     /// `operations` of a session as the writer is given them, behind what was decided.
-    pub(crate) async fn asked(&self, session: SessionId, operations: Vec<Operation>) -> Vec<Delivery> {
+    pub(crate) async fn asked(
+        &self,
+        session: SessionId,
+        operations: Vec<Operation>,
+    ) -> Vec<Delivery> {
         let row = self.row(session).await;
-        let submitted = operations.into_iter().zip(row.request + 1..).map(|(operation, request)| {
-            let request = if operation == Operation::Expire { 0 } else { request };
-            encode(&Submitted { session, attach: row.attach, request, operation })
-        });
+        let submitted =
+            operations
+                .into_iter()
+                .zip(row.request + 1..)
+                .map(|(operation, request)| {
+                    let request = if operation == Operation::Expire {
+                        0
+                    } else {
+                        request
+                    };
+                    encode(&Submitted {
+                        session,
+                        attach: row.attach,
+                        request,
+                        operation,
+                    })
+                });
         submitted.map(|body| self.delivery(body)).collect()
     }
 
     /// Has `operations` of a session decided; what the distributor is given of them, in order.
-    pub(crate) async fn decided(&self, session: SessionId, operations: Vec<Operation>) -> Vec<Delivery> {
+    pub(crate) async fn decided(
+        &self,
+        session: SessionId,
+        operations: Vec<Operation>,
+    ) -> Vec<Delivery> {
         let before = self.row(session).await.sequence;
         let asked = self.asked(session, operations).await;
-        self.writer(&self.store()).handle(Stage::messages(asked)).await.expect("calm");
+        self.writer(&self.store())
+            .handle(Stage::messages(asked))
+            .await
+            .expect("calm");
         let row = self.row(session).await;
-        self.outbox(session).await.split_off((before - row.applied) as usize)
+        self.outbox(session)
+            .await
+            .split_off((before - row.applied) as usize)
     }
 
     /// What the distributor would be given of everything that is decided in a session and not applied.
     pub(crate) async fn outbox(&self, session: SessionId) -> Vec<Delivery> {
-        self.row(session).await.outbox().iter().map(|body| self.delivery(body.clone())).collect()
+        self.row(session)
+            .await
+            .outbox()
+            .iter()
+            .map(|body| self.delivery(body.clone()))
+            .collect()
     }
 
     /// Leaves what nobody can read in a session's outbox; its row then.
     pub(crate) async fn damage_outbox(&self, session: SessionId) -> Row {
-        let Row { sequence, request, fence, attach, state: expected, .. } = self.row(session).await;
-        let first = UpdateId { session, sequence: sequence + 1 };
+        let Row {
+            sequence,
+            request,
+            fence,
+            attach,
+            state: expected,
+            ..
+        } = self.row(session).await;
+        let first = UpdateId {
+            session,
+            sequence: sequence + 1,
+        };
         let outcomes = vec![Bytes::from_static(b"of another build")];
         let request = request + 1;
-        let decision = Decision { first, fence, attach, expected, request, closes: false, outcomes };
-        match self.sessions().decide(decision, &mut Basis::default()).await {
+        let decision = Decision {
+            first,
+            fence,
+            attach,
+            expected,
+            request,
+            closes: false,
+            outcomes,
+        };
+        match self
+            .sessions()
+            .decide(decision, &mut Basis::default())
+            .await
+        {
             Ok(Moved::Done(row)) => row,
             other => panic!("{other:?}"),
         }
@@ -208,24 +313,46 @@ impl Stage {
 
     /// Shows them everything that was told; returns once the view is there.
     pub(crate) async fn show(&self, shared: &Shared) {
-        let told = self.told.0.lock().expect("nobody panics holding it").clone();
-        let slot = told.last().map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        let told = self
+            .told
+            .0
+            .lock()
+            .expect("nobody panics holding it")
+            .clone();
+        let slot = told
+            .last()
+            .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
         for wake in told {
             shared.tail.offer(wake);
         }
-        shared.tail.reached(slot.map_or(Zxid(0), |slot| slot.last())).await;
+        shared
+            .tail
+            .reached(slot.map_or(Zxid(0), |slot| slot.last()))
+            .await;
     }
 
     /// What a writer or a distributor is given.
     pub(crate) fn messages(deliveries: Vec<Delivery>) -> Event {
-        Event::Messages { queue: String::new(), deliveries }
+        Event::Messages {
+            queue: String::new(),
+            deliveries,
+        }
     }
 
     fn delivery(&self, body: Bytes) -> Delivery {
         let incarnation = self.world.queue().point().incarnation;
-        let handle =
-            Handle { group: names::distributor_group(), sequence: Sequence(1), attempt: 1, incarnation };
-        Delivery { handle, deduplication: None, failures: 0, body }
+        let handle = Handle {
+            group: names::distributor_group(),
+            sequence: Sequence(1),
+            attempt: 1,
+            incarnation,
+        };
+        Delivery {
+            handle,
+            deduplication: None,
+            failures: 0,
+            body,
+        }
     }
 
     /// Makes everything durable, and has the store go back to that: it is another start of it.
@@ -238,26 +365,53 @@ impl Stage {
     /// How often each update was told of.
     pub(crate) fn told(&self, id: UpdateId) -> usize {
         let told = self.told.0.lock().expect("nobody panics holding it");
-        let slots = told.iter().map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
-        slots.filter(|slot| slot.entries.iter().any(|entry| entry.id == id)).count()
+        let slots = told
+            .iter()
+            .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        slots
+            .filter(|slot| slot.entries.iter().any(|entry| entry.id == id))
+            .count()
     }
 
     /// The names of all objects.
     pub(crate) async fn objects(&self) -> Vec<String> {
-        let listed: Vec<_> = self.world.objects().list(None).try_collect().await.expect("calm");
-        listed.into_iter().map(|object| object.location.to_string()).collect()
+        let listed: Vec<_> = self
+            .world
+            .objects()
+            .list(None)
+            .try_collect()
+            .await
+            .expect("calm");
+        listed
+            .into_iter()
+            .map(|object| object.location.to_string())
+            .collect()
     }
 }
 
 /// Makes a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Operation {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    Operation::Create { path: path.into(), data: Payload::Null, acl, lifetime, naming: Naming::Given }
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Operation::Create {
+        path: path.into(),
+        data: Payload::Null,
+        acl,
+        lifetime,
+        naming: Naming::Given,
+    }
 }
 
 /// Sets a znode's data.
 pub(crate) fn set(path: &str, data: impl Into<Bytes>) -> Operation {
-    Operation::SetData { path: path.into(), data: Payload::Inline(data.into()), version: -1 }
+    Operation::SetData {
+        path: path.into(),
+        data: Payload::Inline(data.into()),
+        version: -1,
+    }
 }
 
 /// Whether a call is about the row of `session`.

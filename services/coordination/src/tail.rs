@@ -167,7 +167,12 @@ impl Tail {
     }
 
     /// Has `mailbox` woken once `zxid` is durable; false if it is already. Who was replaced has been woken to hear so.
-    pub(crate) fn wake_when_durable(&self, client: Connection, zxid: Zxid, mailbox: &Arc<Mailbox>) -> bool {
+    pub(crate) fn wake_when_durable(
+        &self,
+        client: Connection,
+        zxid: Zxid,
+        mailbox: &Arc<Mailbox>,
+    ) -> bool {
         let mut registry = self.registry();
         if self.durable() >= zxid {
             return false;
@@ -195,12 +200,19 @@ impl Tail {
     /// Returns once the view has reached `zxid`.
     pub async fn reached(&self, zxid: Zxid) {
         // The sender lives as long as `self`, so waiting cannot fail.
-        let _ = self.applied.subscribe().wait_for(|applied| *applied >= zxid).await;
+        let _ = self
+            .applied
+            .subscribe()
+            .wait_for(|applied| *applied >= zxid)
+            .await;
     }
 
     /// Takes what the distributor has told. Slots known already are dropped, early ones wait for theirs.
     pub fn offer(&self, wake: Wake) {
-        self.inbox.lock().expect("no panic while the inbox is held").insert(wake.index, wake);
+        self.inbox
+            .lock()
+            .expect("no panic while the inbox is held")
+            .insert(wake.index, wake);
         self.offered.notify_one();
     }
 
@@ -208,7 +220,11 @@ impl Tail {
     /// whichever of the two comes first.
     /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
     /// there is one, and be handed to nobody. Answers which place it is handed everything from.
-    pub(crate) fn register(&self, Connection { session, attach }: Connection, mailbox: Arc<Mailbox>) -> u64 {
+    pub(crate) fn register(
+        &self,
+        Connection { session, attach }: Connection,
+        mailbox: Arc<Mailbox>,
+    ) -> u64 {
         let mut registry = self.registry();
         let place = self.place.load(Ordering::Relaxed);
         if place == NO_PLACE {
@@ -218,7 +234,8 @@ impl Tail {
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
-                if latest.attach > attach && self.broken != Some(Broken::LetsTheLastToRegisterSpeak) =>
+                if latest.attach > attach
+                    && self.broken != Some(Broken::LetsTheLastToRegisterSpeak) =>
             {
                 Some(mailbox)
             }
@@ -226,7 +243,9 @@ impl Tail {
                 // What the one before waits for is not what this one waits for.
                 registry.watches.disarm_all(session);
                 registry.waiting.remove(&session);
-                let earlier = registry.clients.insert(session, Registered { attach, mailbox });
+                let earlier = registry
+                    .clients
+                    .insert(session, Registered { attach, mailbox });
                 earlier.map(|earlier| earlier.mailbox)
             }
         };
@@ -260,16 +279,24 @@ impl Tail {
         }
         let registry = self.registry();
         let after = registry.changes_after(since)?;
-        Some(after.take_while(|change| change.zxid <= until).filter_map(pick).collect())
+        Some(
+            after
+                .take_while(|change| change.zxid <= until)
+                .filter_map(pick)
+                .collect(),
+        )
     }
 
     /// Leaves the watch that `look` asks for, as of `at`: what has happened since fires it at once. False if more was handed
     /// out since than is kept, and nobody knows. The view has reached `at`.
     pub(crate) fn watch(&self, look: &Look, at: Zxid, client: Connection) -> bool {
-        let Some(aspect) = look.watch else { return true };
+        let Some(aspect) = look.watch else {
+            return true;
+        };
         let mut registry = self.registry();
-        let fires =
-            |change: &&Change| Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path;
+        let fires = |change: &&Change| {
+            Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path
+        };
         let is_blind = self.broken == Some(Broken::WatchesFromNowOn);
         let missed = match registry.changes_after(at) {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
@@ -279,7 +306,9 @@ impl Tail {
         match (registry.clients.get(&client.session), missed) {
             // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
             _ if !registry.is_registered(client) => {}
-            (Some(registered), Some((zxid, kind))) => registered.mailbox.put_late(zxid, kind, &look.path),
+            (Some(registered), Some((zxid, kind))) => {
+                registered.mailbox.put_late(zxid, kind, &look.path)
+            }
             (_, _) => registry.watches.arm(client.session, aspect, &look.path),
         }
         true
@@ -315,11 +344,17 @@ impl Tail {
     }
 
     async fn start(&self) -> Result<Place> {
-        let Read { value: (cursor, _), point } = self.region.cursor().await?;
+        let Read {
+            value: (cursor, _),
+            point,
+        } = self.region.cursor().await?;
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
         let place = self.place.load(Ordering::Relaxed);
-        assert_eq!(place, NO_PLACE, "a place is looked for only where there is none");
+        assert_eq!(
+            place, NO_PLACE,
+            "a place is looked for only where there is none"
+        );
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
@@ -327,7 +362,11 @@ impl Tail {
         registry.unconfirmed = None;
         registry.places += 1;
         self.place.store(registry.places, Ordering::Release);
-        Ok(Place { index: cursor.slot, epoch: cursor.epoch, incarnation: point.incarnation })
+        Ok(Place {
+            index: cursor.slot,
+            epoch: cursor.epoch,
+            incarnation: point.incarnation,
+        })
     }
 
     async fn follow(&self, mut place: Place) -> ports::Error {
@@ -351,7 +390,11 @@ impl Tail {
                     return error;
                 }
                 self.hand_out(&told);
-                place = Place { index: told.index, epoch: told.epoch, ..place };
+                place = Place {
+                    index: told.index,
+                    epoch: told.epoch,
+                    ..place
+                };
             }
             self.handed_out.notify_one();
         }
@@ -387,7 +430,9 @@ impl Tail {
         if point.incarnation == place.incarnation || self.broken == Some(Broken::FollowsALostLog) {
             return Ok(());
         }
-        Err(ports::Error::unavailable("follow the log in a store that has restarted"))
+        Err(ports::Error::unavailable(
+            "follow the log in a store that has restarted",
+        ))
     }
 
     /// Returns once there may be more: what was told, or what the cursor shows to be applied.
@@ -419,25 +464,41 @@ impl Tail {
         let is_in_use = self.registry().clients().next().is_some();
         looks.looked(self.clock.monotonic(), is_in_use);
         // A store that does not answer has nothing to show; clients notice by themselves.
-        let Ok(Read { value: (cursor, _), point }) = cursor else { return Ok(None) };
+        let Ok(Read {
+            value: (cursor, _),
+            point,
+        }) = cursor
+        else {
+            return Ok(None);
+        };
         self.check_start(place, point)?;
         Ok(Some((cursor.slot, point)))
     }
 
     /// The applied slots behind `place`: those that were told, or, where one is missing or more were `found` to be
     /// applied, those of the log.
-    async fn next_slots(&self, place: Place, found: Option<(u64, DurabilityPoint)>) -> Result<Vec<Told>> {
+    async fn next_slots(
+        &self,
+        place: Place,
+        found: Option<(u64, DurabilityPoint)>,
+    ) -> Result<Vec<Told>> {
         let (told, behind_a_gap) = {
             let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
             *inbox = inbox.split_off(&(place.index + 1));
             let mut told = Vec::new();
             let mut last = place.index;
-            while let Some(next) = inbox.first_entry().filter(|next| next.get().previous == last) {
+            while let Some(next) = inbox
+                .first_entry()
+                .filter(|next| next.get().previous == last)
+            {
                 let wake = next.remove();
                 last = wake.index;
                 told.push(wake);
             }
-            (told, inbox.values().next().map(|wake| (wake.index, wake.point)))
+            (
+                told,
+                inbox.values().next().map(|wake| (wake.index, wake.point)),
+            )
         };
         let found = found.filter(|(until, _)| *until > place.index);
         if told.is_empty()
@@ -445,27 +506,56 @@ impl Tail {
         {
             return self.read_log(place, until, point).await;
         }
-        let decoded = |Wake { index, epoch, slot, point, .. }| {
-            Ok(Told { index, epoch, slot: decode(&slot, "a slot of the log")?, point })
+        let decoded = |Wake {
+                           index,
+                           epoch,
+                           slot,
+                           point,
+                           ..
+                       }| {
+            Ok(Told {
+                index,
+                epoch,
+                slot: decode(&slot, "a slot of the log")?,
+                point,
+            })
         };
         told.into_iter().map(decoded).collect()
     }
 
     /// The slots up to `until` that nobody told, from the log: they are applied, since that one is.
-    async fn read_log(&self, place: Place, until: u64, point: DurabilityPoint) -> Result<Vec<Told>> {
+    async fn read_log(
+        &self,
+        place: Place,
+        until: u64,
+        point: DurabilityPoint,
+    ) -> Result<Vec<Told>> {
         let from = match place.index {
             0 => Cursor::START,
-            index => Cursor { next: SlotIndex(index + 1), epoch: Epoch(place.epoch) },
+            index => Cursor {
+                next: SlotIndex(index + 1),
+                epoch: Epoch(place.epoch),
+            },
         };
         let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
         let decoded = |logged: primitives::Slot| {
             let (index, epoch) = (logged.index.0, logged.epoch.0);
-            Ok(Told { index, epoch, slot: decode(&logged.payload, "a slot of the log")?, point })
+            Ok(Told {
+                index,
+                epoch,
+                slot: decode(&logged.payload, "a slot of the log")?,
+                point,
+            })
         };
-        let told: Vec<Told> =
-            read.into_iter().filter(|logged| logged.index.0 <= until).map(decoded).collect::<Result<_>>()?;
+        let told: Vec<Told> = read
+            .into_iter()
+            .filter(|logged| logged.index.0 <= until)
+            .map(decoded)
+            .collect::<Result<_>>()?;
         if told.is_empty() {
-            return Err(ports::Error::unavailable(format!("find the slots up to {until} in the log")));
+            return Err(ports::Error::unavailable(format!(
+                "find the slots up to {until} in the log"
+            )));
         }
         Ok(told)
     }
@@ -481,20 +571,34 @@ impl Tail {
                     for session in registry.watches.fire(*kind, path) {
                         registry.put(
                             session,
-                            Letter::Event { zxid, kind: *kind, path: path.clone() },
+                            Letter::Event {
+                                zxid,
+                                kind: *kind,
+                                path: path.clone(),
+                            },
                             &mut eager,
                         );
                     }
                 }
                 let session = entry.id.session;
-                registry.replaced_by(Connection { session, attach: entry.attach }, &mut eager);
-                if registry.is_registered(Connection { session, attach: entry.attach })
-                    && let Some(letter) = answer(zxid, entry)
+                registry.replaced_by(
+                    Connection {
+                        session,
+                        attach: entry.attach,
+                    },
+                    &mut eager,
+                );
+                if registry.is_registered(Connection {
+                    session,
+                    attach: entry.attach,
+                }) && let Some(letter) = answer(zxid, entry)
                 {
                     registry.put(session, letter, &mut eager);
                 }
             }
-            let point = registry.unconfirmed.map_or(told.point, |(_, point)| point.max(told.point));
+            let point = registry
+                .unconfirmed
+                .map_or(told.point, |(_, point)| point.max(told.point));
             registry.unconfirmed = Some((slot.last(), point));
         }
         self.applied.send_replace(slot.last());
@@ -512,11 +616,16 @@ impl Tail {
             client.mailbox.wake();
         }
         registry.waiting.clear();
-        self.inbox.lock().expect("no panic while the inbox is held").clear();
+        self.inbox
+            .lock()
+            .expect("no panic while the inbox is held")
+            .clear();
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
-        self.registry.lock().expect("no panic while the registry is held")
+        self.registry
+            .lock()
+            .expect("no panic while the registry is held")
     }
 }
 
@@ -526,7 +635,11 @@ fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
     match (entry.request, &entry.answer) {
         (0, Ok(Answer::Closed)) => Some(Letter::Expired),
         (0, _) => None,
-        (request, answer) => Some(Letter::Answer { zxid, request, answer: answer.clone() }),
+        (request, answer) => Some(Letter::Answer {
+            zxid,
+            request,
+            answer: answer.clone(),
+        }),
     }
 }
 

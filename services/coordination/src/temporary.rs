@@ -74,7 +74,12 @@ impl Temporaries {
         stores: Vec<Arc<dyn KeyValue>>,
         broken: Option<Broken>,
     ) -> Self {
-        Self { objects, sessions, stores, broken }
+        Self {
+            objects,
+            sessions,
+            stores,
+            broken,
+        }
     }
 
     /// Removes those that nobody can need again, and says how many there were.
@@ -96,7 +101,9 @@ impl Temporaries {
             match self.objects.delete(object).await {
                 Ok(()) | Err(ObjectError::NotFound { .. }) => {}
                 Err(cause) => {
-                    return Err(Error::unavailable(format!("delete object {object}")).caused_by(cause));
+                    return Err(
+                        Error::unavailable(format!("delete object {object}")).caused_by(cause)
+                    );
                 }
             }
         }
@@ -111,14 +118,19 @@ impl Temporaries {
         while let Some(object) = listed.next().await
             && garbage.len() < SWEEP_OBJECTS_MAX
         {
-            let object =
-                object.map_err(|cause| Error::unavailable("list objects").caused_by(cause))?.location;
-            let Some((session, attach)) = owner(&object) else { continue };
+            let object = object
+                .map_err(|cause| Error::unavailable("list objects").caused_by(cause))?
+                .location;
+            let Some((session, attach)) = owner(&object) else {
+                continue;
+            };
             // The row is read behind the list: what is there had its row before. If it was read for another object, a
             // connection made since then has none that it settles.
             let until = match settled_until.get(&session) {
                 Some(until) => *until,
-                None => *settled_until.entry(session).or_insert(self.settled_until(session).await?),
+                None => *settled_until
+                    .entry(session)
+                    .or_insert(self.settled_until(session).await?),
             };
             if attach < until {
                 garbage.push(object);
@@ -150,7 +162,10 @@ mod tests {
     #[test]
     fn an_object_says_whose_it_is() {
         let named = |name: &str| owner(&ObjectPath::from(name));
-        assert_eq!(named("temporary/0b7e34c2bf79cfbb-a-1f"), Some((SessionId(0x0b7e_34c2_bf79_cfbb), 10)));
+        assert_eq!(
+            named("temporary/0b7e34c2bf79cfbb-a-1f"),
+            Some((SessionId(0x0b7e_34c2_bf79_cfbb), 10))
+        );
         assert_eq!(named("temporary/notes.txt"), None);
         assert_eq!(named("temporary/0b7e34c2bf79cfbb"), None);
     }

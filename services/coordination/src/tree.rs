@@ -16,23 +16,41 @@ use crate::{
 const PERMISSIONS_ALL: i32 = 0x1f;
 
 /// Refuses what needs no look at the tree: the parent of a znode to create.
-pub fn check_create<'path>(path: &'path str, acl: &[Acl], naming: Naming) -> Result<&'path str, Error> {
+pub fn check_create<'path>(
+    path: &'path str,
+    acl: &[Acl],
+    naming: Naming,
+) -> Result<&'path str, Error> {
     if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
     // The name of a sequential child of the root may be its number alone.
-    let parent = if path == "/" { path } else { path::split(path).ok_or(Error::BadArguments)?.0 };
+    let parent = if path == "/" {
+        path
+    } else {
+        path::split(path).ok_or(Error::BadArguments)?.0
+    };
     check_acl(acl)?;
-    if path == "/" && naming == Naming::Given { Err(Error::NodeExists) } else { Ok(parent) }
+    if path == "/" && naming == Naming::Given {
+        Err(Error::NodeExists)
+    } else {
+        Ok(parent)
+    }
 }
 
 /// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep. Bits beyond the permissions
 /// that there are mean nothing, as in ZooKeeper.
 fn check_acl(acl: &[Acl]) -> Result<(), Error> {
     let is_open = |acl: &Acl| {
-        acl.scheme == "world" && acl.id == "anyone" && acl.permissions & PERMISSIONS_ALL == PERMISSIONS_ALL
+        acl.scheme == "world"
+            && acl.id == "anyone"
+            && acl.permissions & PERMISSIONS_ALL == PERMISSIONS_ALL
     };
-    if acl.is_empty() || !acl.iter().all(is_open) { Err(Error::InvalidAcl) } else { Ok(()) }
+    if acl.is_empty() || !acl.iter().all(is_open) {
+        Err(Error::InvalidAcl)
+    } else {
+        Ok(())
+    }
 }
 
 /// Refuses what needs no look at the tree: the parent of a znode to delete.
@@ -48,12 +66,20 @@ pub fn check_delete(path: &str) -> Result<&str, Error> {
 
 /// Refuses to set data at an invalid path, or at one that is not for clients.
 pub fn check_set_data(path: &str) -> Result<(), Error> {
-    if path::is_valid(path) { check_access(path) } else { Err(Error::BadArguments) }
+    if path::is_valid(path) {
+        check_access(path)
+    } else {
+        Err(Error::BadArguments)
+    }
 }
 
 /// Refuses to change what ZooKeeper lets nobody but its administrator change, and what is below it.
 pub fn check_access(path: &str) -> Result<(), Error> {
-    if path == path::CONFIG { Err(Error::NotAuthorized) } else { Ok(()) }
+    if path == path::CONFIG {
+        Err(Error::NotAuthorized)
+    } else {
+        Ok(())
+    }
 }
 
 /// The whole path of a znode to create in `parent`, which is there and locked.
@@ -62,7 +88,11 @@ pub fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Err
         Naming::Given => path.to_owned(),
         Naming::Sequential => format!("{path}{:010}", parent.creates),
     };
-    if path::is_valid(&whole) { Ok(whole) } else { Err(Error::BadArguments) }
+    if path::is_valid(&whole) {
+        Ok(whole)
+    } else {
+        Err(Error::BadArguments)
+    }
 }
 
 /// A znode with the state it was locked in.
@@ -98,10 +128,24 @@ pub fn create(
         last: id,
         ..before
     };
-    let child_after = NodeState { version: 0, creates: 0, children: 0, owner, last: id };
+    let child_after = NodeState {
+        version: 0,
+        creates: 0,
+        children: 0,
+        owner,
+        last: id,
+    };
     Ok(vec![
-        Touched { path: parent.path.to_owned(), follows: Some(before.last), becomes: Some(parent_after) },
-        Touched { path: child.path.to_owned(), follows: None, becomes: Some(child_after) },
+        Touched {
+            path: parent.path.to_owned(),
+            follows: Some(before.last),
+            becomes: Some(parent_after),
+        },
+        Touched {
+            path: child.path.to_owned(),
+            follows: None,
+            becomes: Some(child_after),
+        },
     ])
 }
 
@@ -120,14 +164,22 @@ pub fn delete(
     // Without a parent only in the eyes of a writer that waited for the second lock until it lost the first: the
     // znode was made again meanwhile. Whatever it decides is refused by its fence.
     let parent_before = parent.state.ok_or(Error::NoNode)?;
-    let parent_after = NodeState { children: parent_before.children - 1, last: id, ..parent_before };
+    let parent_after = NodeState {
+        children: parent_before.children - 1,
+        last: id,
+        ..parent_before
+    };
     Ok(vec![
         Touched {
             path: parent.path.to_owned(),
             follows: Some(parent_before.last),
             becomes: Some(parent_after),
         },
-        Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: None },
+        Touched {
+            path: node.path.to_owned(),
+            follows: Some(before.last),
+            becomes: None,
+        },
     ])
 }
 
@@ -135,16 +187,36 @@ pub fn delete(
 pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touched>, Error> {
     let before = node.state.ok_or(Error::NoNode)?;
     check_version(before.version, version)?;
-    let after = NodeState { version: before.version.wrapping_add(1), last: id, ..before };
-    Ok(vec![Touched { path: node.path.to_owned(), follows: Some(before.last), becomes: Some(after) }])
+    let after = NodeState {
+        version: before.version.wrapping_add(1),
+        last: id,
+        ..before
+    };
+    Ok(vec![Touched {
+        path: node.path.to_owned(),
+        follows: Some(before.last),
+        becomes: Some(after),
+    }])
 }
 
 /// Deletes every znode of `locked` that `session` owns, together; the others of `locked` stay, their parents
 /// with fewer children. Returns what is touched, and the paths that vanish.
-pub fn close(id: UpdateId, session: SessionId, locked: &[Locked<'_>]) -> (Vec<Touched>, Vec<String>) {
-    let owner = |node: &Locked<'_>| node.state.and_then(|state| state.owner).map(|owner| owner.session);
+pub fn close(
+    id: UpdateId,
+    session: SessionId,
+    locked: &[Locked<'_>],
+) -> (Vec<Touched>, Vec<String>) {
+    let owner = |node: &Locked<'_>| {
+        node.state
+            .and_then(|state| state.owner)
+            .map(|owner| owner.session)
+    };
     let is_owned = |node: &Locked<'_>| owner(node) == Some(session);
-    let vanishing: Vec<&str> = locked.iter().filter(|node| is_owned(node)).map(|node| node.path).collect();
+    let vanishing: Vec<&str> = locked
+        .iter()
+        .filter(|node| is_owned(node))
+        .map(|node| node.path)
+        .collect();
     let mut lost: BTreeMap<&str, i32> = BTreeMap::new();
     for (parent, _) in vanishing.iter().filter_map(|path| path::split(path)) {
         *lost.entry(parent).or_default() += 1;
@@ -155,17 +227,29 @@ pub fn close(id: UpdateId, session: SessionId, locked: &[Locked<'_>]) -> (Vec<To
         let becomes = if is_owned(node) {
             None
         } else if let Some(lost) = lost.get(node.path) {
-            Some(NodeState { children: before.children - lost, last: id, ..before })
+            Some(NodeState {
+                children: before.children - lost,
+                last: id,
+                ..before
+            })
         } else {
             continue;
         };
-        touched.push(Touched { path: node.path.to_owned(), follows: Some(before.last), becomes });
+        touched.push(Touched {
+            path: node.path.to_owned(),
+            follows: Some(before.last),
+            becomes,
+        });
     }
     (touched, vanishing.into_iter().map(str::to_owned).collect())
 }
 
 fn check_version(actual: i32, expected: i32) -> Result<(), Error> {
-    if expected == -1 || expected == actual { Ok(()) } else { Err(Error::BadVersion) }
+    if expected == -1 || expected == actual {
+        Ok(())
+    } else {
+        Err(Error::BadVersion)
+    }
 }
 
 #[cfg(test)]

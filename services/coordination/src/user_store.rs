@@ -19,7 +19,9 @@ use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     key_value::{Action, Name, Read, Scan, Test, Transacted, Value},
-    objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload},
+    objects::{
+        self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -138,20 +140,32 @@ impl Node {
     }
 
     fn read(item: &Item) -> Result<Self> {
-        let meta =
-            item.bytes(META).ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
+        let meta = item
+            .bytes(META)
+            .ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
         let data = match item.attribute(DATA) {
             None => Payload::Null,
             Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
             Some(Value::List(pointer)) => {
-                let name = pointer.first().and_then(|name| std::str::from_utf8(name).ok());
-                let name = name.ok_or_else(|| Error::corrupt("read where a znode's data is"))?.to_owned();
+                let name = pointer
+                    .first()
+                    .and_then(|name| std::str::from_utf8(name).ok());
+                let name = name
+                    .ok_or_else(|| Error::corrupt("read where a znode's data is"))?
+                    .to_owned();
                 let meta: Meta = decode(meta, "a znode")?;
-                Payload::Object { name, bytes_len: meta.data_length as u64 }
+                Payload::Object {
+                    name,
+                    bytes_len: meta.data_length as u64,
+                }
             }
             Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
         };
-        Ok(Self { meta: decode(meta, "a znode")?, data, acl: item.bytes(ACL).cloned().unwrap_or_default() })
+        Ok(Self {
+            meta: decode(meta, "a znode")?,
+            data,
+            acl: item.bytes(ACL).cloned().unwrap_or_default(),
+        })
     }
 
     /// What the item at `path` holds.
@@ -165,7 +179,10 @@ impl Node {
             Payload::Null => {}
             Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
             Payload::Object { name, .. } => {
-                attributes.push((DATA.into(), Value::List([Bytes::copy_from_slice(name.as_bytes())].into())));
+                attributes.push((
+                    DATA.into(),
+                    Value::List([Bytes::copy_from_slice(name.as_bytes())].into()),
+                ));
             }
         }
         attributes
@@ -203,8 +220,16 @@ pub struct UserStore {
 
 impl UserStore {
     /// A store of znodes in `items`, and of their data where `placement` says.
-    pub fn new(items: Arc<dyn KeyValue>, objects: Arc<dyn ObjectStore>, placement: DataPlacement) -> Self {
-        Self { items, objects, placement }
+    pub fn new(
+        items: Arc<dyn KeyValue>,
+        objects: Arc<dyn ObjectStore>,
+        placement: DataPlacement,
+    ) -> Self {
+        Self {
+            items,
+            objects,
+            placement,
+        }
     }
 
     /// The store behind it, for durability points.
@@ -214,8 +239,16 @@ impl UserStore {
 
     /// The znode at `path`, if it is there.
     pub async fn get(&self, path: &str) -> Result<Option<Node>> {
-        let Some(key) = key(path) else { return Ok(None) };
-        self.items.get(&key).await?.value.as_deref().map(Node::read).transpose()
+        let Some(key) = key(path) else {
+            return Ok(None);
+        };
+        self.items
+            .get(&key)
+            .await?
+            .value
+            .as_deref()
+            .map(Node::read)
+            .transpose()
     }
 
     /// The names of the children of `path`, in order, and whether all of them were read from one page.
@@ -272,7 +305,9 @@ impl UserStore {
             }
             Payload::Object { name, .. } if !belongs_in_object => {
                 let bytes = get_object(&*self.objects, &name).await?;
-                Ok(Payload::Inline(bytes.ok_or_else(|| Error::corrupt(format!("read object {name}")))?))
+                Ok(Payload::Inline(bytes.ok_or_else(|| {
+                    Error::corrupt(format!("read object {name}"))
+                })?))
             }
             data => Ok(data),
         }
@@ -289,10 +324,16 @@ impl UserStore {
     }
 
     /// The object of an update that is applied, if the znode at `path` does not name it.
-    pub async fn nameless(&self, update: UpdateId, path: &str, basis: &mut Basis) -> Result<Option<Bytes>> {
+    pub async fn nameless(
+        &self,
+        update: UpdateId,
+        path: &str,
+        basis: &mut Basis,
+    ) -> Result<Option<Bytes>> {
         let (node, name) = (self.get(path).await?, object_name(update));
         basis.look(&*self.items)?;
-        let names = |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
+        let names =
+            |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
         Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
     }
 
@@ -306,7 +347,12 @@ impl UserStore {
     /// How far the store is applied, and the objects that wait for [`UserStore::collect`] once it is applied whole.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
-        let Some(item) = item else { return Ok(Read { value: (Cursor::default(), Vec::new()), point }) };
+        let Some(item) = item else {
+            return Ok(Read {
+                value: (Cursor::default(), Vec::new()),
+                point,
+            });
+        };
         let number = |name| item.integer(name).unwrap_or_default();
         let zxid = Zxid(number(ZXID));
         let cursor = Cursor {
@@ -315,13 +361,19 @@ impl UserStore {
             zxid,
             applying: zxid.max(Zxid(number(APPLYING))),
         };
-        Ok(Read { value: (cursor, item.list(GARBAGE).to_vec()), point })
+        Ok(Read {
+            value: (cursor, item.list(GARBAGE).to_vec()),
+            point,
+        })
     }
 
     /// Makes a znode that is part of the service, if it is not there.
     pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
         let key = key(path).expect("the service's own paths are valid");
-        self.items.update(Update::put(key, node.attributes(path)).when(Condition::Absent)).await.map(|_| ())
+        self.items
+            .update(Update::put(key, node.attributes(path)).when(Condition::Absent))
+            .await
+            .map(|_| ())
     }
 
     /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already. What was seen of this store
@@ -345,7 +397,8 @@ impl UserStore {
             let mut updates = Vec::with_capacity(changes.len() + 1);
             updates.push(move_cursor(step, part, parts, garbage).resting_on(basis.point()));
             for (path, node) in changes {
-                let key = key(path).ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
+                let key = key(path)
+                    .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
                 updates.push(match node {
                     Some(node) => Update::put(key, node.attributes(path)),
                     None => Update::delete(key),
@@ -368,7 +421,11 @@ impl UserStore {
         match self.items.transact(updates).await? {
             Transacted::Done { receipt, .. } => basis.seen(receipt.point).map(|()| true),
             Transacted::Conflict { item, receipt, .. } => {
-                let number = |name| item.as_ref().and_then(|item| item.integer(name)).unwrap_or_default();
+                let number = |name| {
+                    item.as_ref()
+                        .and_then(|item| item.integer(name))
+                        .unwrap_or_default()
+                };
                 let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
                 if applied >= step.slot || (applied == step.previous && parts > part) {
                     return basis.seen(receipt.point).map(|()| false);
@@ -414,7 +471,10 @@ fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Upda
             Action::unset(APPLYING),
         ]
     } else {
-        vec![Action::set_integer(PART, part as i64 + 1), Action::set_integer(APPLYING, step.last.0)]
+        vec![
+            Action::set_integer(PART, part as i64 + 1),
+            Action::set_integer(APPLYING, step.last.0),
+        ]
     };
     if part == 0 && !garbage.is_empty() {
         actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
@@ -448,9 +508,15 @@ fn key(path: &str) -> Option<Key> {
 
 /// Writes an object once; finding it there is as good. Errors: `NoRoom` if it is not there and the disk is full.
 pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> Result<()> {
-    let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    let options = PutOptions {
+        mode: PutMode::Create,
+        ..PutOptions::default()
+    };
     let path = ObjectPath::from(name);
-    match objects.put_opts(&path, PutPayload::from_bytes(bytes), options).await {
+    match objects
+        .put_opts(&path, PutPayload::from_bytes(bytes), options)
+        .await
+    {
         Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
         Err(cause) => {
             let failure = objects::failed(format!("write object {name}"), cause);

@@ -60,7 +60,12 @@ impl Watches {
     /// Arms a watch; one that is armed already stays one.
     pub fn arm(&mut self, session: SessionId, aspect: Aspect, path: &str) {
         let watched = (aspect, path.to_owned());
-        if self.by_session.entry(session).or_default().insert(watched.clone()) {
+        if self
+            .by_session
+            .entry(session)
+            .or_default()
+            .insert(watched.clone())
+        {
             self.by_path.entry(watched).or_default().insert(session);
         }
     }
@@ -73,7 +78,9 @@ impl Watches {
         let mut hearing = BTreeSet::new();
         for aspect in Aspect::changed_by(kind) {
             let watched = (*aspect, path.to_owned());
-            let Some(sessions) = self.by_path.remove(&watched) else { continue };
+            let Some(sessions) = self.by_path.remove(&watched) else {
+                continue;
+            };
             for session in &sessions {
                 self.forget(*session, &watched);
             }
@@ -145,7 +152,10 @@ mod tests {
         watches.arm(ONE, Aspect::Children, "/a");
         watches.arm(TWO, Aspect::Children, "/a");
         assert_eq!(watches.count(), 3);
-        assert_eq!(watches.fire(EventKind::NodeDeleted, "/a"), BTreeSet::from([ONE, TWO]));
+        assert_eq!(
+            watches.fire(EventKind::NodeDeleted, "/a"),
+            BTreeSet::from([ONE, TWO])
+        );
         assert_eq!(watches.fire(EventKind::NodeDeleted, "/a"), BTreeSet::new());
         assert_eq!(watches.count(), 0);
     }
@@ -156,6 +166,9 @@ mod tests {
         watches.arm(ONE, Aspect::Data, "/a");
         watches.arm(TWO, Aspect::Data, "/a");
         watches.disarm_all(ONE);
-        assert_eq!(watches.fire(EventKind::NodeDataChanged, "/a"), BTreeSet::from([TWO]));
+        assert_eq!(
+            watches.fire(EventKind::NodeDataChanged, "/a"),
+            BTreeSet::from([TWO])
+        );
     }
 }

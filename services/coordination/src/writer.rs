@@ -68,7 +68,8 @@ const CLOSE_PATHS_PART: usize = 10;
 const CLOSE_EPHEMERALS_MAX: usize = 1000;
 
 /// How long to wait, from first to last, for the part of an end before to be applied.
-const PART_APPLIED_WAITS: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_secs(1);
+const PART_APPLIED_WAITS: RangeInclusive<Duration> =
+    Duration::from_millis(2)..=Duration::from_secs(1);
 
 /// From this delivery on the planning of a request is noted before it begins and after it has ended, since it may be what
 /// fails, or what kills its writers. Before, those two writes are saved: most of what fails does so once.
@@ -115,17 +116,30 @@ impl Writer {
     }
 
     async fn handle_messages(&self, deliveries: &[Delivery]) -> Result<(), Failure> {
-        let Some(first) = deliveries.first() else { return Ok(()) };
+        let Some(first) = deliveries.first() else {
+            return Ok(());
+        };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
         let is_broken = self.broken == Some(Broken::DecidesByLostLocks);
-        let mut basis = if is_broken { Basis::ignored() } else { Basis::default() };
+        let mut basis = if is_broken {
+            Basis::ignored()
+        } else {
+            Basis::default()
+        };
         let row = match self.sessions.take_up(session, &mut basis).await? {
             Moved::Done(row) => row,
             // The session has ended and all it asked for is applied; nobody waits for these.
             Moved::Refused(_) => return Ok(()),
         };
-        let redelivered = deliveries.iter().any(|delivery| delivery.handle.attempt > 1);
-        let mut turn = Turn { writer: self, session, row, basis };
+        let redelivered = deliveries
+            .iter()
+            .any(|delivery| delivery.handle.attempt > 1);
+        let mut turn = Turn {
+            writer: self,
+            session,
+            row,
+            basis,
+        };
         // Nobody asks anything of a session that has ended, except the heartbeat, for what may be left of its end.
         if redelivered || turn.row.state == State::Closed {
             turn.recover().await?;
@@ -147,9 +161,10 @@ impl Writer {
 impl Handler for Writer {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Messages { deliveries, .. } => {
-                self.handle_messages(&deliveries).await.map(|()| Bytes::new())
-            }
+            Event::Messages { deliveries, .. } => self
+                .handle_messages(&deliveries)
+                .await
+                .map(|()| Bytes::new()),
             _ => Err(Failure::new("the writer takes messages only")),
         }
     }
@@ -167,7 +182,13 @@ struct Turn<'writer> {
 impl Turn<'_> {
     /// Does again what an earlier writer may have left undone: installs and pushes all of the outbox.
     async fn recover(&mut self) -> Result<()> {
-        finish(&self.writer.nodes, &*self.writer.queue, &self.row, &mut self.basis).await
+        finish(
+            &self.writer.nodes,
+            &*self.writer.queue,
+            &self.row,
+            &mut self.basis,
+        )
+        .await
     }
 
     /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
@@ -177,7 +198,10 @@ impl Turn<'_> {
         let mut done = 0;
         for delivery in deliveries {
             let submitted = decode::<Submitted>(&delivery.body, "a request")?;
-            assert_eq!(submitted.session, self.session, "a group holds the requests of one session");
+            assert_eq!(
+                submitted.session, self.session,
+                "a group holds the requests of one session"
+            );
             if self.is_void(&submitted, &batch)? {
                 done += 1;
                 continue;
@@ -189,12 +213,17 @@ impl Turn<'_> {
             if is_end && self.end_a_part(&submitted).await? {
                 return Ok(0);
             }
-            let outcome = match self.outcome(&submitted, delivery.handle.attempt, &mut batch).await {
+            let outcome = match self
+                .outcome(&submitted, delivery.handle.attempt, &mut batch)
+                .await
+            {
                 Ok(plan) => Ok(plan),
                 Err(Unplanned::Refused(refusal)) => Err(refusal),
                 // Whatever it is, those before it need not wait for it. If it stays, it fails alone.
                 Err(_) if !batch.is_empty() => break,
-                Err(Unplanned::Contended) => unreachable!("a batch without requests waits for its locks"),
+                Err(Unplanned::Contended) => {
+                    unreachable!("a batch without requests waits for its locks")
+                }
                 Err(Unplanned::Failed(error)) => {
                     // Whoever meets these locks breaks them; giving them back only saves the wait.
                     let _ = batch.release().await;
@@ -208,7 +237,11 @@ impl Turn<'_> {
                 break;
             }
         }
-        Ok(if batch.is_empty() || self.commit(batch).await? { done } else { 0 })
+        Ok(if batch.is_empty() || self.commit(batch).await? {
+            done
+        } else {
+            0
+        })
     }
 
     /// Whether nobody waits for the answer to a request, or it was decided before.
@@ -245,7 +278,12 @@ impl Turn<'_> {
     }
 
     /// Plans a request. A client's update whose planning fails for good is refused in its place (rule P1).
-    async fn outcome(&mut self, submitted: &Submitted, attempt: u32, batch: &mut Batch<'_>) -> Plan {
+    async fn outcome(
+        &mut self,
+        submitted: &Submitted,
+        attempt: u32,
+        batch: &mut Batch<'_>,
+    ) -> Plan {
         let is_update = matches!(
             submitted.operation,
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
@@ -254,7 +292,8 @@ impl Turn<'_> {
             // It was sent before its gateway knew. Refusing it takes of the reserve, a little.
             return Err(Unplanned::Refused(Error::NoRoom));
         }
-        let may_fail = is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
+        let may_fail =
+            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
             return self.planned(&submitted.operation, batch).await;
         }
@@ -281,8 +320,11 @@ impl Turn<'_> {
     /// that has died of it knows. Without the note its planning does not count: that the row could not be changed is
     /// no fault of the request, and if it stays so nothing is decided anyway.
     async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
-        if let Ok(Moved::Done(row)) =
-            self.writer.sessions.begin_planning(self.session, &self.row, batch.basis()).await
+        if let Ok(Moved::Done(row)) = self
+            .writer
+            .sessions
+            .begin_planning(self.session, &self.row, batch.basis())
+            .await
         {
             self.row = row;
         }
@@ -298,8 +340,11 @@ impl Turn<'_> {
         if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
             return;
         }
-        if let Ok(Moved::Done(row)) =
-            self.writer.sessions.end_planning(self.session, &self.row, batch.basis()).await
+        if let Ok(Moved::Done(row)) = self
+            .writer
+            .sessions
+            .end_planning(self.session, &self.row, batch.basis())
+            .await
         {
             self.row = row;
         }
@@ -321,11 +366,15 @@ impl Turn<'_> {
     ) -> Result<Option<Planned>, Unplanned> {
         match plan::plan(self.writer, operation, batch).await {
             Ok(planned) => Ok(Some(planned)),
-            Err(Unplanned::Refused(refusal)) if self.writer.broken == Some(Broken::ForgetsWhatRefused) => {
+            Err(Unplanned::Refused(refusal))
+                if self.writer.broken == Some(Broken::ForgetsWhatRefused) =>
+            {
                 batch.forget_what_was_seen();
                 Err(Unplanned::Refused(refusal))
             }
-            Err(Unplanned::Refused(refusal)) if batch.anchor().await? => Err(Unplanned::Refused(refusal)),
+            Err(Unplanned::Refused(refusal)) if batch.anchor().await? => {
+                Err(Unplanned::Refused(refusal))
+            }
             Err(Unplanned::Refused(_)) => Ok(None),
             Err(unplanned) => Err(unplanned),
         }
@@ -374,7 +423,11 @@ impl Turn<'_> {
     async fn end_a_part(&mut self, submitted: &Submitted) -> Result<bool> {
         self.let_others_in().await?;
         let some = CLOSE_EPHEMERALS_MAX + 1;
-        let all = self.writer.ephemerals.first(self.session, some, &mut self.basis).await?;
+        let all = self
+            .writer
+            .ephemerals
+            .first(self.session, some, &mut self.basis)
+            .await?;
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
         let fits = |path: &&String| {
@@ -382,7 +435,12 @@ impl Turn<'_> {
             bytes += path.len();
             is_first || bytes <= bytes_max
         };
-        let part: Vec<String> = all.iter().take(CLOSE_EPHEMERALS_MAX).take_while(fits).cloned().collect();
+        let part: Vec<String> = all
+            .iter()
+            .take(CLOSE_EPHEMERALS_MAX)
+            .take_while(fits)
+            .cloned()
+            .collect();
         if part.len() == all.len() {
             return Ok(false);
         }
@@ -393,15 +451,27 @@ impl Turn<'_> {
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
             Ok(planned) => planned,
             Err(Unplanned::Failed(error)) => return Err(error),
-            Err(unplanned) => unreachable!("{unplanned:?}: a batch without requests waits for its locks"),
+            Err(unplanned) => {
+                unreachable!("{unplanned:?}: a batch without requests waits for its locks")
+            }
         };
-        let unnumbered = Submitted { request: 0, ..submitted.clone() };
+        let unnumbered = Submitted {
+            request: 0,
+            ..submitted.clone()
+        };
         let time_ms = self.writer.clock.now().0 as i64;
-        batch.add(&unnumbered, time_ms, Ok((Effect::Delete { paths }, touched)));
+        batch.add(
+            &unnumbered,
+            time_ms,
+            Ok((Effect::Delete { paths }, touched)),
+        );
         if self.commit(batch).await? {
             for path in &part {
                 // Entries that turned out to name nothing of this session's, which makes no more: it is closing.
-                self.writer.ephemerals.discard(self.session, path, &mut self.basis).await?;
+                self.writer
+                    .ephemerals
+                    .discard(self.session, path, &mut self.basis)
+                    .await?;
             }
         }
         Ok(true)
@@ -418,7 +488,12 @@ impl Turn<'_> {
         while self.row.applied < self.row.sequence && wait <= *PART_APPLIED_WAITS.end() {
             self.writer.clock.sleep(wait).await;
             wait *= 2;
-            match self.writer.sessions.get(self.session, &mut self.basis).await? {
+            match self
+                .writer
+                .sessions
+                .get(self.session, &mut self.basis)
+                .await?
+            {
                 Some(row) if row.fence == self.row.fence => self.row = row,
                 row => return self.refused(row),
             }
@@ -428,7 +503,12 @@ impl Turn<'_> {
 
     /// Nothing but its end is decided in the session from here on, whoever asks.
     async fn begin_end(&mut self) -> Result<()> {
-        match self.writer.sessions.begin_end(self.session, &self.row, &mut self.basis).await? {
+        match self
+            .writer
+            .sessions
+            .begin_end(self.session, &self.row, &mut self.basis)
+            .await?
+        {
             Moved::Done(row) => {
                 self.row = row;
                 Ok(())

@@ -30,7 +30,11 @@ pub(crate) const ATTEMPTS_MAX: u32 = 16;
 
 /// What the queues of a function do with a message that has failed for good.
 pub(crate) fn on_failure(told: Option<&str>) -> OnFailure {
-    if told.is_some() { OnFailure::Block } else { OnFailure::DeadLetter }
+    if told.is_some() {
+        OnFailure::Block
+    } else {
+        OnFailure::DeadLetter
+    }
 }
 
 /// Messages of one group, in order.
@@ -52,9 +56,13 @@ impl Deployed {
         let Some(told) = service.told_of(&self.name) else {
             return self.run_messages(service, room, batch).await;
         };
-        let has_no_attempt_left = deliveries.first().is_some_and(|head| head.failures >= ATTEMPTS_MAX);
+        let has_no_attempt_left = deliveries
+            .first()
+            .is_some_and(|head| head.failures >= ATTEMPTS_MAX);
         let ran = if has_no_attempt_left {
-            Err(Failure::new(format!("failed {ATTEMPTS_MAX} times; what it said last is not known")))
+            Err(Failure::new(format!(
+                "failed {ATTEMPTS_MAX} times; what it said last is not known"
+            )))
         } else {
             self.run_messages(service, room, batch).await
         };
@@ -63,7 +71,8 @@ impl Deployed {
             // Where others stand behind it nobody is told yet: they have not failed, and would be given back as if they had. It comes
             // again, alone.
             Some([failed]) if failed.failures + 1 >= ATTEMPTS_MAX => {
-                self.tell(service, &told, (&batch.queue, failed), &failure).await?;
+                self.tell(service, &told, (&batch.queue, failed), &failure)
+                    .await?;
                 Ok(Bytes::new())
             }
             _ => Err(failure),
@@ -84,7 +93,8 @@ impl Deployed {
             Failure::new(format!("what it answered is no JSON, so that all of its batch failed: {error}"))
         })?;
         if completed < deliveries.len() {
-            let reason = "its batchItemFailures has messages that failed, or what names none of its batch";
+            let reason =
+                "its batchItemFailures has messages that failed, or what names none of its batch";
             return Err(Failure::after(completed, reason));
         }
         Ok(answer)
@@ -134,11 +144,19 @@ impl Deployed {
 }
 
 /// Has `function` run for an event of ours; returns once that is durable.
-pub(crate) async fn send(service: &Inner, function: &str, id: String, payload: Bytes) -> ports::Result<()> {
+pub(crate) async fn send(
+    service: &Inner,
+    function: &str,
+    id: String,
+    payload: Bytes,
+) -> ports::Result<()> {
     let (function, id) = ([PREFIX, function].concat(), Bytes::from(id));
     let (parts, function, id, payload) = (&service.parts, &function, &id, &payload);
     let sent = tries::several(&*parts.clock, || async move {
-        let receipt = parts.functions.send(function, Some(id.clone()), payload.clone()).await?;
+        let receipt = parts
+            .functions
+            .send(function, Some(id.clone()), payload.clone())
+            .await?;
         // Its queue need not share the order of one whose message is acknowledged next.
         parts.queue.externalize(receipt.point).await
     });
@@ -149,5 +167,9 @@ pub(crate) async fn send(service: &Inner, function: &str, id: String, payload: B
 /// a function may have several queues.
 fn message_id(queue: &str, failed: &Delivery) -> String {
     let body = event::hexadecimal(&Sha256::digest(&failed.body));
-    digest_id(&[queue.as_bytes(), body.as_bytes(), event::message_id(failed).as_bytes()])
+    digest_id(&[
+        queue.as_bytes(),
+        body.as_bytes(),
+        event::message_id(failed).as_bytes(),
+    ])
 }

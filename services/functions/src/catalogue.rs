@@ -47,8 +47,14 @@ impl State {
     /// failures in a circle would hand on an event for ever, as fast as they fail.
     fn check_failures_end(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let table = |name: &str| {
-            let others = self.functions.get(name).filter(|known| known.application != application);
-            manifest.functions.get(name).or_else(|| others.map(|known| &known.table))
+            let others = self
+                .functions
+                .get(name)
+                .filter(|known| known.application != application);
+            manifest
+                .functions
+                .get(name)
+                .or_else(|| others.map(|known| &known.table))
         };
         let told_by = |name: &str| table(name)?.on_failure.as_deref();
         for name in manifest.functions.keys() {
@@ -136,29 +142,52 @@ impl Catalogue {
         archive: &str,
         revision: &str,
     ) {
-        let functions = manifest.map(|manifest| &manifest.functions).into_iter().flatten();
+        let functions = manifest
+            .map(|manifest| &manifest.functions)
+            .into_iter()
+            .flatten();
         let functions: Vec<_> = functions
             .map(|(name, table)| {
                 let function = table.function(name, archive, revision);
-                let known = Known { function, application: application.to_owned(), table: table.clone() };
+                let known = Known {
+                    function,
+                    application: application.to_owned(),
+                    table: table.clone(),
+                };
                 (name.clone(), Arc::new(known))
             })
             .collect();
-        let workflows = manifest.map(|manifest| &manifest.workflows).into_iter().flatten();
+        let workflows = manifest
+            .map(|manifest| &manifest.workflows)
+            .into_iter()
+            .flatten();
         let workflows: Vec<_> = workflows
             .map(|(name, workflow)| {
                 let workflow = Arc::new(workflow.clone());
-                (name.clone(), KnownWorkflow { workflow, application: application.to_owned() })
+                (
+                    name.clone(),
+                    KnownWorkflow {
+                        workflow,
+                        application: application.to_owned(),
+                    },
+                )
             })
             .collect();
-        let routes = manifest.map(|manifest| manifest.routes().expect("a manifest's routes are checked"));
+        let routes =
+            manifest.map(|manifest| manifest.routes().expect("a manifest's routes are checked"));
         {
             let mut state = self.state.write();
-            state.functions.retain(|_, known| known.application != application);
+            state
+                .functions
+                .retain(|_, known| known.application != application);
             state.functions.extend(functions);
-            state.workflows.retain(|_, known| known.application != application);
+            state
+                .workflows
+                .retain(|_, known| known.application != application);
             state.workflows.extend(workflows);
-            state.routes.replace(application, routes.unwrap_or_default());
+            state
+                .routes
+                .replace(application, routes.unwrap_or_default());
         }
         self.changes.send_replace(());
     }
@@ -184,7 +213,10 @@ impl Catalogue {
         for (name, table) in &manifest.functions {
             let is_there = |told: &String| {
                 manifest.functions.contains_key(told)
-                    || state.functions.get(told).is_some_and(|known| known.application != application)
+                    || state
+                        .functions
+                        .get(told)
+                        .is_some_and(|known| known.application != application)
             };
             if let Some(told) = table.on_failure.as_ref().filter(|told| !is_there(told)) {
                 return Err(Error::Invalid(format!(
@@ -199,15 +231,24 @@ impl Catalogue {
     pub(crate) fn check_names(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let state = self.state.read();
         for name in manifest.workflows.keys() {
-            let other = state.workflows.get(name).filter(|known| known.application != application);
-            if let Some(KnownWorkflow { application: owner, .. }) = other {
+            let other = state
+                .workflows
+                .get(name)
+                .filter(|known| known.application != application);
+            if let Some(KnownWorkflow {
+                application: owner, ..
+            }) = other
+            {
                 return Err(Error::Conflict(format!(
                     "the workflow {name:?} is of the application {owner:?}"
                 )));
             }
         }
         for name in manifest.functions.keys() {
-            let other = state.functions.get(name).filter(|known| known.application != application);
+            let other = state
+                .functions
+                .get(name)
+                .filter(|known| known.application != application);
             if let Some(owner) = other.map(|known| &known.application) {
                 return Err(Error::Conflict(format!(
                     "the function {name:?} is of the application {owner:?}"
@@ -238,13 +279,21 @@ impl Catalogue {
 
     /// A workflow.
     pub(crate) fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
-        self.state.read().workflows.get(name).map(|known| Arc::clone(&known.workflow))
+        self.state
+            .read()
+            .workflows
+            .get(name)
+            .map(|known| Arc::clone(&known.workflow))
     }
 
     /// All workflows, by name.
     pub(crate) fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
         let state = self.state.read();
-        state.workflows.iter().map(|(name, known)| (name.clone(), Arc::clone(&known.workflow))).collect()
+        state
+            .workflows
+            .iter()
+            .map(|(name, known)| (name.clone(), Arc::clone(&known.workflow)))
+            .collect()
     }
 
     /// What there is for a request over HTTP.
@@ -280,20 +329,30 @@ mod tests {
                 "[functions.{function}]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"app.f\"\n{told}"
             )
         });
-        Manifest::parse(&format!("name = \"{name}\"\n{}", tables.collect::<String>())).expect("a manifest")
+        Manifest::parse(&format!(
+            "name = \"{name}\"\n{}",
+            tables.collect::<String>()
+        ))
+        .expect("a manifest")
     }
 
     #[test]
     fn failures_that_would_be_handed_on_for_ever_are_refused() {
         let catalogue = Catalogue::default();
         let refused = |application: &str, manifest: &Manifest| {
-            catalogue.check(application, manifest).expect_err("a circle").to_string()
+            catalogue
+                .check(application, manifest)
+                .expect_err("a circle")
+                .to_string()
         };
         let own = application("one", &[("f", Some("f"))]);
         assert!(refused("one", &own).contains("f -> f"));
         let each_other = application("one", &[("f", Some("g")), ("g", Some("f"))]);
         assert!(refused("one", &each_other).contains("f -> g -> f"));
-        let further = application("one", &[("f", Some("g")), ("g", Some("h")), ("h", Some("g"))]);
+        let further = application(
+            "one",
+            &[("f", Some("g")), ("g", Some("h")), ("h", Some("g"))],
+        );
         assert!(refused("one", &further).contains("g -> h -> g"));
         let chain = application("one", &[("f", Some("g")), ("g", Some("h")), ("h", None)]);
         catalogue.check("one", &chain).expect("it ends");

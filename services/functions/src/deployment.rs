@@ -11,7 +11,8 @@ use ports::{
     Condition, Error, ErrorKind, Item, Key, Result, Update,
     key_value::{Outcome, Scan, SharedKeyValue, Test, Updated, Value},
     objects::{
-        ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, failed,
+        ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload,
+        failed,
     },
     runtime::Function,
 };
@@ -78,14 +79,22 @@ impl Deployment {
 
     /// Timers that were set at run time stay as they are where `manifest` says of them what this one says.
     pub(crate) fn kept_timers(&self, manifest: &Manifest) -> BTreeMap<String, u64> {
-        let said = |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
-        let kept = self.timers.iter().filter(|(name, _)| said(&self.manifest, name) == said(manifest, name));
+        let said =
+            |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
+        let kept = self
+            .timers
+            .iter()
+            .filter(|(name, _)| said(&self.manifest, name) == said(manifest, name));
         kept.map(|(name, ms)| (name.clone(), *ms)).collect()
     }
 }
 
 /// Whether `application` may have the queues of `manifest`: a queue starts one function. Errors: which starts another.
-pub(crate) fn check_queues(all: &Changing, application: &str, manifest: &Manifest) -> Result<(), String> {
+pub(crate) fn check_queues(
+    all: &Changing,
+    application: &str,
+    manifest: &Manifest,
+) -> Result<(), String> {
     let mut owners = BTreeMap::new();
     for (other, deployment) in all.iter().filter(|(other, _)| *other != application) {
         for (function, queue) in queues(&deployment.manifest) {
@@ -94,7 +103,9 @@ pub(crate) fn check_queues(all: &Changing, application: &str, manifest: &Manifes
     }
     for (function, queue) in queues(manifest) {
         if let Some(owner) = owners.insert(queue, format!("{function:?}")) {
-            return Err(format!("functions.{function}: the queue {queue:?} starts the function {owner}"));
+            return Err(format!(
+                "functions.{function}: the queue {queue:?} starts the function {owner}"
+            ));
         }
     }
     Ok(())
@@ -103,7 +114,11 @@ pub(crate) fn check_queues(all: &Changing, application: &str, manifest: &Manifes
 /// The queues that start functions, with those.
 fn queues(manifest: &Manifest) -> impl Iterator<Item = (&str, &str)> {
     let functions = manifest.functions.iter();
-    functions.flat_map(|(name, table)| table.queues().map(|trigger| (name.as_str(), trigger.queue.as_str())))
+    functions.flat_map(|(name, table)| {
+        table
+            .queues()
+            .map(|trigger| (name.as_str(), trigger.queue.as_str()))
+    })
 }
 
 /// What became of a change.
@@ -159,9 +174,18 @@ impl Deployments {
     ) -> Result<Changed> {
         let timers = deployment.timers.iter();
         let attributes = [
-            (MANIFEST.into(), Value::Bytes(Bytes::from(deployment.text.clone()))),
-            (ARCHIVE.into(), Value::Bytes(Bytes::from(deployment.archive.clone()))),
-            (GENERATION.into(), Value::Integer(deployment.generation as i64)),
+            (
+                MANIFEST.into(),
+                Value::Bytes(Bytes::from(deployment.text.clone())),
+            ),
+            (
+                ARCHIVE.into(),
+                Value::Bytes(Bytes::from(deployment.archive.clone())),
+            ),
+            (
+                GENERATION.into(),
+                Value::Integer(deployment.generation as i64),
+            ),
             (DEPLOYED.into(), Value::Integer(deployment.deployed as i64)),
         ]
         .into_iter()
@@ -173,17 +197,33 @@ impl Deployments {
 
     /// Nothing is deployed under `name` any more, unless what was is no longer what the caller knew.
     pub(crate) async fn delete(&self, name: &str, known: u64) -> Result<Changed> {
-        self.change(name, Update::delete(key(name)).when(unchanged(Some(known))), None).await
+        self.change(
+            name,
+            Update::delete(key(name)).when(unchanged(Some(known))),
+            None,
+        )
+        .await
     }
 
     /// Makes `wanted` of what is under `name`, by `update`.
-    async fn change(&self, name: &str, update: Update, wanted: Option<&Deployment>) -> Result<Changed> {
+    async fn change(
+        &self,
+        name: &str,
+        update: Update,
+        wanted: Option<&Deployment>,
+    ) -> Result<Changed> {
         let (item, point) = match self.key_value.update(update).await {
-            Ok(Updated { outcome: Outcome::Done(_), receipt }) => {
+            Ok(Updated {
+                outcome: Outcome::Done(_),
+                receipt,
+            }) => {
                 self.key_value.externalize(receipt.point).await?;
                 return Ok(Changed::Done);
             }
-            Ok(Updated { outcome: Outcome::Conflict(item), receipt }) => (item, receipt.point),
+            Ok(Updated {
+                outcome: Outcome::Conflict(item),
+                receipt,
+            }) => (item, receipt.point),
             // What is there tells.
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
                 let read = self.key_value.get(&key(name)).await?;
@@ -193,13 +233,21 @@ impl Deployments {
         };
         self.key_value.externalize(point).await?;
         let there = item.map(|item| decoded(name, &item)).transpose()?;
-        Ok(if there.as_ref() == wanted { Changed::Done } else { Changed::Otherwise(there) })
+        Ok(if there.as_ref() == wanted {
+            Changed::Done
+        } else {
+            Changed::Otherwise(there)
+        })
     }
 
     /// Puts an archive under its name.
     pub(crate) async fn put_archive(&self, name: &str, content: Bytes) -> Result<()> {
         let create = PutOptions::from(PutMode::Create);
-        match self.objects.put_opts(&path(name), PutPayload::from(content), create).await {
+        match self
+            .objects
+            .put_opts(&path(name), PutPayload::from(content), create)
+            .await
+        {
             Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
             Err(error) => Err(failed(format!("put the archive {name}"), error)),
         }
@@ -208,8 +256,15 @@ impl Deployments {
     /// The content of an archive.
     pub(crate) async fn archive(&self, name: &str) -> Result<Bytes> {
         let attempted = || format!("get the archive {name}");
-        let found = self.objects.get(&path(name)).await.map_err(|error| failed(attempted(), error))?;
-        found.bytes().await.map_err(|error| failed(attempted(), error))
+        let found = self
+            .objects
+            .get(&path(name))
+            .await
+            .map_err(|error| failed(attempted(), error))?;
+        found
+            .bytes()
+            .await
+            .map_err(|error| failed(attempted(), error))
     }
 
     /// Removes the archive `name`; one that is not there is removed.
@@ -225,19 +280,28 @@ impl Deployments {
         let folder = ObjectPath::from(FOLDER);
         let listed = self.objects.list_with_delimiter(Some(&folder)).await;
         let listed = listed.map_err(|error| failed("list the archives".to_owned(), error))?;
-        Ok(listed.objects.iter().filter_map(|object| object.location.filename().map(str::to_owned)).collect())
+        Ok(listed
+            .objects
+            .iter()
+            .filter_map(|object| object.location.filename().map(str::to_owned))
+            .collect())
     }
 }
 
 fn unchanged(known: Option<u64>) -> Condition {
     match known {
-        Some(generation) => Condition::attribute(GENERATION, Test::Equals(Value::Integer(generation as i64))),
+        Some(generation) => {
+            Condition::attribute(GENERATION, Test::Equals(Value::Integer(generation as i64)))
+        }
         None => Condition::Absent,
     }
 }
 
 fn key(name: &str) -> Key {
-    Key::new(Bytes::from_static(PARTITION.as_bytes()), Bytes::copy_from_slice(name.as_bytes()))
+    Key::new(
+        Bytes::from_static(PARTITION.as_bytes()),
+        Bytes::copy_from_slice(name.as_bytes()),
+    )
 }
 
 fn path(archive: &str) -> ObjectPath {
@@ -250,7 +314,9 @@ fn decoded(name: &str, item: &Item) -> Result<Deployment> {
 
 fn decode(item: &Item) -> Result<Deployment, String> {
     let text = |name: &str| {
-        let bytes = item.bytes(name).ok_or_else(|| format!("it has no {name}"))?;
+        let bytes = item
+            .bytes(name)
+            .ok_or_else(|| format!("it has no {name}"))?;
         String::from_utf8(bytes.to_vec()).map_err(|error| error.to_string())
     };
     let (manifest, archive) = (text(MANIFEST)?, text(ARCHIVE)?);
@@ -263,7 +329,16 @@ fn decode(item: &Item) -> Result<Deployment, String> {
         }
     });
     let timers = timers.collect();
-    let deployed = item.integer(DEPLOYED).map_or(generation, |deployed| deployed as u64);
+    let deployed = item
+        .integer(DEPLOYED)
+        .map_or(generation, |deployed| deployed as u64);
     let (manifest, text) = (Manifest::parse(&manifest)?, manifest);
-    Ok(Deployment { manifest, text, archive, generation, deployed, timers })
+    Ok(Deployment {
+        manifest,
+        text,
+        archive,
+        generation,
+        deployed,
+        timers,
+    })
 }

@@ -26,16 +26,27 @@ const ACCOUNT: &str = "000000000000";
 
 /// A batch of `queue` that was received `now`, as SQS gives it.
 pub(crate) fn messages(queue: &str, deliveries: &[Delivery], now: Timestamp) -> Bytes {
-    let records: Vec<_> = deliveries.iter().map(|delivery| record(queue, delivery, now)).collect();
+    let records: Vec<_> = deliveries
+        .iter()
+        .map(|delivery| record(queue, delivery, now))
+        .collect();
     encode(&json!({ "Records": records }))
 }
 
 fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
-    let Delivery { handle, deduplication, body, .. } = delivery;
+    let Delivery {
+        handle,
+        deduplication,
+        body,
+        ..
+    } = delivery;
     // What is no text travels in letters, and says so.
     let (body, attributes) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), json!({})),
-        Err(_) => (hexadecimal(body), json!({ "encoding": { "dataType": "String", "stringValue": "hex" } })),
+        Err(_) => (
+            hexadecimal(body),
+            json!({ "encoding": { "dataType": "String", "stringValue": "hex" } }),
+        ),
     };
     json!({
         "messageId": message_id(delivery),
@@ -60,7 +71,11 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
 
 /// The same at every delivery.
 pub(crate) fn message_id(delivery: &Delivery) -> String {
-    format!("{}-{}", text(&delivery.handle.group), delivery.handle.sequence.0)
+    format!(
+        "{}-{}",
+        text(&delivery.handle.group),
+        delivery.handle.sequence.0
+    )
 }
 
 /// How many of the batch, from its first on, are done by what the function answered. What it names as failed is not, nor
@@ -76,7 +91,9 @@ pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> serde_json::R
     // Errors: it is no object.
     let members: Option<Members<'_>> = serde_json::from_str(said.get()).ok();
     let reported = members.and_then(|members| members.get("batchItemFailures").copied());
-    Ok(reported.map_or(deliveries.len(), |reported| before_the_first(reported, deliveries)))
+    Ok(reported.map_or(deliveries.len(), |reported| {
+        before_the_first(reported, deliveries)
+    }))
 }
 
 /// How many of the batch stand before the first that is reported as failed.
@@ -88,9 +105,15 @@ fn before_the_first(reported: &RawValue, deliveries: &[Delivery]) -> usize {
     };
     let place = |failure: &Value| {
         let id = failure.get("itemIdentifier")?.as_str()?;
-        deliveries.iter().position(|delivery| message_id(delivery) == id)
+        deliveries
+            .iter()
+            .position(|delivery| message_id(delivery) == id)
     };
-    failures.iter().map(|failure| place(failure).unwrap_or(0)).min().unwrap_or(deliveries.len())
+    failures
+        .iter()
+        .map(|failure| place(failure).unwrap_or(0))
+        .min()
+        .unwrap_or(deliveries.len())
 }
 
 /// What a timer gives.
@@ -135,7 +158,13 @@ struct Told<'a> {
 
 /// What another function is told of it, encoded.
 pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
-    let Failed { function, id, payload, reason, attempts } = *event;
+    let Failed {
+        function,
+        id,
+        payload,
+        reason,
+        attempts,
+    } = *event;
     let told = Told {
         version: "1.0",
         timestamp: instant(now),
@@ -148,7 +177,11 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
         request_payload: serde_json::from_slice(payload).ok(),
         response_context: json!({ "statusCode": 200, "executedVersion": "$LATEST", "functionError": "Unhandled" }),
         response_payload: serde_json::from_str(reason).map_or_else(
-            |_| Cow::Owned(to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON")),
+            |_| {
+                Cow::Owned(
+                    to_raw_value(&json!({ "errorMessage": reason })).expect("a string is JSON"),
+                )
+            },
             Cow::Borrowed,
         ),
     };
@@ -158,7 +191,8 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
 fn instant(now: Timestamp) -> String {
     let nanoseconds = i128::from(now.0) * 1_000_000;
     let time = OffsetDateTime::from_unix_timestamp_nanos(nanoseconds).ok();
-    time.and_then(|time| time.format(&Rfc3339).ok()).unwrap_or_default()
+    time.and_then(|time| time.format(&Rfc3339).ok())
+        .unwrap_or_default()
 }
 
 /// What is no text in letters.
@@ -168,7 +202,10 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    bytes
+        .iter()
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }
 
 fn encode(value: &Value) -> Bytes {
@@ -188,7 +225,12 @@ mod tests {
             attempt: 2,
             incarnation: ports::Incarnation::default(),
         };
-        Delivery { handle, deduplication: None, failures: 1, body: Bytes::from_static(body) }
+        Delivery {
+            handle,
+            deduplication: None,
+            failures: 1,
+            body: Bytes::from_static(body),
+        }
     }
 
     #[test]
@@ -200,17 +242,26 @@ mod tests {
         ))
         .expect("JSON");
         let records = event["Records"].as_array().expect("a list");
-        assert_eq!((&records[0]["body"], &records[0]["messageId"]), (&json!("text"), &json!("g-7")));
+        assert_eq!(
+            (&records[0]["body"], &records[0]["messageId"]),
+            (&json!("text"), &json!("g-7"))
+        );
         let attributes = &records[0]["attributes"];
         assert_eq!(attributes["ApproximateReceiveCount"], "2");
         assert_eq!(
-            (&attributes["SentTimestamp"], &attributes["ApproximateFirstReceiveTimestamp"]),
+            (
+                &attributes["SentTimestamp"],
+                &attributes["ApproximateFirstReceiveTimestamp"]
+            ),
             (&json!("5"), &json!("5"))
         );
         assert_eq!(attributes["SenderId"], "000000000000");
         assert_eq!(records[0]["md5OfBody"], "1cb251ec0d568de6a929b520c4aed8d1");
         assert_eq!(
-            (&records[1]["body"], &records[1]["messageAttributes"]["encoding"]["stringValue"]),
+            (
+                &records[1]["body"],
+                &records[1]["messageAttributes"]["encoding"]["stringValue"]
+            ),
             (&json!("ff"), &json!("hex"))
         );
     }
@@ -223,11 +274,23 @@ mod tests {
             ("{}", 3),
             (r#"{"batchItemFailures":null}"#, 3),
             (r#"{"batchItemFailures":[]}"#, 3),
-            (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#, 1),
-            (r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#, 1),
+            (
+                r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#,
+                1,
+            ),
+            (
+                r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#,
+                1,
+            ),
             // Neither what nobody looks at nor its name makes an object another.
-            (r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#, 1),
-            (r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#, 1),
+            (
+                r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
+                1,
+            ),
+            (
+                r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
+                1,
+            ),
             // Whoever answers no object reports nothing.
             ("", 3),
             (" \n", 3),
@@ -239,7 +302,10 @@ mod tests {
             (r#"["batchItemFailures"]"#, 3),
             // What was to be reported is not known.
             (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
-            (r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#, 0),
+            (
+                r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#,
+                0,
+            ),
             (r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#, 0),
             (r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#, 0),
             (r#"{"batchItemFailures":[{"itemIdentifier":5}]}"#, 0),
@@ -278,12 +344,18 @@ mod tests {
         };
         let told: Value = serde_json::from_slice(&failed(&event, Timestamp(0))).expect("JSON");
         assert_eq!(
-            (&told["requestPayload"]["a"], &told["responsePayload"]["errorType"]),
+            (
+                &told["requestPayload"]["a"],
+                &told["responsePayload"]["errorType"]
+            ),
             (&json!(1), &json!("E"))
         );
         assert_eq!(told["timestamp"], "1970-01-01T00:00:00Z");
         assert_eq!(
-            (&told["requestContext"]["approximateInvokeCount"], &told["responseContext"]["statusCode"]),
+            (
+                &told["requestContext"]["approximateInvokeCount"],
+                &told["responseContext"]["statusCode"]
+            ),
             (&json!(3), &json!(200))
         );
         (event.payload, event.reason) = (b"\xff", "died");
@@ -292,14 +364,23 @@ mod tests {
         event.reason = r#"{"errorType":"E","data":1e999}"#;
         let told = failed(&event, Timestamp(0));
         let said = format!("\"responsePayload\":{}}}", event.reason);
-        assert!(String::from_utf8_lossy(&told).ends_with(&said), "in its own words: {told:?}");
+        assert!(
+            String::from_utf8_lossy(&told).ends_with(&said),
+            "in its own words: {told:?}"
+        );
     }
 
     #[test]
     fn what_was_sent_is_told_as_it_was_and_what_is_no_json_as_null() {
         let deep = "[".repeat(1000) + &"]".repeat(1000);
         let told = |payload: &[u8]| {
-            let event = Failed { function: "f", id: "id", payload, reason: "", attempts: None };
+            let event = Failed {
+                function: "f",
+                id: "id",
+                payload,
+                reason: "",
+                attempts: None,
+            };
             String::from_utf8(failed(&event, Timestamp(0)).into()).expect("UTF-8")
         };
         for payload in [
@@ -314,8 +395,18 @@ mod tests {
             let said = format!("\"requestPayload\":{payload},\"responseContext\"");
             assert!(told(payload.as_bytes()).contains(&said), "{payload}");
         }
-        for payload in [&b""[..], b"no JSON", b"[", b"1 2", b"\"\xff\"", b"1,\"requestContext\":{}"] {
-            assert!(told(payload).contains("\"requestPayload\":null,"), "{payload:?}");
+        for payload in [
+            &b""[..],
+            b"no JSON",
+            b"[",
+            b"1 2",
+            b"\"\xff\"",
+            b"1,\"requestContext\":{}",
+        ] {
+            assert!(
+                told(payload).contains("\"requestPayload\":null,"),
+                "{payload:?}"
+            );
         }
     }
 }

@@ -44,7 +44,8 @@ struct Shortened<'a> {
 
 /// What is kept of the words of a function that failed.
 pub(crate) fn kept(payload: &[u8]) -> String {
-    let cut = || String::from_utf8_lossy(&payload[..payload.len().min(REASON_BYTES_MAX)]).into_owned();
+    let cut =
+        || String::from_utf8_lossy(&payload[..payload.len().min(REASON_BYTES_MAX)]).into_owned();
     if payload.len() <= REASON_BYTES_MAX {
         return cut();
     }
@@ -59,11 +60,18 @@ pub(crate) fn kept(payload: &[u8]) -> String {
 
 fn shortened(said: &Said<'_>) -> String {
     let (kind, message) = (said.error_type.map(text), said.error_message.map(text));
-    let error_type = kind.as_deref().map(|kind| &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)]);
+    let error_type = kind
+        .as_deref()
+        .map(|kind| &kind[..kind.floor_char_boundary(TYPE_BYTES_MAX)]);
     let mut bytes_max = MESSAGE_BYTES_MAX;
     loop {
-        let error_message = message.as_deref().map(|message| beginning(message, bytes_max));
-        let shorter = Shortened { error_type, error_message };
+        let error_message = message
+            .as_deref()
+            .map(|message| beginning(message, bytes_max));
+        let shorter = Shortened {
+            error_type,
+            error_message,
+        };
         let reason = serde_json::to_string(&shorter).expect("it has strings alone");
         if reason.len() <= REASON_BYTES_MAX {
             return reason;
@@ -85,7 +93,10 @@ pub fn beginning(message: &str, bytes_max: usize) -> Cow<'_, str> {
         return Cow::Borrowed(message);
     }
     let beginning = &message[..message.floor_char_boundary(bytes_max)];
-    Cow::Owned(format!("{beginning}... (the beginning of {} bytes)", message.len()))
+    Cow::Owned(format!(
+        "{beginning}... (the beginning of {} bytes)",
+        message.len()
+    ))
 }
 
 #[cfg(test)]
@@ -103,19 +114,34 @@ mod tests {
     #[test]
     fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() {
         // In JSON a control character is six bytes.
-        for message in ["m".repeat(20_000), "\u{2603}".repeat(20_000), "\u{1}".repeat(20_000)] {
-            let kept =
-                read(&json!({ "errorMessage": message, "errorType": "ValueError", "stackTrace": ["t"] }));
+        for message in [
+            "m".repeat(20_000),
+            "\u{2603}".repeat(20_000),
+            "\u{1}".repeat(20_000),
+        ] {
+            let kept = read(
+                &json!({ "errorMessage": message, "errorType": "ValueError", "stackTrace": ["t"] }),
+            );
             let text = kept["errorMessage"].as_str().expect("a message");
             let (beginning, end) = text.split_once("... (").expect("it says that it was cut");
-            assert!(message.starts_with(beginning) && beginning.len() > 700, "{text}");
+            assert!(
+                message.starts_with(beginning) && beginning.len() > 700,
+                "{text}"
+            );
             assert_eq!(end, format!("the beginning of {} bytes)", message.len()));
             assert_eq!(kept["errorType"], "ValueError");
         }
-        let traced = json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 20_000] });
-        assert_eq!(read(&traced), json!({ "errorType": "E", "errorMessage": "m" }));
+        let traced =
+            json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 20_000] });
+        assert_eq!(
+            read(&traced),
+            json!({ "errorType": "E", "errorMessage": "m" })
+        );
         let kept = read(&json!({ "errorType": "\u{1}".repeat(20_000), "errorMessage": "m" }));
-        assert_eq!((&kept["errorType"], &kept["errorMessage"]), (&json!("\u{1}".repeat(256)), &json!("m")));
+        assert_eq!(
+            (&kept["errorType"], &kept["errorMessage"]),
+            (&json!("\u{1}".repeat(256)), &json!("m"))
+        );
         assert_eq!(
             read(&json!({ "errorMessage": "m", "more": "x".repeat(9_000) })),
             json!({ "errorMessage": "m" })
@@ -140,13 +166,27 @@ mod tests {
             ("7", "7"),
         ] {
             let kept = kept(&format!(r#""errorMessage": {message}, "#));
-            assert_eq!(kept, json!({ "errorType": "E", "errorMessage": text }), "{message}");
+            assert_eq!(
+                kept,
+                json!({ "errorType": "E", "errorMessage": text }),
+                "{message}"
+            );
         }
-        let said =
-            [&br#"{"errorType": "\udc00", "errorMessage": ""#[..], b"\xff", &[b'm'; 9_000], b"\"}"].concat();
+        let said = [
+            &br#"{"errorType": "\udc00", "errorMessage": ""#[..],
+            b"\xff",
+            &[b'm'; 9_000],
+            b"\"}",
+        ]
+        .concat();
         let kept: Value = serde_json::from_str(&super::kept(&said)).expect("it is JSON still");
         assert_eq!(kept["errorType"], "\u{fffd}\u{fffd}\u{fffd}");
-        assert!(kept["errorMessage"].as_str().is_some_and(|text| text.starts_with("\u{fffd}mm")), "{kept}");
+        assert!(
+            kept["errorMessage"]
+                .as_str()
+                .is_some_and(|text| text.starts_with("\u{fffd}mm")),
+            "{kept}"
+        );
     }
 
     #[test]
@@ -154,7 +194,10 @@ mod tests {
         let short = r#"{"errorType": "E", "errorMessage": "m", "stackTrace": ["t"]}"#;
         assert_eq!(kept(short.as_bytes()), short);
         assert_eq!(kept(b"died \xff"), "died \u{fffd}");
-        for long in ["x".repeat(9_000), format!("[\"E\", \"{}\"]", "m".repeat(9_000))] {
+        for long in [
+            "x".repeat(9_000),
+            format!("[\"E\", \"{}\"]", "m".repeat(9_000)),
+        ] {
             assert_eq!(kept(long.as_bytes()), long[..REASON_BYTES_MAX]);
         }
     }

@@ -81,7 +81,11 @@ impl Service {
             if let Some(function) = events_of.as_ref().filter(|_| backlog.messages > 0) {
                 self.events().take_events(function);
             }
-            self.inner.seen.lock().backlogs.insert(queue.clone(), backlog);
+            self.inner
+                .seen
+                .lock()
+                .backlogs
+                .insert(queue.clone(), backlog);
         }
         Ok(())
     }
@@ -93,7 +97,11 @@ impl Service {
         self.inner.for_each(|name, table| {
             let function = [PREFIX, name].concat();
             queues.insert(parts.functions.event_queue(&function), Some(function));
-            queues.extend(table.queues().map(|trigger| ((parts.queue_name)(&trigger.queue), None)));
+            queues.extend(
+                table
+                    .queues()
+                    .map(|trigger| ((parts.queue_name)(&trigger.queue), None)),
+            );
         });
         queues
     }

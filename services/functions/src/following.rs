@@ -29,7 +29,11 @@ const ROW_MAY_COME: Duration = Duration::from_mins(10);
 impl Service {
     /// Puts in place what other processes deploy, and what could not be put in place before, for as long as this one runs.
     pub async fn keep_in_place(self) {
-        let Parts { clock, among_others, .. } = &self.inner.parts;
+        let Parts {
+            clock,
+            among_others,
+            ..
+        } = &self.inner.parts;
         let mut outage = Outage::default();
         let mut tidied = clock.monotonic();
         loop {
@@ -39,7 +43,8 @@ impl Service {
             }
             let mut changing = self.inner.changing.lock().await;
             let mut followed = self.catch_up(&mut changing).await;
-            if *among_others && followed.is_ok() && clock.monotonic().since(tidied) >= ROW_MAY_COME {
+            if *among_others && followed.is_ok() && clock.monotonic().since(tidied) >= ROW_MAY_COME
+            {
                 followed = self.remove_archives(&changing).await;
                 tidied = clock.monotonic();
             }
@@ -62,7 +67,11 @@ impl Service {
     /// Before a change: what it is compared with is all that is deployed, by whoever it was.
     pub(crate) async fn catch_up_with_others(&self, changing: &mut Changing) -> Result<()> {
         let may_be_news = self.inner.parts.among_others || !self.inner.pending.is_empty();
-        if may_be_news { self.catch_up(changing).await } else { Ok(()) }
+        if may_be_news {
+            self.catch_up(changing).await
+        } else {
+            Ok(())
+        }
     }
 
     /// Makes what is deployed at rest what runs here: all of it at a start, and then what others have changed and what is to be tried
@@ -72,7 +81,10 @@ impl Service {
     pub(crate) async fn catch_up(&self, changing: &mut Changing) -> Result<()> {
         let rows = self.inner.deployments.all().await?;
         let again = self.inner.pending.due(self.inner.parts.clock.monotonic());
-        let gone = changing.keys().chain(&again).filter(|application| !rows.contains_key(*application));
+        let gone = changing
+            .keys()
+            .chain(&again)
+            .filter(|application| !rows.contains_key(*application));
         for application in gone.cloned().collect::<BTreeSet<_>>() {
             changing.remove(&application);
             let removed = self.put_in_place(&application, None).await;
@@ -90,14 +102,27 @@ impl Service {
     }
 
     /// As [`Self::put_in_place`], where its code may not be here.
-    pub(crate) async fn put_in_place_with_code(&self, application: &str, row: &Deployment) -> Result<()> {
+    pub(crate) async fn put_in_place_with_code(
+        &self,
+        application: &str,
+        row: &Deployment,
+    ) -> Result<()> {
         let content = self.inner.deployments.archive(&row.archive).await?;
-        self.inner.parts.runtime.install(&row.archive, content).await?;
+        self.inner
+            .parts
+            .runtime
+            .install(&row.archive, content)
+            .await?;
         self.put_in_place(application, Some(row)).await
     }
 
     /// Whether `application` may have what `manifest` says beside all that is deployed, in place or not, and what runs of others yet.
-    pub(crate) fn check_beside(&self, rows: &Changing, application: &str, manifest: &Manifest) -> Result<()> {
+    pub(crate) fn check_beside(
+        &self,
+        rows: &Changing,
+        application: &str,
+        manifest: &Manifest,
+    ) -> Result<()> {
         Catalogue::of(rows).check(application, manifest)?;
         self.inner.catalogue.check_names(application, manifest)?;
         check_queues(rows, application, manifest).map_err(Error::Conflict)
@@ -116,23 +141,40 @@ impl Service {
     fn named(&self, all: &Changing) -> BTreeSet<String> {
         let running = self.inner.catalogue.functions().into_iter();
         let running = running.map(|known| known.function.archive.clone());
-        all.values().map(|deployment| deployment.archive.clone()).chain(running).collect()
+        all.values()
+            .map(|deployment| deployment.archive.clone())
+            .chain(running)
+            .collect()
     }
 
     /// Removes the archives that nothing names, here and among the objects.
     pub(crate) async fn remove_archives(&self, all: &Changing) -> Result<()> {
-        let Parts { among_others, clock, runtime, .. } = &self.inner.parts;
+        let Parts {
+            among_others,
+            clock,
+            runtime,
+            ..
+        } = &self.inner.parts;
         let archives = self.inner.deployments.archives().await?;
         let mut named = self.named(all);
-        runtime.keep_archives(&named.iter().cloned().collect::<Vec<_>>()).await?;
+        runtime
+            .keep_archives(&named.iter().cloned().collect::<Vec<_>>())
+            .await?;
         let mut waits = Duration::ZERO;
         if *among_others {
             let rows = self.inner.deployments.all().await?;
             named.extend(rows.into_values().map(|deployment| deployment.archive));
             waits = ROW_MAY_COME;
         }
-        let unnamed = archives.into_iter().filter(|archive| !named.contains(archive)).collect();
-        let nobodys = self.inner.unnamed.lock().for_as_long(unnamed, clock.monotonic(), waits);
+        let unnamed = archives
+            .into_iter()
+            .filter(|archive| !named.contains(archive))
+            .collect();
+        let nobodys = self
+            .inner
+            .unnamed
+            .lock()
+            .for_as_long(unnamed, clock.monotonic(), waits);
         for archive in nobodys {
             self.inner.deployments.delete_archive(&archive).await?;
         }
@@ -146,14 +188,22 @@ pub(crate) struct Unnamed(BTreeMap<String, Monotonic>);
 
 impl Unnamed {
     /// Notes which there are `now`; returns those that were so at every look for `waits`.
-    fn for_as_long(&mut self, unnamed: Vec<String>, now: Monotonic, waits: Duration) -> Vec<String> {
+    fn for_as_long(
+        &mut self,
+        unnamed: Vec<String>,
+        now: Monotonic,
+        waits: Duration,
+    ) -> Vec<String> {
         let since = |archive: String| {
             let since = self.0.get(&archive).copied().unwrap_or(now);
             (archive, since)
         };
         let there: BTreeMap<_, _> = unnamed.into_iter().map(since).collect();
         self.0 = there;
-        let long = self.0.iter().filter(|(_, since)| now.since(**since) >= waits);
+        let long = self
+            .0
+            .iter()
+            .filter(|(_, since)| now.since(**since) >= waits);
         long.map(|(archive, _)| archive.clone()).collect()
     }
 }

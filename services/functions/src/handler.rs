@@ -120,7 +120,9 @@ impl Handler for Deployed {
     async fn room(&self) -> Room {
         loop {
             self.refusals.over().await;
-            let Some(service) = self.service.upgrade() else { return Room::default() };
+            let Some(service) = self.service.upgrade() else {
+                return Room::default();
+            };
             service.stop.unless_begun().await;
             let changed = service.changed();
             let Some(function) = service.function(&self.name) else {
@@ -136,23 +138,39 @@ impl Handler for Deployed {
     }
 
     async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
-        let service = self.service.upgrade().ok_or_else(|| Failure::new("the server stops"))?;
+        let service = self
+            .service
+            .upgrade()
+            .ok_or_else(|| Failure::new("the server stops"))?;
         match event {
             Event::Call { id, payload } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
                 self.run(&service, room, id, payload).await
             }
             Event::Messages { queue, deliveries } => {
-                let batch = Batch { queue: service.own_queue_name(&self.name, queue), deliveries };
+                let batch = Batch {
+                    queue: service.own_queue_name(&self.name, queue),
+                    deliveries,
+                };
                 self.run_batch(&service, room, &batch).await
             }
             Event::Timer => {
                 self.ticks.tick(&service, &self.name).await;
                 Ok(Bytes::new())
             }
-            Event::Failed { function, id, payload, reason } => {
+            Event::Failed {
+                function,
+                id,
+                payload,
+                reason,
+            } => {
                 let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
-                let failed = Told { function: &function, id: &id, payload: &payload, reason: &reason };
+                let failed = Told {
+                    function: &function,
+                    id: &id,
+                    payload: &payload,
+                    reason: &reason,
+                };
                 let (own_id, payload) = failed.to(&self.name, &service);
                 self.run(&service, room, own_id, payload).await
             }
@@ -173,17 +191,36 @@ pub(crate) struct Told<'a> {
 impl Told<'_> {
     /// The request id under which `told` runs for it, and what that is given now.
     pub(crate) fn to(&self, told: &str, service: &Inner) -> (String, Bytes) {
-        let Self { function, id, payload, reason } = *self;
+        let Self {
+            function,
+            id,
+            payload,
+            reason,
+        } = *self;
         let function = own_name(function);
         let attempts = service.retries(function).map(|retries| 1 + retries);
-        let failed = event::Failed { function, id, payload, reason, attempts };
-        (told_id(told, function, id), event::failed(&failed, service.parts.clock.now()))
+        let failed = event::Failed {
+            function,
+            id,
+            payload,
+            reason,
+            attempts,
+        };
+        (
+            told_id(told, function, id),
+            event::failed(&failed, service.parts.clock.now()),
+        )
     }
 }
 
 impl Deployed {
     pub(crate) fn new(name: &str, service: Weak<Inner>) -> Self {
-        Self { name: name.to_owned(), service, ticks: Ticks::default(), refusals: Refusals::default() }
+        Self {
+            name: name.to_owned(),
+            service,
+            ticks: Ticks::default(),
+            refusals: Refusals::default(),
+        }
     }
 
     pub(crate) async fn run(
@@ -214,11 +251,14 @@ impl Deployed {
         let (mut pause, longest) = PAUSES;
         let (mut since, mut refused_now) = (None, None);
         loop {
-            let function = service
-                .function(&self.name)
-                .ok_or_else(|| Failure::new(format!("there is no function {:?} any more", self.name)))?;
+            let function = service.function(&self.name).ok_or_else(|| {
+                Failure::new(format!("there is no function {:?} any more", self.name))
+            })?;
             let room = mem::take(&mut room);
-            let invocation = Invocation { room, ..Invocation::new(id.to_owned(), payload.clone(), true) };
+            let invocation = Invocation {
+                room,
+                ..Invocation::new(id.to_owned(), payload.clone(), true)
+            };
             let mut run = runtime.run(&function, invocation);
             let ran = tokio::select! {
                 biased;
@@ -237,13 +277,19 @@ impl Deployed {
             let now = clock.monotonic();
             let begun = *since.get_or_insert(now);
             // What is deployed meanwhile may be there.
-            let is_current =
-                service.function(&self.name).is_some_and(|now| now.revision == function.revision);
+            let is_current = service
+                .function(&self.name)
+                .is_some_and(|now| now.revision == function.revision);
             let is_over = now.since(begun) >= REFUSED_MAX;
             if is_over || is_current && runtime.check(&function).await.is_err() {
                 return Err(Failure::new(refused.to_string()));
             }
-            if let Some(lasts) = self.refusals.outage.lock().failed(now, &refused.to_string()) {
+            if let Some(lasts) = self
+                .refusals
+                .outage
+                .lock()
+                .failed(now, &refused.to_string())
+            {
                 let function = &self.name;
                 tracing::warn!(function, %refused, ?lasts, "what a function has to do is not begun");
             }

@@ -95,14 +95,19 @@ impl Service {
             loop {
                 let page = self.page(source, after, HELD_MAX).await?;
                 // Those that an earlier release has buried meanwhile have no number, and come after none.
-                let Some(last) = page.last().filter(|last| after.is_none_or(|after| after < last.id)) else {
+                let Some(last) = page
+                    .last()
+                    .filter(|last| after.is_none_or(|after| after < last.id))
+                else {
                     break;
                 };
                 after = Some(last.id);
                 for letter in page {
                     let shown = self.shown(function, source, letter);
                     bytes += shown.payload.len();
-                    if letters.len() >= LETTERS_MAX || bytes > SHOWN_BYTES_MAX && !letters.is_empty() {
+                    if letters.len() >= LETTERS_MAX
+                        || bytes > SHOWN_BYTES_MAX && !letters.is_empty()
+                    {
                         let next = letters.last().map(|last: &Letter| last.id.clone());
                         return Ok(Letters { letters, next });
                     }
@@ -111,7 +116,10 @@ impl Service {
             }
             after = None;
         }
-        Ok(Letters { letters, next: None })
+        Ok(Letters {
+            letters,
+            next: None,
+        })
     }
 
     /// Sends a function's letter `id` again, or all of its letters; returns once that is durable, with how many were asked for: what
@@ -142,8 +150,12 @@ impl Service {
         for source in &sources {
             let mut left = self.count(source).await?;
             while left > 0 {
-                let mut some: Vec<_> =
-                    self.page(source, None, HELD_MAX).await?.iter().map(|letter| letter.id).collect();
+                let mut some: Vec<_> = self
+                    .page(source, None, HELD_MAX)
+                    .await?
+                    .iter()
+                    .map(|letter| letter.id)
+                    .collect();
                 some.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 if some.is_empty() {
                     break;
@@ -175,7 +187,11 @@ impl Service {
 
     async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
         let before = letter.0.checked_sub(1).map(LetterId);
-        Ok(self.page(source, before, 1).await?.first().is_some_and(|found| found.id == letter))
+        Ok(self
+            .page(source, before, 1)
+            .await?
+            .first()
+            .is_some_and(|found| found.id == letter))
     }
 
     /// Some letters of `source`, oldest first.
@@ -185,7 +201,13 @@ impl Service {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
-        match self.inner.parts.queue.dead_letters(&source.at_provider, after, letters_max).await {
+        match self
+            .inner
+            .parts
+            .queue
+            .dead_letters(&source.at_provider, after, letters_max)
+            .await
+        {
             Err(error) if is_of_no_queue(&error) => Ok(Vec::new()),
             letters => Ok(letters?),
         }
@@ -203,8 +225,11 @@ impl Service {
         let known = known.ok_or_else(|| self.inner.unknown(function))?;
         let function = [PREFIX, function].concat();
         let events = self.events().event_queue(&function);
-        let mut sources =
-            vec![Source { function: function.clone(), name: EVENTS.to_owned(), at_provider: events }];
+        let mut sources = vec![Source {
+            function: function.clone(),
+            name: EVENTS.to_owned(),
+            at_provider: events,
+        }];
         sources.extend(known.table.queues().map(|trigger| Source {
             function: function.clone(),
             name: trigger.queue.clone(),
@@ -234,14 +259,29 @@ impl Service {
     }
 
     /// Under which request id `function` ran for the event that travels as `body`, and what it was given.
-    fn given(&self, function: &str, body: &Bytes, deduplication: Option<Bytes>) -> (Option<String>, Bytes) {
+    fn given(
+        &self,
+        function: &str,
+        body: &Bytes,
+        deduplication: Option<Bytes>,
+    ) -> (Option<String>, Bytes) {
         match self.events().event_of(body, deduplication.clone()) {
             Ok(Event::Call { id, payload }) => (id.map(|id| request_id(&id)), payload),
-            Ok(Event::Failed { function: failed, id, payload, reason }) => {
+            Ok(Event::Failed {
+                function: failed,
+                id,
+                payload,
+                reason,
+            }) => {
                 let id = id.map(|id| request_id(&id));
                 // Without one each attempt has another.
                 let (called, is_called) = (id.as_deref().unwrap_or_default(), id.is_some());
-                let failed = Told { function: &failed, id: called, payload: &payload, reason: &reason };
+                let failed = Told {
+                    function: &failed,
+                    id: called,
+                    payload: &payload,
+                    reason: &reason,
+                };
                 let (own_id, given) = failed.to(function, &self.inner);
                 (is_called.then_some(own_id), given)
             }
@@ -266,7 +306,11 @@ fn is_of_no_queue(error: &ports::Error) -> bool {
 fn parsed(id: &str) -> Result<(&str, LetterId)> {
     let parts = id.split_once(':');
     let parsed = parts.and_then(|(queue, letter)| Some((queue, LetterId(letter.parse().ok()?))));
-    parsed.ok_or_else(|| Error::Invalid(format!("{id:?} is no dead letter's id: take one from the list")))
+    parsed.ok_or_else(|| {
+        Error::Invalid(format!(
+            "{id:?} is no dead letter's id: take one from the list"
+        ))
+    })
 }
 
 fn place(sources: &[Source], queue: &str) -> Result<usize> {

@@ -232,10 +232,14 @@ impl Manifest {
             check_name("the application", name)?;
         }
         if manifest.functions.is_empty() || manifest.functions.len() > FUNCTIONS_MAX {
-            return Err(format!("an application has 1 to {FUNCTIONS_MAX} functions, as [functions.NAME]"));
+            return Err(format!(
+                "an application has 1 to {FUNCTIONS_MAX} functions, as [functions.NAME]"
+            ));
         }
         for (name, table) in &manifest.functions {
-            table.check(name).map_err(|why| format!("functions.{name}: {why}"))?;
+            table
+                .check(name)
+                .map_err(|why| format!("functions.{name}: {why}"))?;
         }
         for table in manifest.functions.values_mut() {
             table.code = one_way_to_write(&table.code);
@@ -245,8 +249,13 @@ impl Manifest {
             let said = |why| format!("workflows.{name}: {why}");
             workflow.check(name).map_err(said)?;
             let named = workflow.functions();
-            if let Some(function) = named.iter().find(|named| !manifest.functions.contains_key(**named)) {
-                return Err(said(format!("{function:?} is no function of the application")));
+            if let Some(function) = named
+                .iter()
+                .find(|named| !manifest.functions.contains_key(**named))
+            {
+                return Err(said(format!(
+                    "{function:?} is no function of the application"
+                )));
             }
         }
         Ok(manifest)
@@ -262,7 +271,9 @@ impl Manifest {
             ));
         }
         for (name, table) in &self.functions {
-            table.check_as_new().map_err(|why| format!("functions.{name}: {why}"))?;
+            table
+                .check_as_new()
+                .map_err(|why| format!("functions.{name}: {why}"))?;
         }
         Ok(())
     }
@@ -301,7 +312,10 @@ impl Table {
         within("retries", &self.retries, &(0..=RETRIES_MAX))?;
         within("processes", &self.processes, &(1..=10_000))?;
         within("scratch_mb", &self.scratch_mb, &(1..=65_536))?;
-        let interpreters = [(Kind::Python3, "python", &self.python), (Kind::Node, "node", &self.node)];
+        let interpreters = [
+            (Kind::Python3, "python", &self.python),
+            (Kind::Node, "node", &self.node),
+        ];
         for (kind, field, interpreter) in interpreters {
             if interpreter.is_some() && self.runtime != kind {
                 return Err(format!("{field} is for runtime = {kind:?} only").to_lowercase());
@@ -309,9 +323,15 @@ impl Table {
         }
         match self.runtime {
             Kind::Python3 | Kind::Node
-                if self.handler.rsplit_once('.').is_none_or(|(a, b)| a.is_empty() || b.is_empty()) =>
+                if self
+                    .handler
+                    .rsplit_once('.')
+                    .is_none_or(|(a, b)| a.is_empty() || b.is_empty()) =>
             {
-                return Err(format!("handler {:?} is to be module.function", self.handler));
+                return Err(format!(
+                    "handler {:?} is to be module.function",
+                    self.handler
+                ));
             }
             Kind::Executable if self.handler.is_empty() || self.handler.contains('/') => {
                 return Err(format!(
@@ -322,10 +342,15 @@ impl Table {
             _ => {}
         }
         let is_variable = |name: &String| {
-            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+            !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         };
         if let Some(name) = self.environment.keys().find(|name| !is_variable(name)) {
-            return Err(format!("environment: {name:?} is no name of a variable (letters, digits, _)"));
+            return Err(format!(
+                "environment: {name:?} is no name of a variable (letters, digits, _)"
+            ));
         }
         if self.environment.values().any(|value| value.contains('\0')) {
             return Err("environment: a value contains a zero byte".to_owned());
@@ -334,7 +359,13 @@ impl Table {
             check_name("on_failure", told)?;
         }
         self.triggers.iter().try_for_each(Trigger::check)?;
-        if self.triggers.iter().filter(|trigger| matches!(trigger, Trigger::Timer(_))).count() > 1 {
+        if self
+            .triggers
+            .iter()
+            .filter(|trigger| matches!(trigger, Trigger::Timer(_)))
+            .count()
+            > 1
+        {
             return Err("triggers: one timer at most".to_owned());
         }
         Ok(())
@@ -342,7 +373,10 @@ impl Table {
 
     fn check_as_new(&self) -> Result<(), String> {
         if self.handler.chars().any(char::is_control) {
-            return Err(format!("handler {:?} is to have no control characters", self.handler));
+            return Err(format!(
+                "handler {:?} is to have no control characters",
+                self.handler
+            ));
         }
         for (variable, value) in &self.environment {
             if RESERVED_VARIABLES.contains(&variable.as_str()) {
@@ -432,7 +466,11 @@ fn within<T: PartialOrd + std::fmt::Display>(
     if range.contains(value) {
         return Ok(());
     }
-    Err(format!("{what} = {value} is to be {} to {}", range.start(), range.end()))
+    Err(format!(
+        "{what} = {value} is to be {} to {}",
+        range.start(),
+        range.end()
+    ))
 }
 
 /// A timer's period, whoever says it.
@@ -444,24 +482,36 @@ pub fn check_period(every_s: u64) -> Result<(), String> {
 pub fn check_name(what: &str, name: &str) -> Result<(), String> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(is_good) {
-        return Err(format!("{what}: {name:?} is to be 1 to {NAME_BYTES_MAX} letters, digits, - and _"));
+        return Err(format!(
+            "{what}: {name:?} is to be 1 to {NAME_BYTES_MAX} letters, digits, - and _"
+        ));
     }
     Ok(())
 }
 
 fn check_folder(folder: &str) -> Result<(), String> {
-    let is_inside =
-        !folder.is_empty() && !folder.starts_with('/') && folder.split('/').all(|part| part != "..");
+    let is_inside = !folder.is_empty()
+        && !folder.starts_with('/')
+        && folder.split('/').all(|part| part != "..");
     if !is_inside || folder.contains('\0') {
-        return Err(format!("code = {folder:?} is to be a folder beside the manifest, without .."));
+        return Err(format!(
+            "code = {folder:?} is to be a folder beside the manifest, without .."
+        ));
     }
     Ok(())
 }
 
 /// A folder that [`check_folder`] lets pass, so written that it has one name only; where the manifest lies is `.`.
 fn one_way_to_write(folder: &str) -> String {
-    let parts: Vec<_> = folder.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-    if parts.is_empty() { ".".to_owned() } else { parts.join("/") }
+    let parts: Vec<_> = folder
+        .split('/')
+        .filter(|part| !matches!(*part, "" | "."))
+        .collect();
+    if parts.is_empty() {
+        ".".to_owned()
+    } else {
+        parts.join("/")
+    }
 }
 
 #[cfg(test)]
@@ -493,27 +543,68 @@ mod tests {
         let manifest = Manifest::parse(WHOLE).expect("whole");
         let resize = &manifest.functions["resize"];
         let function = resize.function("resize", "archive", "1");
-        assert_eq!((function.memory_bytes, function.timeout), (256 << 20, Duration::from_secs(3)));
-        assert_eq!((function.concurrency, function.language.clone()), (2, Language::Python(None)));
+        assert_eq!(
+            (function.memory_bytes, function.timeout),
+            (256 << 20, Duration::from_secs(3))
+        );
+        assert_eq!(
+            (function.concurrency, function.language.clone()),
+            (2, Language::Python(None))
+        );
         assert_eq!(resize.period(), Some(Duration::from_mins(1)));
         assert_eq!(
-            resize.queues().map(|queue| (&*queue.queue, queue.batch)).collect::<Vec<_>>(),
+            resize
+                .queues()
+                .map(|queue| (&*queue.queue, queue.batch))
+                .collect::<Vec<_>>(),
             [("pictures", 5)]
         );
         assert_eq!((resize.retries, manifest.functions["tell"].retries), (0, 2));
-        let routes: Vec<_> = manifest.routes().expect("routes").iter().map(ToString::to_string).collect();
-        assert_eq!(routes, ["GET /pictures/{id}", "PUT /pictures/{id}", "ANY /tell"]);
+        let routes: Vec<_> = manifest
+            .routes()
+            .expect("routes")
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(
+            routes,
+            ["GET /pictures/{id}", "PUT /pictures/{id}", "ANY /tell"]
+        );
     }
 
     #[test]
     fn what_is_wrong_is_named_with_what_would_be_right() {
         for (instead, of, said) in [
-            ("memory_mb = 1", "memory_mb = 256", "memory_mb = 1 is to be 16 to 65536"),
-            ("timeout_s = 901", "timeout_s = 3", "timeout_s = 901 is to be 1 to 900"),
-            ("code = \"../x\"", "code = \"functions\"", "a folder beside the manifest"),
-            ("code = \"/etc\"", "code = \"functions\"", "a folder beside the manifest"),
-            ("handler = \"app\"", "handler = \"app.resize\"", "is to be module.function"),
-            ("environment = { \"A-B\" = \"\" }", "environment = { SIZE = \"64\" }", "no name of a variable"),
+            (
+                "memory_mb = 1",
+                "memory_mb = 256",
+                "memory_mb = 1 is to be 16 to 65536",
+            ),
+            (
+                "timeout_s = 901",
+                "timeout_s = 3",
+                "timeout_s = 901 is to be 1 to 900",
+            ),
+            (
+                "code = \"../x\"",
+                "code = \"functions\"",
+                "a folder beside the manifest",
+            ),
+            (
+                "code = \"/etc\"",
+                "code = \"functions\"",
+                "a folder beside the manifest",
+            ),
+            (
+                "handler = \"app\"",
+                "handler = \"app.resize\"",
+                "is to be module.function",
+            ),
+            (
+                "environment = { \"A-B\" = \"\" }",
+                "environment = { SIZE = \"64\" }",
+                "no name of a variable",
+            ),
             ("[functions.\"a b\"]", "[functions.tell]", "letters, digits"),
             ("cores = 2", "retries = 0", "unknown field `cores`"),
             (
@@ -526,15 +617,30 @@ mod tests {
                 "{ http = \"/tell\" }",
                 "functions.tell: the route PUT /pictures/{other} is PUT /pictures/{id} of functions.resize",
             ),
-            ("{ https = \"/tell\" }", "{ http = \"/tell\" }", "a trigger is { queue = NAME"),
-            ("python = \"/p\"\nhandler = \"tell\"", "handler = \"tell\"", "python is for runtime"),
+            (
+                "{ https = \"/tell\" }",
+                "{ http = \"/tell\" }",
+                "a trigger is { queue = NAME",
+            ),
+            (
+                "python = \"/p\"\nhandler = \"tell\"",
+                "handler = \"tell\"",
+                "python is for runtime",
+            ),
         ] {
             assert!(WHOLE.contains(of), "{of}");
             let refused = Manifest::parse(&WHOLE.replace(of, instead)).expect_err(instead);
             assert!(refused.contains(said), "{instead}: {refused}");
         }
-        assert!(Manifest::parse(&WHOLE.replace("\"functions\"", "\"\"")).is_err(), "no folder");
-        assert!(Manifest::parse("").expect_err("empty").contains("1 to 1000 functions"));
+        assert!(
+            Manifest::parse(&WHOLE.replace("\"functions\"", "\"\"")).is_err(),
+            "no folder"
+        );
+        assert!(
+            Manifest::parse("")
+                .expect_err("empty")
+                .contains("1 to 1000 functions")
+        );
     }
 
     #[test]
@@ -548,7 +654,10 @@ mod tests {
             ("..a", "..a"),
         ] {
             let text = WHOLE.replace("code = \"functions\"", &format!("code = {written:?}"));
-            assert_eq!(Manifest::parse(&text).expect(written).functions["resize"].code, name);
+            assert_eq!(
+                Manifest::parse(&text).expect(written).functions["resize"].code,
+                name
+            );
         }
     }
 
@@ -558,7 +667,9 @@ mod tests {
         let refusal = |of: &str, instead: &str| {
             assert!(WHOLE.contains(of), "{of}");
             let text = WHOLE.replace(of, instead);
-            Manifest::parse(&text).expect("it is read").check_as_new("shop", &text)
+            Manifest::parse(&text)
+                .expect("it is read")
+                .check_as_new("shop", &text)
         };
         let sized = |bytes: usize| format!("SIZE = \"{}\"", "x".repeat(bytes));
         refusal("SIZE = \"64\"", &sized(128 * 1024 - 6)).expect("as long as may be");
@@ -568,9 +679,21 @@ mod tests {
                 &*sized(128 * 1024 - 5),
                 "functions.resize: environment: SIZE has 131073 bytes",
             ),
-            ("\"app.resize\"", r#""app.re\u001b[2Jsize""#, "functions.resize: handler"),
-            ("\"tell\"\n        triggers", "\"te\\u009bll\"\n        triggers", "functions.tell: handler"),
-            ("name = \"shop\"", "name = \"zz\"", "the application \"zz\", and it is deployed as \"shop\""),
+            (
+                "\"app.resize\"",
+                r#""app.re\u001b[2Jsize""#,
+                "functions.resize: handler",
+            ),
+            (
+                "\"tell\"\n        triggers",
+                "\"te\\u009bll\"\n        triggers",
+                "functions.tell: handler",
+            ),
+            (
+                "name = \"shop\"",
+                "name = \"zz\"",
+                "the application \"zz\", and it is deployed as \"shop\"",
+            ),
         ] {
             let why = refusal(of, instead).expect_err(said);
             assert!(why.contains(said), "{why}");

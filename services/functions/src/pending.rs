@@ -53,7 +53,9 @@ impl Pending {
     /// Those whose next try is due `now`.
     pub(crate) fn due(&self, now: Monotonic) -> Vec<String> {
         let troubles = self.troubles.lock();
-        let due = troubles.iter().filter(|(_, trouble)| now >= trouble.again_at);
+        let due = troubles
+            .iter()
+            .filter(|(_, trouble)| now >= trouble.again_at);
         due.map(|(application, _)| application.clone()).collect()
     }
 
@@ -61,16 +63,19 @@ impl Pending {
     fn failed(&self, application: &str, row: Option<&Deployment>, error: &Error, now: Monotonic) {
         let said = {
             let mut troubles = self.troubles.lock();
-            let trouble = troubles.entry(application.to_owned()).or_insert_with(|| Trouble {
-                outage: Outage::default(),
-                again_after: AGAIN_AFTER,
-                again_at: now,
-            });
+            let trouble = troubles
+                .entry(application.to_owned())
+                .or_insert_with(|| Trouble {
+                    outage: Outage::default(),
+                    again_after: AGAIN_AFTER,
+                    again_at: now,
+                });
             trouble.again_at = now + trouble.again_after;
             trouble.again_after = (2 * trouble.again_after).min(AGAIN_AFTER_MAX);
             trouble.outage.failed(now, &error.to_string())
         };
-        self.promised.replace(application, row.map(|row| &row.manifest), "", "");
+        self.promised
+            .replace(application, row.map(|row| &row.manifest), "", "");
         if let Some(lasts) = said {
             tracing::warn!(application, %error, ?lasts, "what is deployed is not in place; it is tried again");
         }
@@ -78,7 +83,9 @@ impl Pending {
 
     /// `application` is in place.
     fn ended(&self, application: &str, now: Monotonic) {
-        let Some(mut trouble) = self.troubles.lock().remove(application) else { return };
+        let Some(mut trouble) = self.troubles.lock().remove(application) else {
+            return;
+        };
         self.promised.replace(application, None, "", "");
         let lasted = trouble.outage.ended(now);
         tracing::info!(application, ?lasted, "what is deployed is in place again");
@@ -110,10 +117,17 @@ impl Service {
         changed: ports::Result<Changed>,
     ) -> Result<Changed> {
         changed.map_err(|error| {
-            let (is_certain, error) =
-                (matches!(error.kind(), ErrorKind::NoRoom | ErrorKind::Invalid), error.into());
+            let (is_certain, error) = (
+                matches!(error.kind(), ErrorKind::NoRoom | ErrorKind::Invalid),
+                error.into(),
+            );
             if !is_certain {
-                self.inner.pending.failed(application, known, &error, self.inner.parts.clock.monotonic());
+                self.inner.pending.failed(
+                    application,
+                    known,
+                    &error,
+                    self.inner.parts.clock.monotonic(),
+                );
             }
             error
         })
@@ -124,10 +138,10 @@ impl Inner {
     /// Why there is no function `name` to be found.
     pub(crate) fn unknown(&self, name: &str) -> Error {
         match self.pending.promised.function(name) {
-            Some(_) => {
-                ports::Error::unavailable(format!("find {name:?}, which is deployed and not yet in place"))
-                    .into()
-            }
+            Some(_) => ports::Error::unavailable(format!(
+                "find {name:?}, which is deployed and not yet in place"
+            ))
+            .into(),
             None => Error::NoSuchFunction(name.to_owned()),
         }
     }
@@ -136,7 +150,9 @@ impl Inner {
     pub(crate) async fn until_in_place(&self, name: &str) {
         loop {
             let changed = self.pending.promised.changed();
-            if self.catalogue.function(name).is_some() || self.pending.promised.function(name).is_none() {
+            if self.catalogue.function(name).is_some()
+                || self.pending.promised.function(name).is_none()
+            {
                 return;
             }
             changed.await;

@@ -14,8 +14,10 @@ use ports::{
 
 use crate::service::{EVENT_BYTES_MAX, Error as ServiceError, PREFIX, Service};
 
-const LIMITS: FunctionLimits =
-    FunctionLimits { payload_bytes_max: EVENT_BYTES_MAX, timeout_max: Duration::from_mins(15) };
+const LIMITS: FunctionLimits = FunctionLimits {
+    payload_bytes_max: EVENT_BYTES_MAX,
+    timeout_max: Duration::from_mins(15),
+};
 
 #[async_trait]
 impl Functions for Service {
@@ -24,7 +26,11 @@ impl Functions for Service {
         let invocation = Invocation::new(self.new_request_id(), payload, false);
         match self.run(function, invocation).await {
             Ok(ran) => ran.result.map_err(|error| {
-                Error::invalid(format!("{}: {}", attempted(), String::from_utf8_lossy(&error.payload)))
+                Error::invalid(format!(
+                    "{}: {}",
+                    attempted(),
+                    String::from_utf8_lossy(&error.payload)
+                ))
             }),
             Err(error) => Err(Error::invalid(attempted()).caused_by(error)),
         }
@@ -33,9 +39,13 @@ impl Functions for Service {
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         // It was there when it was promised, and may be there again: as while this starts, or once it is deployed anew (A8).
         if self.function(function).is_err() {
-            return Err(Error::unavailable(format!("run {function:?}, which is not deployed")));
+            return Err(Error::unavailable(format!(
+                "run {function:?}, which is not deployed"
+            )));
         }
-        self.events().send(&[PREFIX, function].concat(), id, payload).await
+        self.events()
+            .send(&[PREFIX, function].concat(), id, payload)
+            .await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
@@ -48,7 +58,9 @@ impl Functions for Service {
         if self.inner.catalogue.is_in_place() {
             return Ok(false);
         }
-        Err(Error::unavailable(format!("find the function {function:?} while functions are put in place")))
+        Err(Error::unavailable(format!(
+            "find the function {function:?} while functions are put in place"
+        )))
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
@@ -73,5 +85,7 @@ impl Functions for Service {
 }
 
 fn by_manifest(of: &str) -> Error {
-    Error::invalid(format!("arm or disarm {of:?}: triggers of deployed functions are set by their manifests"))
+    Error::invalid(format!(
+        "arm or disarm {of:?}: triggers of deployed functions are set by their manifests"
+    ))
 }

@@ -83,15 +83,27 @@ impl Route {
         methods: Option<&[String]>,
     ) -> Result<Vec<Self>, String> {
         let pattern = Pattern::parse(pattern)?;
-        let route = |method| Self { pattern: pattern.clone(), method, function: function.to_owned() };
-        let Some(methods) = methods else { return Ok(vec![route(None)]) };
+        let route = |method| Self {
+            pattern: pattern.clone(),
+            method,
+            function: function.to_owned(),
+        };
+        let Some(methods) = methods else {
+            return Ok(vec![route(None)]);
+        };
         if methods.is_empty() {
-            return Err("methods = [] is to name one at least; without methods a route takes any".to_owned());
+            return Err(
+                "methods = [] is to name one at least; without methods a route takes any"
+                    .to_owned(),
+            );
         }
         let known = |name: &String| match METHODS.into_iter().find(|known| known == name) {
             Some(method) => Ok(route(Some(method))),
             None if name == ANY => Ok(route(None)),
-            None => Err(format!("methods: {name:?} is to be {ANY} or one of {}", METHODS.join(", "))),
+            None => Err(format!(
+                "methods: {name:?} is to be {ANY} or one of {}",
+                METHODS.join(", ")
+            )),
         };
         methods.iter().map(known).collect()
     }
@@ -108,7 +120,8 @@ impl Route {
     /// Whether they are alike and some request is for both.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let methods = self.method.zip(other.method);
-        methods.is_none_or(|(one, another)| one == another) && self.pattern.shape().eq(other.pattern.shape())
+        methods.is_none_or(|(one, another)| one == another)
+            && self.pattern.shape().eq(other.pattern.shape())
     }
 
     fn takes(&self, method: &str) -> bool {
@@ -122,9 +135,13 @@ impl Route {
 impl Pattern {
     fn parse(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("http = {text:?} {why}");
-        let path = text.strip_prefix('/').ok_or_else(|| wrong("is to begin with /"))?;
+        let path = text
+            .strip_prefix('/')
+            .ok_or_else(|| wrong("is to begin with /"))?;
         if text.len() > PATTERN_BYTES_MAX {
-            return Err(wrong(&format!("is to have {PATTERN_BYTES_MAX} bytes at most")));
+            return Err(wrong(&format!(
+                "is to have {PATTERN_BYTES_MAX} bytes at most"
+            )));
         }
         let segments: Vec<_> = path.split('/').map(Segment::parse).collect::<Option<_>>().ok_or_else(|| {
             wrong(
@@ -133,13 +150,20 @@ impl Pattern {
             )
         })?;
         if segments.len() > SEGMENTS_MAX {
-            return Err(wrong(&format!("is to have {SEGMENTS_MAX} segments at most")));
+            return Err(wrong(&format!(
+                "is to have {SEGMENTS_MAX} segments at most"
+            )));
         }
         if segments.len() > 1 && segments.contains(&Segment::Literal(String::new())) {
             return Err(wrong("is to have no empty segment"));
         }
-        let (_, before) = segments.split_last().expect("split gives one part at least");
-        if before.iter().any(|segment| matches!(segment, Segment::Greedy(_))) {
+        let (_, before) = segments
+            .split_last()
+            .expect("split gives one part at least");
+        if before
+            .iter()
+            .any(|segment| matches!(segment, Segment::Greedy(_)))
+        {
             return Err(wrong("is to have {name+} at its end only"));
         }
         let mut names: Vec<_> = segments.iter().filter_map(Segment::name).collect();
@@ -147,7 +171,10 @@ impl Pattern {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(wrong("is to name each parameter differently"));
         }
-        Ok(Self { text: text.to_owned(), segments })
+        Ok(Self {
+            text: text.to_owned(),
+            segments,
+        })
     }
 
     fn shape(&self) -> impl Iterator<Item = Shape<'_>> {
@@ -173,11 +200,15 @@ impl Pattern {
 
     /// What a path that [matches](Self::matches) has in place of the parameters.
     fn parameters(&self, path: &[String]) -> BTreeMap<String, String> {
-        let named = self.segments.iter().enumerate().filter_map(|(place, segment)| match segment {
-            Segment::Literal(_) => None,
-            Segment::Parameter(name) => Some((name.clone(), path[place].clone())),
-            Segment::Greedy(name) => Some((name.clone(), path[place..].join("/"))),
-        });
+        let named = self
+            .segments
+            .iter()
+            .enumerate()
+            .filter_map(|(place, segment)| match segment {
+                Segment::Literal(_) => None,
+                Segment::Parameter(name) => Some((name.clone(), path[place].clone())),
+                Segment::Greedy(name) => Some((name.clone(), path[place..].join("/"))),
+            });
         named.collect()
     }
 }
@@ -188,7 +219,10 @@ impl Segment {
             let is_good = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
             !name.is_empty() && name.bytes().all(is_good)
         };
-        if let Some(inner) = text.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+        if let Some(inner) = text
+            .strip_prefix('{')
+            .and_then(|rest| rest.strip_suffix('}'))
+        {
             return match inner.strip_suffix('+') {
                 Some(name) => is_name(name).then(|| Self::Greedy(name.to_owned())),
                 None => is_name(inner).then(|| Self::Parameter(inner.to_owned())),
@@ -210,7 +244,12 @@ impl Segment {
 
 impl fmt::Display for Route {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} {}", self.method.unwrap_or(ANY), self.pattern.text)
+        write!(
+            formatter,
+            "{} {}",
+            self.method.unwrap_or(ANY),
+            self.pattern.text
+        )
     }
 }
 
@@ -230,9 +269,13 @@ impl Table {
     /// Makes `routes` all that `application` has.
     pub(crate) fn replace(&mut self, application: &str, routes: Vec<Route>) {
         self.routes.retain(|owned| owned.application != application);
-        let owned = |route| Owned { application: application.to_owned(), route };
+        let owned = |route| Owned {
+            application: application.to_owned(),
+            route,
+        };
         self.routes.extend(routes.into_iter().map(owned));
-        self.routes.sort_by(|one, another| one.rank().cmp(&another.rank()));
+        self.routes
+            .sort_by(|one, another| one.rank().cmp(&another.rank()));
     }
 
     /// The first of `routes` that another application than `application` has, with that one and what it has.
@@ -241,7 +284,11 @@ impl Table {
         application: &str,
         routes: &'a [Route],
     ) -> Option<(&'a Route, &'a str, &'a Route)> {
-        let others = || self.routes.iter().filter(|owned| owned.application != application);
+        let others = || {
+            self.routes
+                .iter()
+                .filter(|owned| owned.application != application)
+        };
         routes.iter().find_map(|route| {
             let owned = others().find(|owned| owned.route.overlaps(route))?;
             Some((route, &*owned.application, &owned.route))
@@ -251,10 +298,18 @@ impl Table {
     /// What there is for a request with `method` to a path of these segments, decoded.
     pub(crate) fn find(&self, method: &str, path: &[String]) -> Found {
         let mut others = Vec::new();
-        for Owned { route, .. } in self.routes.iter().filter(|owned| owned.route.pattern.matches(path)) {
+        for Owned { route, .. } in self
+            .routes
+            .iter()
+            .filter(|owned| owned.route.pattern.matches(path))
+        {
             if route.takes(method) {
                 let (function, key) = (route.function.clone(), route.to_string());
-                return Found::Route(Routed { function, key, parameters: route.pattern.parameters(path) });
+                return Found::Route(Routed {
+                    function,
+                    key,
+                    parameters: route.pattern.parameters(path),
+                });
             }
             match route.method {
                 Some(other) => others.push(other),
@@ -273,7 +328,11 @@ impl Table {
 impl Owned {
     /// Its place in the table. The owner counts where two processes have deployed one route on one store.
     fn rank(&self) -> (Vec<Shape<'_>>, bool, &str) {
-        (self.route.pattern.shape().collect(), self.route.method.is_none(), &self.application)
+        (
+            self.route.pattern.shape().collect(),
+            self.route.method.is_none(),
+            &self.application,
+        )
     }
 }
 
@@ -284,7 +343,8 @@ mod tests {
     fn table(routes: &[(&str, Option<&[&str]>)]) -> Table {
         let mut table = Table::default();
         let parsed = routes.iter().flat_map(|(pattern, methods)| {
-            let methods = methods.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
+            let methods =
+                methods.map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>());
             Route::parse("f", pattern, methods.as_deref()).expect("a route")
         });
         table.replace("app", parsed.collect());
@@ -294,9 +354,13 @@ mod tests {
     fn found(table: &Table, method: &str, path: &str) -> String {
         let segments: Vec<_> = path[1..].split('/').map(str::to_owned).collect();
         match table.find(method, &segments) {
-            Found::Route(Routed { key, parameters, .. }) => {
-                let parameters: Vec<_> =
-                    parameters.iter().map(|(name, value)| format!(" {name}={value}")).collect();
+            Found::Route(Routed {
+                key, parameters, ..
+            }) => {
+                let parameters: Vec<_> = parameters
+                    .iter()
+                    .map(|(name, value)| format!(" {name}={value}"))
+                    .collect();
                 [key, parameters.concat()].concat()
             }
             Found::ForOthers(methods) => format!("only {}", methods.join(" ")),
@@ -320,9 +384,21 @@ mod tests {
             ("GET", "/orders/new", "GET /orders/new"),
             ("PUT", "/orders/new", "PUT /orders/{id} id=new"),
             ("POST", "/orders/7", "ANY /orders/{id} id=7"),
-            ("GET", "/orders/7/a/b", "GET /orders/{id}/{rest+} id=7 rest=a/b"),
-            ("GET", "/orders/new/x", "GET /orders/{id}/{rest+} id=new rest=x"),
-            ("GET", "/bills/new/x", "GET /{kind}/new/{part} kind=bills part=x"),
+            (
+                "GET",
+                "/orders/7/a/b",
+                "GET /orders/{id}/{rest+} id=7 rest=a/b",
+            ),
+            (
+                "GET",
+                "/orders/new/x",
+                "GET /orders/{id}/{rest+} id=new rest=x",
+            ),
+            (
+                "GET",
+                "/bills/new/x",
+                "GET /{kind}/new/{part} kind=bills part=x",
+            ),
             ("POST", "/orders/7/a", "ANY /{all+} all=orders/7/a"),
             ("GET", "/orders/", "ANY /{all+} all=orders/"),
             ("GET", "/", "GET /"),
@@ -336,7 +412,10 @@ mod tests {
 
     #[test]
     fn a_parameter_is_one_segment_and_never_an_empty_one() {
-        let table = table(&[("/orders/{id}", Some(&["GET"])), ("/files/{path+}", Some(&["GET"]))]);
+        let table = table(&[
+            ("/orders/{id}", Some(&["GET"])),
+            ("/files/{path+}", Some(&["GET"])),
+        ]);
         for (path, expected) in [
             ("/orders/7", "GET /orders/{id} id=7"),
             ("/orders/", "nothing"),
@@ -369,14 +448,22 @@ mod tests {
             ("/x{id}", None, "letters, digits"),
             (&long[0], None, "32 segments at most"),
             (&long[1], None, "512 bytes at most"),
-            ("/a", Some("get"), "\"get\" is to be ANY or one of DELETE, GET"),
+            (
+                "/a",
+                Some("get"),
+                "\"get\" is to be ANY or one of DELETE, GET",
+            ),
             ("/a", Some("CONNECT"), "is to be ANY or one of"),
         ] {
             let methods = methods.map(|name| vec![name.to_owned()]);
             let refused = Route::parse("f", pattern, methods.as_deref()).expect_err(pattern);
             assert!(refused.contains(said), "{pattern}: {refused}");
         }
-        assert!(Route::parse("f", "/a", Some(&[])).expect_err("none").contains("name one at least"));
+        assert!(
+            Route::parse("f", "/a", Some(&[]))
+                .expect_err("none")
+                .contains("name one at least")
+        );
     }
 
     #[test]
@@ -386,14 +473,25 @@ mod tests {
             Route::parse("g", pattern, Some(&[method.to_owned()])).expect("a route")
         };
         let claimed = |table: &Table, routes: &[Route]| {
-            table.claimed("other", routes).map(|(own, owner, theirs)| format!("{own} is {owner}'s {theirs}"))
+            table
+                .claimed("other", routes)
+                .map(|(own, owner, theirs)| format!("{own} is {owner}'s {theirs}"))
         };
         let same = parsed("/orders/{order}", "GET");
-        assert_eq!(claimed(&table, &same).as_deref(), Some("GET /orders/{order} is app's GET /orders/{id}"));
-        assert_eq!(claimed(&table, &parsed("/any", "GET")).as_deref(), Some("GET /any is app's ANY /any"));
+        assert_eq!(
+            claimed(&table, &same).as_deref(),
+            Some("GET /orders/{order} is app's GET /orders/{id}")
+        );
+        assert_eq!(
+            claimed(&table, &parsed("/any", "GET")).as_deref(),
+            Some("GET /any is app's ANY /any")
+        );
         assert_eq!(claimed(&table, &parsed("/orders/{id}", "PUT")), None);
         assert_eq!(claimed(&table, &parsed("/orders/new", "GET")), None);
-        assert!(table.claimed("app", &same).is_none(), "it may have its own again");
+        assert!(
+            table.claimed("app", &same).is_none(),
+            "it may have its own again"
+        );
         table.replace("app", Vec::new());
         assert_eq!(claimed(&table, &same), None);
         assert_eq!(found(&table, "GET", "/orders/7"), "nothing");

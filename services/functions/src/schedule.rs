@@ -55,7 +55,12 @@ impl Schedule {
     }
 
     /// The timer of `function` goes off a whole `period` from `now`, whatever was said of it before.
-    pub(crate) async fn begin(&self, function: &str, period: Duration, now: Timestamp) -> Result<()> {
+    pub(crate) async fn begin(
+        &self,
+        function: &str,
+        period: Duration,
+        now: Timestamp,
+    ) -> Result<()> {
         let update = row(function, after(now, period), period, "");
         let updated = self.key_value.update(update).await?;
         self.key_value.externalize(updated.receipt.point).await
@@ -78,7 +83,9 @@ impl Schedule {
         let begun = match &updated.outcome {
             Outcome::Done(_) => Some(next),
             // Whoever was faster has begun it, unless that was a tick of the period before.
-            Outcome::Conflict(there) => there.as_deref().and_then(|item| time_of(item, period, now)),
+            Outcome::Conflict(there) => {
+                there.as_deref().and_then(|item| time_of(item, period, now))
+            }
         };
         self.key_value.externalize(updated.receipt.point).await?;
         if let Some(next) = begun {
@@ -101,28 +108,49 @@ impl Schedule {
             let next = time_of(&item, period, now)?;
             Some((item, next))
         }) else {
-            return self.next_or_begin(function, period, now).await.map(Tick::NotBefore);
+            return self
+                .next_or_begin(function, period, now)
+                .await
+                .map(Tick::NotBefore);
         };
         if next > now {
             return Ok(Tick::NotBefore(next));
         }
         if self.key_value.room() < Room::Free {
-            return Err(Error::new(ErrorKind::NoRoom, format!("take a tick of {function}")));
+            return Err(Error::new(
+                ErrorKind::NoRoom,
+                format!("take a tick of {function}"),
+            ));
         }
         let following = following(next, period, now);
         let update = row(function, following, period, id).when(unchanged(Some(&item)));
         let there = self.moved(function, update).await?;
-        let is_mine = there.as_deref().and_then(|item| item.bytes(TICK)).is_some_and(|tick| *tick == id);
-        let next = there.and_then(|item| time_of(&item, period, now)).unwrap_or(following);
-        Ok(if is_mine { Tick::Mine(next) } else { Tick::NotBefore(next.max(now)) })
+        let is_mine = there
+            .as_deref()
+            .and_then(|item| item.bytes(TICK))
+            .is_some_and(|tick| *tick == id);
+        let next = there
+            .and_then(|item| time_of(&item, period, now))
+            .unwrap_or(following);
+        Ok(if is_mine {
+            Tick::Mine(next)
+        } else {
+            Tick::NotBefore(next.max(now))
+        })
     }
 
     /// The row once it was moved by `update`, or by whoever was faster.
     async fn moved(&self, function: &str, update: Update) -> Result<Option<Arc<Item>>> {
         match self.key_value.update(update).await {
             // The event of a tick comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
-            Ok(Updated { outcome: Outcome::Done(item), .. }) => Ok(item),
-            Ok(Updated { outcome: Outcome::Conflict(there), .. }) => Ok(there),
+            Ok(Updated {
+                outcome: Outcome::Done(item),
+                ..
+            }) => Ok(item),
+            Ok(Updated {
+                outcome: Outcome::Conflict(there),
+                ..
+            }) => Ok(there),
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => self.read(function).await,
             Err(error) => Err(error),
         }
@@ -131,7 +159,9 @@ impl Schedule {
     /// The row of `function`, which says whose a tick is: if nobody says so, nobody has it.
     async fn read(&self, function: &str) -> Result<Option<Arc<Item>>> {
         let key = key(function);
-        Ok(tries::several(&*self.clock, || self.key_value.get(&key)).await?.value)
+        Ok(tries::several(&*self.clock, || self.key_value.get(&key))
+            .await?
+            .value)
     }
 }
 
@@ -159,7 +189,10 @@ fn row(function: &str, next: Timestamp, period: Duration, tick: &str) -> Update 
         vec![
             (NEXT.into(), Value::Integer(next.0 as i64)),
             (PERIOD.into(), Value::Integer(milliseconds(period) as i64)),
-            (TICK.into(), Value::Bytes(Bytes::copy_from_slice(tick.as_bytes()))),
+            (
+                TICK.into(),
+                Value::Bytes(Bytes::copy_from_slice(tick.as_bytes())),
+            ),
         ],
     )
 }

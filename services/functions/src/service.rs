@@ -139,15 +139,31 @@ pub(crate) struct Inner {
 impl Service {
     /// A service that has yet to [start](Self::start).
     pub fn new(parts: Parts) -> Self {
-        let deployments = Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
-        let (catalogue, pending, changing) = (Catalogue::default(), Pending::default(), Arc::default());
+        let deployments =
+            Deployments::new(Arc::clone(&parts.key_value), Arc::clone(&parts.objects));
+        let (catalogue, pending, changing) =
+            (Catalogue::default(), Pending::default(), Arc::default());
         let (unnamed, seen) = (parking_lot::Mutex::default(), parking_lot::Mutex::default());
-        let (schedule, timers) =
-            (Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)), Mutex::default());
+        let (schedule, timers) = (
+            Schedule::new(Arc::clone(&parts.key_value), Arc::clone(&parts.clock)),
+            Mutex::default(),
+        );
         let stop = Stop::default();
-        let inner =
-            Inner { parts, deployments, catalogue, pending, changing, unnamed, schedule, timers, seen, stop };
-        Self { inner: Arc::new(inner) }
+        let inner = Inner {
+            parts,
+            deployments,
+            catalogue,
+            pending,
+            changing,
+            unnamed,
+            schedule,
+            timers,
+            seen,
+            stop,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
     }
 
     /// Puts in place what is deployed, and removes what a death left. What cannot be put in place now is [so later](Self::keep_in_place).
@@ -173,29 +189,61 @@ impl Service {
             replaced
         };
         to_its_end(DEPLOY, replacing).await?;
-        Ok(self.functions().into_iter().filter(|function| function.application == application).collect())
+        Ok(self
+            .functions()
+            .into_iter()
+            .filter(|function| function.application == application)
+            .collect())
     }
 
-    async fn replace(&self, changing: &mut Changing, application: &str, content: Bytes) -> Result<()> {
+    async fn replace(
+        &self,
+        changing: &mut Changing,
+        application: &str,
+        content: Bytes,
+    ) -> Result<()> {
         let archive = digest(&content);
         let (text, manifest) = self.unpack(&archive, content.clone()).await?;
         self.check_what_is_new(application, &text, &manifest)?;
         for (name, table) in &manifest.functions {
-            let checked = self.inner.parts.runtime.check(&table.function(name, &archive, "")).await;
+            let checked = self
+                .inner
+                .parts
+                .runtime
+                .check(&table.function(name, &archive, ""))
+                .await;
             checked.map_err(|why| Error::Invalid(format!("functions.{name}: {why}")))?;
         }
         self.catch_up_with_others(changing).await?;
         self.check_beside(changing, application, &manifest)?;
         let before = changing.get(application).cloned();
         let known = before.as_ref().map(|before| before.generation);
-        let timers = before.as_ref().map(|before| before.kept_timers(&manifest)).unwrap_or_default();
+        let timers = before
+            .as_ref()
+            .map(|before| before.kept_timers(&manifest))
+            .unwrap_or_default();
         let generation = known.map_or(1, |known| known + 1);
-        let deployment = Deployment { manifest, text, archive, generation, deployed: generation, timers };
-        self.inner.deployments.put_archive(&deployment.archive, content).await?;
+        let deployment = Deployment {
+            manifest,
+            text,
+            archive,
+            generation,
+            deployed: generation,
+            timers,
+        };
+        self.inner
+            .deployments
+            .put_archive(&deployment.archive, content)
+            .await?;
         self.begin_timers(before.as_ref(), &deployment).await?;
-        let changed = self.inner.deployments.put(application, &deployment, known).await;
+        let changed = self
+            .inner
+            .deployments
+            .put(application, &deployment, known)
+            .await;
         let changed = self.heard(application, before.as_ref(), changed)?;
-        self.follow(changing, application, changed, Some(deployment)).await?;
+        self.follow(changing, application, changed, Some(deployment))
+            .await?;
         self.remove_archives(changing).await
     }
 
@@ -203,14 +251,21 @@ impl Service {
     pub async fn remove(&self, application: &str) -> Result<()> {
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), application.to_owned());
-        to_its_end(DEPLOY, async move { service.remove_all(&mut changing, &name).await }).await
+        to_its_end(DEPLOY, async move {
+            service.remove_all(&mut changing, &name).await
+        })
+        .await
     }
 
     async fn remove_all(&self, changing: &mut Changing, application: &str) -> Result<()> {
         self.catch_up_with_others(changing).await?;
         let changed = match changing.get(application) {
             Some(before) => {
-                let changed = self.inner.deployments.delete(application, before.generation).await;
+                let changed = self
+                    .inner
+                    .deployments
+                    .delete(application, before.generation)
+                    .await;
                 self.heard(application, Some(before), changed)?
             }
             // Its row has gone, but what followed failed.
@@ -245,26 +300,39 @@ impl Service {
         };
         self.settled(application, now.as_ref(), done)?;
         if is_another {
-            return Err(Error::Conflict(format!("{application:?} was changed meanwhile: try again")));
+            return Err(Error::Conflict(format!(
+                "{application:?} was changed meanwhile: try again"
+            )));
         }
         Ok(())
     }
 
     /// All deployed functions.
     pub fn functions(&self) -> Vec<Summary> {
-        self.inner.catalogue.functions().iter().map(|known| known.summary()).collect()
+        self.inner
+            .catalogue
+            .functions()
+            .iter()
+            .map(|known| known.summary())
+            .collect()
     }
 
     /// A deployed function. Errors: `NoSuchFunction`; `Port` for one that is not in place yet.
     pub fn function(&self, name: &str) -> Result<Summary> {
         let known = self.inner.catalogue.function(name);
-        known.map(|known| known.summary()).ok_or_else(|| self.inner.unknown(name))
+        known
+            .map(|known| known.summary())
+            .ok_or_else(|| self.inner.unknown(name))
     }
 
     /// A deployed workflow, also if it is not in place yet: its steps wait.
     pub fn workflow(&self, name: &str) -> Option<Arc<Workflow>> {
-        let Inner { catalogue, pending, .. } = &*self.inner;
-        catalogue.workflow(name).or_else(|| pending.promised().workflow(name))
+        let Inner {
+            catalogue, pending, ..
+        } = &*self.inner;
+        catalogue
+            .workflow(name)
+            .or_else(|| pending.promised().workflow(name))
     }
 
     /// All deployed workflows, by name.
@@ -282,7 +350,10 @@ impl Service {
     /// Runs `invocation` of a function and waits for its result (A2); it goes on to its end if this is dropped.
     pub async fn invoke(&self, name: &str, invocation: Invocation) -> Result<Ran> {
         let (service, name) = (self.clone(), name.to_owned());
-        to_its_end("run a function", async move { service.run(&name, invocation).await }).await
+        to_its_end("run a function", async move {
+            service.run(&name, invocation).await
+        })
+        .await
     }
 
     /// A request id that nobody has, for an [invocation](Self::invoke).
@@ -311,7 +382,12 @@ impl Service {
         check_payload(&payload, EVENT_BYTES_MAX)?;
         let id = self.inner.new_id();
         let named = Some(Bytes::from(id.clone()));
-        let receipt = self.inner.parts.functions.send(&[PREFIX, name].concat(), named, payload).await?;
+        let receipt = self
+            .inner
+            .parts
+            .functions
+            .send(&[PREFIX, name].concat(), named, payload)
+            .await?;
         self.inner.parts.queue.externalize(receipt.point).await?;
         Ok(id)
     }
@@ -321,8 +397,12 @@ impl Service {
         self.inner.known_function(name)?;
         let lines = self.inner.parts.runtime.lines(name, page).await;
         lines.map_err(|error| {
-            let unavailable = ports::ErrorKind::Unavailable { retry_after_ms: None };
-            ports::Error::new(unavailable, "read what a function printed").caused_by(error).into()
+            let unavailable = ports::ErrorKind::Unavailable {
+                retry_after_ms: None,
+            };
+            ports::Error::new(unavailable, "read what a function printed")
+                .caused_by(error)
+                .into()
         })
     }
 
@@ -359,16 +439,21 @@ impl Service {
         };
         runtime.install(archive, content).await.map_err(refused)?;
         let missing = || Error::Invalid(format!("the archive has no {FILE_NAME}"));
-        let text = runtime.file(archive, FILE_NAME, MANIFEST_BYTES_MAX).await?.ok_or_else(missing)?;
-        let text =
-            String::from_utf8(text.into()).map_err(|_| Error::Invalid("the manifest is no UTF-8".into()))?;
+        let text = runtime
+            .file(archive, FILE_NAME, MANIFEST_BYTES_MAX)
+            .await?
+            .ok_or_else(missing)?;
+        let text = String::from_utf8(text.into())
+            .map_err(|_| Error::Invalid("the manifest is no UTF-8".into()))?;
         let manifest = Manifest::parse(&text).map_err(Error::Invalid)?;
         Ok((text, manifest))
     }
 
     /// When it is deployed alone: what is deployed is read at a start, whatever an earlier build took.
     fn check_what_is_new(&self, application: &str, text: &str, manifest: &Manifest) -> Result<()> {
-        manifest.check_as_new(application, text).map_err(Error::Invalid)?;
+        manifest
+            .check_as_new(application, text)
+            .map_err(Error::Invalid)?;
         for (name, workflow) in &manifest.workflows {
             let Some(far) = &workflow.far else { continue };
             let wrong = |why| Error::Invalid(format!("workflows.{name}: far: {why}"));
@@ -378,16 +463,29 @@ impl Service {
     }
 
     /// Makes what an application is now what runs, in place of what does; none: nothing.
-    pub(crate) async fn put_in_place(&self, application: &str, now: Option<&Deployment>) -> Result<()> {
+    pub(crate) async fn put_in_place(
+        &self,
+        application: &str,
+        now: Option<&Deployment>,
+    ) -> Result<()> {
         let before = self.in_place(application);
         self.disarm(&before, now).await?;
         let catalogue = &self.inner.catalogue;
         match now {
             Some(now) => {
                 // First: who finds something in the catalogue is not run on the code of what was there before (U4, A7).
-                now.functions().for_each(|function| self.inner.parts.runtime.renew(&function));
-                now.manifest.functions.iter().for_each(|(name, table)| self.register(name, table));
-                catalogue.replace(application, Some(&now.manifest), &now.archive, &now.revision());
+                now.functions()
+                    .for_each(|function| self.inner.parts.runtime.renew(&function));
+                now.manifest
+                    .functions
+                    .iter()
+                    .for_each(|(name, table)| self.register(name, table));
+                catalogue.replace(
+                    application,
+                    Some(&now.manifest),
+                    &now.archive,
+                    &now.revision(),
+                );
             }
             None => catalogue.replace(application, None, "", ""),
         }
@@ -412,7 +510,13 @@ impl Service {
     async fn tell_of_events(&self, name: &str) {
         let queue = self.events().event_queue(&[PREFIX, name].concat());
         // Errors: there is no queue, as nothing was ever sent; or it is not known now, and nothing hangs on it.
-        let waiting = self.inner.parts.queue.backlog(&queue).await.map_or(0, |backlog| backlog.messages);
+        let waiting = self
+            .inner
+            .parts
+            .queue
+            .backlog(&queue)
+            .await
+            .map_or(0, |backlog| backlog.messages);
         if waiting > 0 {
             tracing::warn!(
                 function = name,
@@ -429,14 +533,27 @@ impl Service {
             options: FunctionOptions {
                 timeout: attempt_max(Duration::from_secs(table.timeout_s)),
                 attempts_max: 1 + table.retries,
-                exception_handler: table.on_failure.as_ref().map(|told| [PREFIX, told].concat()),
+                exception_handler: table
+                    .on_failure
+                    .as_ref()
+                    .map(|told| [PREFIX, told].concat()),
             },
             handler: Arc::new(Deployed::new(name, service)),
         });
     }
 
-    async fn arm_queue(&self, name: &str, table: &Table, trigger: &manifest::QueueTrigger) -> Result<()> {
-        let Parts { queue, queue_name, functions, .. } = &self.inner.parts;
+    async fn arm_queue(
+        &self,
+        name: &str,
+        table: &Table,
+        trigger: &manifest::QueueTrigger,
+    ) -> Result<()> {
+        let Parts {
+            queue,
+            queue_name,
+            functions,
+            ..
+        } = &self.inner.parts;
         let queue_at_provider = queue_name(&trigger.queue);
         let options = QueueOptions {
             attempts_max: batch::ATTEMPTS_MAX,
@@ -446,25 +563,38 @@ impl Service {
         queue.create(&queue_at_provider, options).await?;
         let function = [PREFIX, name].concat();
         let batch_messages_max = trigger.batch;
-        functions.arm_queue(QueueTrigger { queue: queue_at_provider, function, batch_messages_max }).await?;
+        functions
+            .arm_queue(QueueTrigger {
+                queue: queue_at_provider,
+                function,
+                batch_messages_max,
+            })
+            .await?;
         Ok(())
     }
 
     /// What runs of `application`.
     fn in_place(&self, application: &str) -> Vec<Arc<Known>> {
         let all = self.inner.catalogue.functions().into_iter();
-        all.filter(|known| known.application == application).collect()
+        all.filter(|known| known.application == application)
+            .collect()
     }
 
     /// Takes queues and timers from what runs in place and has them `now` no more.
     async fn disarm(&self, in_place: &[Arc<Known>], now: Option<&Deployment>) -> Result<()> {
         let functions = &self.inner.parts.functions;
-        for Known { function, table, .. } in in_place.iter().map(|known| &**known) {
+        for Known {
+            function, table, ..
+        } in in_place.iter().map(|known| &**known)
+        {
             let now = now.and_then(|now| now.manifest.functions.get(&function.name));
             for trigger in table.queues() {
-                let is_kept = now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
+                let is_kept =
+                    now.is_some_and(|now| now.queues().any(|kept| kept.queue == trigger.queue));
                 if !is_kept {
-                    functions.disarm_queue(&(self.inner.parts.queue_name)(&trigger.queue)).await?;
+                    functions
+                        .disarm_queue(&(self.inner.parts.queue_name)(&trigger.queue))
+                        .await?;
                 }
             }
             if now.is_none() {
@@ -484,7 +614,9 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => resume_unwind(panic),
-            Err(_) => Err(ports::Error::unavailable(format!("{what} while the server stops")).into()),
+            Err(_) => {
+                Err(ports::Error::unavailable(format!("{what} while the server stops")).into())
+            }
         },
     }
 }
@@ -492,7 +624,9 @@ pub(crate) async fn to_its_end<T: Send + 'static>(
 impl Inner {
     /// What is deployed under `name`.
     pub(crate) fn function(&self, name: &str) -> Option<Arc<Function>> {
-        self.catalogue.function(name).map(|known| Arc::clone(&known.function))
+        self.catalogue
+            .function(name)
+            .map(|known| Arc::clone(&known.function))
     }
 
     /// Ends once something else is deployed than when this was called, or the service is gone.
@@ -527,19 +661,24 @@ impl Inner {
 
     /// Who is told of what this function fails for good.
     pub(crate) fn told_of(&self, name: &str) -> Option<String> {
-        self.catalogue.function(name).and_then(|known| known.table.on_failure.clone())
+        self.catalogue
+            .function(name)
+            .and_then(|known| known.table.on_failure.clone())
     }
 
     /// How often an event of this function is tried again.
     pub(crate) fn retries(&self, name: &str) -> Option<u32> {
-        let known = self.catalogue.function(name).or_else(|| self.pending.promised().function(name));
+        let known = self
+            .catalogue
+            .function(name)
+            .or_else(|| self.pending.promised().function(name));
         known.map(|known| known.table.retries)
     }
 
     /// A request id that nobody has.
     pub(crate) fn new_id(&self) -> String {
-        let bits =
-            u128::from(self.parts.entropy.next_u64()) << 64 | u128::from(self.parts.entropy.next_u64());
+        let bits = u128::from(self.parts.entropy.next_u64()) << 64
+            | u128::from(self.parts.entropy.next_u64());
         uuid(bits.to_be_bytes()).to_string()
     }
 }
@@ -552,7 +691,9 @@ pub(crate) fn own_name(name: &str) -> &str {
 /// The request id of what somebody calls `id`: itself if it can stand in a header.
 pub(crate) fn request_id(id: &[u8]) -> String {
     match std::str::from_utf8(id) {
-        Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => text.to_owned(),
+        Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => {
+            text.to_owned()
+        }
         _ => digest_id(&[id]),
     }
 }
@@ -580,11 +721,22 @@ pub fn uuid(mut bits: [u8; 16]) -> impl fmt::Display {
     bits[6] = bits[6] & 0x0f | 0x40;
     bits[8] = bits[8] & 0x3f | 0x80;
     let digits = hexadecimal(&bits);
-    [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]].join("-")
+    [
+        &digits[..8],
+        &digits[8..12],
+        &digits[12..16],
+        &digits[16..20],
+        &digits[20..],
+    ]
+    .join("-")
 }
 
 fn check_payload(payload: &[u8], bytes_max: usize) -> Result<()> {
-    if payload.len() > bytes_max { Err(Error::TooLarge(bytes_max)) } else { Ok(()) }
+    if payload.len() > bytes_max {
+        Err(Error::TooLarge(bytes_max))
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

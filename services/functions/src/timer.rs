@@ -77,7 +77,11 @@ impl LeftOut {
 
     /// A tick is an event. If some were left out before and none is any more, for how long they were: until the last of them.
     fn none(&mut self, now: Monotonic) -> Option<Duration> {
-        if now.since(self.last) < IN_TIME_AFTER { None } else { self.outage.ended(self.last) }
+        if now.since(self.last) < IN_TIME_AFTER {
+            None
+        } else {
+            self.outage.ended(self.last)
+        }
     }
 }
 
@@ -88,19 +92,28 @@ impl Ticks {
         let began = clock.monotonic();
         let period = service.timers.lock().await.get(function).copied()?;
         let id = service.new_id();
-        let tick = service.schedule.take(function, period, clock.now(), &id).await;
+        let tick = service
+            .schedule
+            .take(function, period, clock.now(), &id)
+            .await;
         let now = clock.now();
         let left = match &tick {
-            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => Duration::from_millis(next.ms_since(now)),
+            Ok(Tick::Mine(next) | Tick::NotBefore(next)) => {
+                Duration::from_millis(next.ms_since(now))
+            }
             Err(_) => LOOK_AGAIN,
         };
         // It counts from when it has gone off.
-        service.arm_again(function, period, left + clock.monotonic().since(began)).await;
+        service
+            .arm_again(function, period, left + clock.monotonic().since(began))
+            .await;
         match tick {
             Ok(Tick::Mine(_)) => Some(match send(service, function, id).await {
                 Ok(None) => Became::Event,
                 // How many exactly is no other reason.
-                Ok(Some(_)) => Became::LeftOut(format!("{EVENTS_WAITING_MAX} events of it wait, or more")),
+                Ok(Some(_)) => {
+                    Became::LeftOut(format!("{EVENTS_WAITING_MAX} events of it wait, or more"))
+                }
                 Err(error) => Became::LeftOut(error.to_string()),
             }),
             Ok(Tick::NotBefore(_)) => None,
@@ -110,7 +123,9 @@ impl Ticks {
 
     /// The timer of `function` has gone off.
     pub(crate) async fn tick(&self, service: &Inner, function: &str) {
-        let Some(became) = self.due(service, function).await else { return };
+        let Some(became) = self.due(service, function).await else {
+            return;
+        };
         let now = service.parts.clock.monotonic();
         let Some(reason) = became.reason() else {
             if let Some(lasted) = self.0.lock().none(now) {
@@ -118,7 +133,9 @@ impl Ticks {
             }
             return;
         };
-        let Some(lasts) = self.0.lock().another(now, reason) else { return };
+        let Some(lasts) = self.0.lock().another(now, reason) else {
+            return;
+        };
         if matches!(became, Became::Late(_)) {
             tracing::warn!(function, reason, ?lasts, "ticks of its timer are late");
         } else {
@@ -137,21 +154,39 @@ impl Service {
         }
         let mut changing = Arc::clone(&self.inner.changing).lock_owned().await;
         let (service, name) = (self.clone(), name.to_owned());
-        to_its_end(DEPLOY, async move { service.set_timer(&mut changing, &name, period).await }).await
+        to_its_end(DEPLOY, async move {
+            service.set_timer(&mut changing, &name, period).await
+        })
+        .await
     }
 
-    async fn set_timer(&self, changing: &mut Changing, name: &str, period: Option<Duration>) -> Served<()> {
+    async fn set_timer(
+        &self,
+        changing: &mut Changing,
+        name: &str,
+        period: Option<Duration>,
+    ) -> Served<()> {
         self.catch_up_with_others(changing).await?;
         let known = self.inner.catalogue.function(name);
-        let application = known.ok_or_else(|| self.inner.unknown(name))?.application.clone();
+        let application = known
+            .ok_or_else(|| self.inner.unknown(name))?
+            .application
+            .clone();
         let no_such = || Error::NoSuchApplication(application.clone());
         let mut after = changing.get(&application).ok_or_else(no_such)?.clone();
         let known = after.generation;
         after.generation += 1;
         let before = after.clone();
-        after.timers.insert(name.to_owned(), period.map_or(0, |period| period.as_millis() as u64));
+        after.timers.insert(
+            name.to_owned(),
+            period.map_or(0, |period| period.as_millis() as u64),
+        );
         self.begin_timers(Some(&before), &after).await?;
-        let changed = self.inner.deployments.put(&application, &after, Some(known)).await;
+        let changed = self
+            .inner
+            .deployments
+            .put(&application, &after, Some(known))
+            .await;
         let changed = self.heard(&application, Some(&before), changed)?;
         if changed != Changed::Done {
             return self.follow(changing, &application, changed, None).await;
@@ -165,11 +200,20 @@ impl Service {
     /// Begins the periods of timers that were not armed `before`. That is done before it is said that they are armed, so that nobody goes
     /// by what an earlier arming has left; where it is not said after all, that was nobody's time. Of one that is armed with another
     /// period there is no time, and it begins where that is put in place: begun here it would be put off by a change that fails.
-    pub(crate) async fn begin_timers(&self, before: Option<&Deployment>, now: &Deployment) -> Served<()> {
+    pub(crate) async fn begin_timers(
+        &self,
+        before: Option<&Deployment>,
+        now: &Deployment,
+    ) -> Served<()> {
         for name in now.manifest.functions.keys() {
-            let Some(period) = now.period(name) else { continue };
+            let Some(period) = now.period(name) else {
+                continue;
+            };
             if before.and_then(|before| before.period(name)).is_none() {
-                self.inner.schedule.begin(name, period, self.inner.parts.clock.now()).await?;
+                self.inner
+                    .schedule
+                    .begin(name, period, self.inner.parts.clock.now())
+                    .await?;
             }
         }
         Ok(())
@@ -177,14 +221,20 @@ impl Service {
 
     /// Arms the timer of `name` for when it goes off next, or disarms it.
     pub(crate) async fn follow_timer(&self, name: &str, period: Option<Duration>) -> Served<()> {
-        let Parts { functions, clock, .. } = &self.inner.parts;
+        let Parts {
+            functions, clock, ..
+        } = &self.inner.parts;
         let function = [PREFIX, name].concat();
         let mut timers = self.inner.timers.lock().await;
         let Some(period) = period else {
             timers.remove(name);
             return Ok(functions.disarm_timer(&function).await?);
         };
-        let next = self.inner.schedule.next_or_begin(name, period, clock.now()).await?;
+        let next = self
+            .inner
+            .schedule
+            .next_or_begin(name, period, clock.now())
+            .await?;
         timers.insert(name.to_owned(), period);
         let left = Duration::from_millis(next.ms_since(clock.now()).max(1));
         Ok(functions.arm_timer(&function, left).await?)
@@ -198,8 +248,13 @@ impl Inner {
         if timers.get(function) != Some(&period) {
             return;
         }
-        let Parts { functions, clock, .. } = &self.parts;
-        let (name, left) = ([PREFIX, function].concat(), left.max(Duration::from_millis(1)));
+        let Parts {
+            functions, clock, ..
+        } = &self.parts;
+        let (name, left) = (
+            [PREFIX, function].concat(),
+            left.max(Duration::from_millis(1)),
+        );
         // It goes off as long after as it did last, then, and finds what is due.
         if let Err(error) = tries::several(&**clock, || functions.arm_timer(&name, left)).await {
             tracing::warn!(%error, function, "its timer may go off late");
@@ -241,7 +296,8 @@ mod tests {
         let said: Vec<_> = (1..3_600).filter(said).collect();
         assert!(said.starts_with(&[1, 4]) && said.len() < 20, "{said:?}");
         assert!(
-            said.windows(3).all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
+            said.windows(3)
+                .all(|three| three[2] - three[1] >= (three[1] - three[0]).min(600)),
             "{said:?}"
         );
         assert_eq!(ticks.none(at(4_000)), None, "one may be left out again");

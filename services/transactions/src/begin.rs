@@ -16,8 +16,8 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{
-        After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position, Shown,
-        Timestamp, TransactionId,
+        After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
+        Shown, Timestamp, TransactionId,
     },
     node::Node,
     node_log::Draft,
@@ -40,7 +40,9 @@ impl Core {
         let room = self.view().open.check_room(&self.config, begin.id.as_ref());
         if let Err(full) = room {
             // Whom nobody asks the store for may have committed, and hears so once fewer come at a time.
-            let Ok(_look_up) = self.full_look_ups.try_acquire() else { return Err(full) };
+            let Ok(_look_up) = self.full_look_ups.try_acquire() else {
+                return Err(full);
+            };
             let before = self.committed_before(&node, begin.id.as_ref()).await?;
             return before.ok_or(full);
         }
@@ -81,16 +83,27 @@ impl Core {
     ) -> Result<Option<Shown<Begun>>> {
         let Some(id) = id else { return Ok(None) };
         match node.store.decision(id).await? {
-            (Some(decision @ Decision { state: State::Committed(_), .. }), point) => {
-                self.decided_before(node, id, Some(&decision), point).await.map(Some)
-            }
+            (
+                Some(
+                    decision @ Decision {
+                        state: State::Committed(_),
+                        ..
+                    },
+                ),
+                point,
+            ) => self
+                .decided_before(node, id, Some(&decision), point)
+                .await
+                .map(Some),
             _ => Ok(None),
         }
     }
 
     /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
     async fn see(&self, node: &Arc<Node>, begin: &Begin) -> Result<Timestamp> {
-        let Some(after) = begin.after else { return Ok(Timestamp::default()) };
+        let Some(after) = begin.after else {
+            return Ok(Timestamp::default());
+        };
         let After { version, position } = after;
         let mut is_heard = self.view().heard.contains(position);
         if !is_heard && self.view().received(position.log) >= position.slot {
@@ -105,7 +118,14 @@ impl Core {
             is_heard = self.view().heard.contains(position);
         }
         let is_known = match version.slot() {
-            Some(slot) => position == Position { log: NodeId::SEQUENCER, slot } && is_heard,
+            Some(slot) => {
+                position
+                    == Position {
+                        log: NodeId::SEQUENCER,
+                        slot,
+                    }
+                    && is_heard
+            }
             None => position.log == node.id || is_heard,
         };
         // A token from nowhere must not push the clock out of all reach.
@@ -122,20 +142,32 @@ impl Core {
         let after = self.see(node, begin).await?;
         if begin.isolation == Isolation::ReadAtomic {
             return if begin.keyspaces.is_empty() {
-                Ok(Terms { after, keyspaces: None })
+                Ok(Terms {
+                    after,
+                    keyspaces: None,
+                })
             } else {
-                Err(Error::Invalid("only a serializable transaction names its keyspaces"))
+                Err(Error::Invalid(
+                    "only a serializable transaction names its keyspaces",
+                ))
             };
         }
         let default = [KeyspaceId::default()];
-        let keyspaces = if begin.keyspaces.is_empty() { &default } else { &begin.keyspaces[..] };
+        let keyspaces = if begin.keyspaces.is_empty() {
+            &default
+        } else {
+            &begin.keyspaces[..]
+        };
         for keyspace in keyspaces {
             self.sequence_keyspace(node, *keyspace).await?;
         }
         if !self.config.is_broken(Broken::ReadsAtWhatItHeard) {
             self.follow_sequencer(node).await?;
         }
-        Ok(Terms { after, keyspaces: Some(keyspaces.into()) })
+        Ok(Terms {
+            after,
+            keyspaces: Some(keyspaces.into()),
+        })
     }
 
     async fn begin_named(
@@ -152,14 +184,27 @@ impl Core {
         let opened = match (&placed, &taken) {
             (Ok(placed), Ok(Decided::Done(point))) => {
                 let opened = self.open(node, id, attempt, Some(placed.slot), terms);
-                opened.map(|()| Shown { value: Begun::Open { id: id.clone(), attempt }, point: *point })
+                opened.map(|()| Shown {
+                    value: Begun::Open {
+                        id: id.clone(),
+                        attempt,
+                    },
+                    point: *point,
+                })
             }
             (_, Ok(Decided::Refused(decision, point))) => {
-                self.decided_before(node, id, decision.as_ref(), *point).await
+                self.decided_before(node, id, decision.as_ref(), *point)
+                    .await
             }
             (Err(error), _) | (_, Err(error)) => Err(error.clone()),
         };
-        if !matches!(&opened, Ok(Shown { value: Begun::Open { .. }, .. })) {
+        if !matches!(
+            &opened,
+            Ok(Shown {
+                value: Begun::Open { .. },
+                ..
+            })
+        ) {
             if matches!(taken, Ok(Decided::Done(_))) {
                 node.store.forget(id, attempt).await?;
             }
@@ -181,12 +226,20 @@ impl Core {
         loop {
             let elsewhere = self.undecided_elsewhere(node, id).await?;
             match node.store.begin_named(id, attempt, elsewhere).await? {
-                Decided::Refused(Some(Decision { attempt: earlier, state: State::Prepared, .. }), _) => {
+                Decided::Refused(
+                    Some(Decision {
+                        attempt: earlier,
+                        state: State::Prepared,
+                        ..
+                    }),
+                    _,
+                ) => {
                     self.close_prepared(node, id, earlier).await?;
                 }
                 // Somebody else has taken it meanwhile.
                 Decided::Refused(decision, _)
-                    if elsewhere.is_some() && decision.as_ref().is_none_or(Decision::may_be_begun) => {}
+                    if elsewhere.is_some()
+                        && decision.as_ref().is_none_or(Decision::may_be_begun) => {}
                 taken => {
                     if let (Decided::Done(_), Some(earlier)) = (&taken, elsewhere) {
                         self.end_elsewhere(node, id, earlier).await?;
@@ -198,7 +251,11 @@ impl Core {
     }
 
     /// The attempt of another node that has the row of a name, and is not decided.
-    async fn undecided_elsewhere(&self, node: &Arc<Node>, id: &TransactionId) -> Result<Option<Attempt>> {
+    async fn undecided_elsewhere(
+        &self,
+        node: &Arc<Node>,
+        id: &TransactionId,
+    ) -> Result<Option<Attempt>> {
         if self.is_alone() || self.config.is_broken(Broken::BeginsAnewInSilence) {
             return Ok(None);
         }
@@ -216,18 +273,29 @@ impl Core {
         id: &TransactionId,
         earlier: Attempt,
     ) -> Result<()> {
-        let call = Call { id: id.clone(), attempt: Some(earlier) };
+        let call = Call {
+            id: id.clone(),
+            attempt: Some(earlier),
+        };
         let asked = self.clock.monotonic();
         let mut delays = Store::delays();
         loop {
-            let Some(owner) = self.owner_of(node, earlier).await? else { return Ok(()) };
-            match self.forward_status(&owner, &call).await.map_err(Error::from) {
+            let Some(owner) = self.owner_of(node, earlier).await? else {
+                return Ok(());
+            };
+            match self
+                .forward_status(&owner, &call)
+                .await
+                .map_err(Error::from)
+            {
                 Ok(Outcome::Open) | Err(Error::Unavailable(_) | Error::TooMuchBuffered) => {}
                 Ok(_) | Err(_) => return Ok(()),
             }
             node.store.standing()?;
             if self.clock.monotonic().since(asked) > self.config.commit_answer_timeout {
-                return Err(Error::unavailable("the node of an earlier attempt does not answer"));
+                return Err(Error::unavailable(
+                    "the node of an earlier attempt does not answer",
+                ));
             }
             self.pause(&mut delays).await;
         }
@@ -241,11 +309,25 @@ impl Core {
         decision: Option<&Decision>,
         point: DurabilityPoint,
     ) -> Result<Shown<Begun>> {
-        let Some(Decision { attempt, state: State::Committed(stored), .. }) = decision else {
-            return Err(Error::Corrupt("a name was refused by a row that is not committed".into()));
+        let Some(Decision {
+            attempt,
+            state: State::Committed(stored),
+            ..
+        }) = decision
+        else {
+            return Err(Error::Corrupt(
+                "a name was refused by a row that is not committed".into(),
+            ));
         };
-        self.hear_committed(node, id, *attempt, stored, point).await?;
-        Ok(Shown { value: Begun::Committed { id: id.clone(), after: stored.after() }, point })
+        self.hear_committed(node, id, *attempt, stored, point)
+            .await?;
+        Ok(Shown {
+            value: Begun::Committed {
+                id: id.clone(),
+                after: stored.after(),
+            },
+            point,
+        })
     }
 
     /// Whoever is told that something is committed sees it from then on (T5), also while the commit itself still waits
@@ -291,7 +373,8 @@ impl Core {
                 superseded_bytes: view.superseded.bytes,
                 at: now,
             };
-            let transaction = Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, terms);
+            let transaction =
+                Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, terms);
             let transaction = Arc::new(transaction);
             let earlier = view.open.insert(&transaction);
             (transaction, earlier)
@@ -316,8 +399,16 @@ impl Core {
         self.end_begun_anew(earlier, &mut state);
     }
 
-    fn end_begun_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, state: &mut transaction::State) {
-        self.end(earlier, state, &Err(Error::TransactionFinished(Outcome::BegunAnew)));
+    fn end_begun_anew(
+        self: &Arc<Self>,
+        earlier: &Arc<Transaction>,
+        state: &mut transaction::State,
+    ) {
+        self.end(
+            earlier,
+            state,
+            &Err(Error::TransactionFinished(Outcome::BegunAnew)),
+        );
         if let Some(slot) = earlier.began {
             // The row is the later attempt's, and nothing of this one was written.
             earlier.node.settled(slot);
@@ -330,7 +421,9 @@ impl Core {
         if self.is_alone() || call.id.generated().is_some() {
             return Ok(());
         }
-        let Found::Here(transaction) = self.find(call) else { return Ok(()) };
+        let Found::Here(transaction) = self.find(call) else {
+            return Ok(());
+        };
         let (row, _) = transaction.node.store.decision(&call.id).await?;
         if row.is_some_and(|row| row.attempt != transaction.attempt) {
             let mut state = transaction.state();

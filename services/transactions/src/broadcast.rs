@@ -125,7 +125,10 @@ impl Neighbours {
 
     /// Of how many it has not been heard for too long how they stand: until it is, nothing is collected that they may need.
     pub(crate) fn unheard(&self) -> u64 {
-        self.peers.values().filter(|peer| peer.unheard.reason().is_some()).count() as u64
+        self.peers
+            .values()
+            .filter(|peer| peer.unheard.reason().is_some())
+            .count() as u64
     }
 
     /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
@@ -149,7 +152,8 @@ impl Neighbours {
                 }
                 return None;
             };
-            minimum = Some(minimum.map_or_else(|| horizon.clone(), |minimum| minimum.minimum(horizon)));
+            minimum =
+                Some(minimum.map_or_else(|| horizon.clone(), |minimum| minimum.minimum(horizon)));
         }
         Some(minimum.unwrap_or_else(Heard::everything))
     }
@@ -162,7 +166,11 @@ impl Neighbours {
 
     /// What the registry says of the nodes from the first uncounted one on.
     pub(crate) fn count(&mut self, rows: &[NodeRow]) {
-        self.live = rows.iter().filter(|row| !row.is_resolved).map(|row| row.node).collect();
+        self.live = rows
+            .iter()
+            .filter(|row| !row.is_resolved)
+            .map(|row| row.node)
+            .collect();
         for row in rows {
             if row.node.0 > self.first_uncounted.0.max(1) || !row.is_resolved {
                 break;
@@ -174,7 +182,11 @@ impl Neighbours {
     /// Up to where `log` is known everywhere to have lost deletions.
     pub(crate) fn told_dropped(&self, own: NodeId, log: NodeId) -> u64 {
         let others = self.live.iter().filter(|live| **live != own);
-        let told = others.map(|live| self.peers.get(live).map_or(0, |peer| peer.told_dropped.through(log)));
+        let told = others.map(|live| {
+            self.peers
+                .get(live)
+                .map_or(0, |peer| peer.told_dropped.through(log))
+        });
         told.min().unwrap_or(u64::MAX)
     }
 
@@ -238,13 +250,16 @@ pub(crate) fn prune(
         }
     }
     let is_needed = |record: &CommitRecord| {
-        !record
-            .writes
-            .iter()
-            .all(|write| newest[&write.key] > record.version || is_superseded(&write.key, record.version))
+        !record.writes.iter().all(|write| {
+            newest[&write.key] > record.version || is_superseded(&write.key, record.version)
+        })
     };
     let needed: Vec<bool> = records.iter().map(|record| is_needed(record)).collect();
-    records.into_iter().zip(needed).filter_map(|(record, needed)| needed.then_some(record)).collect()
+    records
+        .into_iter()
+        .zip(needed)
+        .filter_map(|(record, needed)| needed.then_some(record))
+        .collect()
 }
 
 impl Core {
@@ -264,7 +279,10 @@ impl Core {
 
     /// Errors: `Unavailable` once this node must answer no more: others do as if it were gone.
     pub(crate) fn may_answer(&self, node: &Node) -> Result<()> {
-        let is_over = self.membership.may_answer_until().is_some_and(|until| self.clock.monotonic() >= until);
+        let is_over = self
+            .membership
+            .may_answer_until()
+            .is_some_and(|until| self.clock.monotonic() >= until);
         if is_over && !self.config.is_broken(Broken::AnswersWithoutLease) {
             node.store.fall();
         }
@@ -277,7 +295,9 @@ impl Core {
             return Ok(());
         }
         if self.view().neighbours.ahead() > AHEAD_MAX {
-            return Err(Error::unavailable("this machine's clock is ahead of those of the other nodes"));
+            return Err(Error::unavailable(
+                "this machine's clock is ahead of those of the other nodes",
+            ));
         }
         Ok(())
     }
@@ -298,7 +318,10 @@ impl Core {
                 "this machine's clock is ahead of those of the other nodes: transactions and writes are refused here until it is set right"
             );
         } else {
-            tracing::info!(?ahead, "this machine's clock agrees with the other nodes': transactions go on");
+            tracing::info!(
+                ?ahead,
+                "this machine's clock agrees with the other nodes': transactions go on"
+            );
         }
     }
 
@@ -316,7 +339,9 @@ impl Core {
         {
             let mut view = self.view();
             let neighbours = &mut view.neighbours;
-            neighbours.peers.retain(|id, _| others.contains_key(id) || neighbours.live.contains(id));
+            neighbours
+                .peers
+                .retain(|id, _| others.contains_key(id) || neighbours.live.contains(id));
             for (id, address) in others {
                 let peer = neighbours.peer(id, now);
                 peer.was_member = true;
@@ -394,22 +419,43 @@ impl Core {
         let now = self.clock.monotonic();
         let heard = view.neighbours.peer(to, now).heard.clone();
         // Of one that has not said what it has heard nothing is known but that.
-        let from = heard.as_ref().map_or(decided, |heard| heard.through(node.id)).saturating_add(1);
+        let from = heard
+            .as_ref()
+            .map_or(decided, |heard| heard.through(node.id))
+            .saturating_add(1);
         let from = from.max(view.recent.complete_from());
         if from > decided {
             let through = decided.max(from - 1);
-            let nothing = Announcement { standing, from, through, last, records: Vec::new() };
+            let nothing = Announcement {
+                standing,
+                from,
+                through,
+                last,
+                records: Vec::new(),
+            };
             return (nothing, DurabilityPoint::DURABLE);
         }
         let (commits, through) = view.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
         let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
-        let is_too_large = records.iter().any(|record| record.bytes_len() > RECORD_BYTES_MAX);
+        let is_too_large = records
+            .iter()
+            .any(|record| record.bytes_len() > RECORD_BYTES_MAX);
         if is_too_large {
             // The receiver finds a gap, and reads it in the store.
-            let nothing = Announcement { standing, from: through + 1, through, last, records: Vec::new() };
+            let nothing = Announcement {
+                standing,
+                from: through + 1,
+                through,
+                last,
+                records: Vec::new(),
+            };
             return (nothing, DurabilityPoint::DURABLE);
         }
-        let point = records.iter().map(|record| record.point).max().unwrap_or(DurabilityPoint::DURABLE);
+        let point = records
+            .iter()
+            .map(|record| record.point)
+            .max()
+            .unwrap_or(DurabilityPoint::DURABLE);
         let will_hear = |record: &CommitRecord| {
             let position = record.position;
             let is_in_range = position.log == node.id && position.slot <= through;
@@ -418,11 +464,25 @@ impl Core {
         };
         records = prune(records, |key, version| {
             let entry = view.index.peek(key);
-            let mut versions = entry.into_iter().flat_map(|entry| entry.versions.iter().rev());
+            let mut versions = entry
+                .into_iter()
+                .flat_map(|entry| entry.versions.iter().rev());
             versions.any(|record| record.version > version && will_hear(record))
         });
-        let records = records.iter().map(|record| Announced::from(&**record)).collect();
-        (Announcement { standing, from, through, last, records }, point)
+        let records = records
+            .iter()
+            .map(|record| Announced::from(&**record))
+            .collect();
+        (
+            Announcement {
+                standing,
+                from,
+                through,
+                last,
+                records,
+            },
+            point,
+        )
     }
 
     /// How this node stands.
@@ -449,7 +509,11 @@ impl Core {
         let (now, wall) = (self.clock.monotonic(), self.clock.now());
         let members = self.membership.members().nodes;
         let mut view = self.view();
-        if view.node.as_ref().is_none_or(|serving| serving.id != node.id) {
+        if view
+            .node
+            .as_ref()
+            .is_none_or(|serving| serving.id != node.id)
+        {
             return;
         }
         Arc::make_mut(&mut view.dropped).merge(&standing.dropped);
@@ -464,7 +528,9 @@ impl Core {
         let peer = neighbours.peer(from, now);
         peer.ahead_ms = standing.wall_ms as i64 - wall.0 as i64;
         peer.heard.get_or_insert_default().merge(&standing.heard);
-        peer.horizon.get_or_insert_default().merge(&standing.horizon);
+        peer.horizon
+            .get_or_insert_default()
+            .merge(&standing.horizon);
         if standing.noted > peer.noted {
             peer.noted = standing.noted;
             node.packs.more_is_noted();
@@ -490,10 +556,18 @@ impl Core {
         from: NodeId,
         announcement: Announcement,
     ) {
-        let Announcement { standing, from: first, through, last, records } = announcement;
+        let Announcement {
+            standing,
+            from: first,
+            through,
+            last,
+            records,
+        } = announcement;
         self.hear_standing(node, from, &standing);
-        let records: Vec<_> =
-            records.into_iter().map(|record| Arc::new(CommitRecord::from(record))).collect();
+        let records: Vec<_> = records
+            .into_iter()
+            .map(|record| Arc::new(CommitRecord::from(record)))
+            .collect();
         // Whatever commits here from now on comes above it (T-1), also before it is merged.
         for record in &records {
             node.log.observe(record.version.timed());
@@ -505,8 +579,8 @@ impl Core {
                 return;
             }
             let received = view.received(from);
-            let is_next =
-                first <= received.saturating_add(1) || self.config.is_broken(Broken::AdvancesOverGaps);
+            let is_next = first <= received.saturating_add(1)
+                || self.config.is_broken(Broken::AdvancesOverGaps);
             if is_next {
                 let peer = view.neighbours.peer(from, now);
                 peer.announced = now;
@@ -523,7 +597,11 @@ impl Core {
             }
             (is_next, through > received || !records.is_empty())
         };
-        let told = Told { from, through: is_next.then_some(through), records };
+        let told = Told {
+            from,
+            through: is_next.then_some(through),
+            records,
+        };
         self.gather(node, from, is_news.then_some(told));
         if !is_next {
             node.following.notify_one();
@@ -541,7 +619,9 @@ impl View {
             }
             self.superseded.bytes += self.index.superseded_by(record);
             self.index.hear(record);
-            let View { index, neighbours, .. } = &mut *self;
+            let View {
+                index, neighbours, ..
+            } = &mut *self;
             let is_mine = |other: &CommitRecord| {
                 other.position.log == node.id && other.position.slot > neighbours.collected
             };

@@ -69,18 +69,28 @@ pub(crate) struct Superseded {
 pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
     let mut plan = Vec::new();
     for (key, entry) in entries {
-        let Some(floor) = entry.versions.iter().rposition(|record| horizon.contains(record.position)) else {
+        let Some(floor) = entry
+            .versions
+            .iter()
+            .rposition(|record| horizon.contains(record.position))
+        else {
             continue;
         };
         let older = entry.versions[..floor].iter();
-        plan.extend(older.map(|record| Superseded { key: key.clone(), record: Arc::clone(record) }));
+        plan.extend(older.map(|record| Superseded {
+            key: key.clone(),
+            record: Arc::clone(record),
+        }));
     }
     plan
 }
 
 /// Up to which slot a log can be collected.
 pub(crate) fn collectable(tended: &Tended, horizon: &Horizon) -> u64 {
-    tended.last.unwrap_or(u64::MAX).min(horizon.heard.through(tended.node))
+    tended
+        .last
+        .unwrap_or(u64::MAX)
+        .min(horizon.heard.through(tended.node))
 }
 
 impl Core {
@@ -97,15 +107,19 @@ impl Core {
             return Ok(false);
         }
         if !self.is_alone() {
-            return self.collect_shared(node, tended, through, &horizon, may_be_released).await;
+            return self
+                .collect_shared(node, tended, through, &horizon, may_be_released)
+                .await;
         }
         let recent = self.walk_recent(node, tended, through);
         let collected = if let Some(Walked { keys, through }) = recent {
             let keys = keys.into_iter().collect();
-            self.collect_keys(node, keys, &horizon.heard, may_be_released).await?;
+            self.collect_keys(node, keys, &horizon.heard, may_be_released)
+                .await?;
             Some(node.log.cursor_behind(through))
         } else {
-            self.collect_from_log(node, tended, through, &horizon.heard, may_be_released).await?
+            self.collect_from_log(node, tended, through, &horizon.heard, may_be_released)
+                .await?
         };
         let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {
             return Ok(false);
@@ -115,7 +129,12 @@ impl Core {
     }
 
     /// Everything before `collected` is collected.
-    async fn note_collected(&self, node: &Arc<Node>, tended: &mut Tended, collected: Cursor) -> Result<()> {
+    async fn note_collected(
+        &self,
+        node: &Arc<Node>,
+        tended: &mut Tended,
+        collected: Cursor,
+    ) -> Result<()> {
         tended.collected = collected;
         if tended.node == node.id {
             let mut view = self.view();
@@ -134,7 +153,12 @@ impl Core {
     fn walk_recent(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Option<Walked> {
         let view = self.view();
         let is_own = tended.node == node.id && view.is_served_by(node);
-        is_own.then(|| view.recent.walk(tended.collected.next.0, through, KEYS_AT_ONCE)).flatten()
+        is_own
+            .then(|| {
+                view.recent
+                    .walk(tended.collected.next.0, through, KEYS_AT_ONCE)
+            })
+            .flatten()
     }
 
     /// Collects what the next slots of a log say was superseded. Returns up to where.
@@ -146,12 +170,19 @@ impl Core {
         horizon: &Heard,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<Option<Cursor>> {
-        let read = node.store.again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE)).await?;
+        let read = node
+            .store
+            .again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE))
+            .await?;
         let is_below = |slot: &&Slot| slot.index.0 <= through;
         let below: Vec<&Slot> = read.slots.iter().take_while(is_below).collect();
         // Behind the last record there are at most seals.
         let is_whole = below.len() == read.slots.len();
-        let collected = if is_whole { Some(read.cursor) } else { below.last().map(|slot| slot.cursor()) };
+        let collected = if is_whole {
+            Some(read.cursor)
+        } else {
+            below.last().map(|slot| slot.cursor())
+        };
         if collected.is_none_or(|collected| collected <= tended.collected) {
             return Ok(None);
         }
@@ -168,7 +199,13 @@ impl Core {
                 fits
             });
             let rest = commits.split_off(count.count());
-            self.collect_batch(node, std::mem::replace(&mut commits, rest), horizon, may_be_released).await?;
+            self.collect_batch(
+                node,
+                std::mem::replace(&mut commits, rest),
+                horizon,
+                may_be_released,
+            )
+            .await?;
         }
         Ok(collected)
     }
@@ -182,7 +219,13 @@ impl Core {
     ) -> Result<()> {
         let rows = stream::iter(commits).map(|commit| commit.keys_if_committed(node));
         let keys: Vec<Vec<Key>> = rows.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        self.collect_keys(node, keys.into_iter().flatten().collect(), horizon, may_be_released).await
+        self.collect_keys(
+            node,
+            keys.into_iter().flatten().collect(),
+            horizon,
+            may_be_released,
+        )
+        .await
     }
 
     /// Collects of these keys what nobody below the horizon may need.
@@ -221,9 +264,12 @@ impl Core {
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<()> {
         self.delete_versions(node, &plan).await?;
-        let released = plan.into_iter().filter(|superseded| may_be_released(&superseded.record));
-        let rows: BTreeMap<Attempt, Superseded> =
-            released.map(|superseded| (superseded.record.attempt, superseded)).collect();
+        let released = plan
+            .into_iter()
+            .filter(|superseded| may_be_released(&superseded.record));
+        let rows: BTreeMap<Attempt, Superseded> = released
+            .map(|superseded| (superseded.record.attempt, superseded))
+            .collect();
         let rows = stream::iter(rows.into_values().map(Ok));
         rows.try_for_each_concurrent(LOOKS_AT_ONCE, |Superseded { key, record }| async move {
             consume_budget().await;
@@ -236,7 +282,11 @@ impl Core {
     ///
     /// The index drops them before, so that no read is led to what is gone, and again after, since a load may have seen
     /// them meanwhile.
-    pub(crate) async fn delete_versions(&self, node: &Arc<Node>, plan: &[Superseded]) -> Result<()> {
+    pub(crate) async fn delete_versions(
+        &self,
+        node: &Arc<Node>,
+        plan: &[Superseded],
+    ) -> Result<()> {
         for part in plan.chunks(FORGOTTEN_AT_ONCE) {
             self.drop_from_memory(node, part);
             self.delete_from_store(node, part).await?;
@@ -249,7 +299,9 @@ impl Core {
         let all = stream::iter(plan.iter().map(Ok::<_, crate::Error>));
         all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
             consume_budget().await;
-            let write = record.write_of(key).expect("a version is collected of a key that its record names");
+            let write = record
+                .write_of(key)
+                .expect("a version is collected of a key that its record names");
             if self.config.is_broken(Broken::ForgetsChunks) {
                 node.store.delete_version(key, record.attempt).await?;
             } else {
@@ -268,7 +320,10 @@ impl Core {
         }
         for of_key in plan.chunk_by(|one, next| one.key == next.key) {
             let key = &of_key[0].key;
-            view.index.drop_versions(key, &of_key.iter().map(|gone| gone.record.attempt).collect());
+            view.index.drop_versions(
+                key,
+                &of_key.iter().map(|gone| gone.record.attempt).collect(),
+            );
             for Superseded { record, .. } in of_key {
                 if let Some(write) = record.write_of(key) {
                     view.data.remove(record.attempt, write.write);
@@ -278,7 +333,11 @@ impl Core {
     }
 
     /// What is known of `key`: a load if it has to be.
-    pub(crate) async fn entry(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Arc<IndexEntry>> {
+    pub(crate) async fn entry(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Arc<IndexEntry>> {
         let known = self.view().index.peek(key).cloned();
         match known {
             Some(entry) => Ok(entry),
@@ -297,7 +356,16 @@ struct Committing {
 impl Committing {
     fn of(entry: Entry) -> Option<Self> {
         match entry {
-            Entry::Committing { id, attempt, writes, .. } => Some(Self { id, attempt, writes }),
+            Entry::Committing {
+                id,
+                attempt,
+                writes,
+                ..
+            } => Some(Self {
+                id,
+                attempt,
+                writes,
+            }),
             Entry::Began { .. } | Entry::Spilled { .. } => None,
         }
     }
@@ -313,7 +381,12 @@ impl Committing {
     /// The keys it wrote, if it committed.
     async fn keys_if_committed(self, node: &Node) -> Result<Vec<Key>> {
         let (decision, _) = node.store.decision(&self.id).await?;
-        let Some(Decision { attempt, state: State::Committed(stored), .. }) = decision else {
+        let Some(Decision {
+            attempt,
+            state: State::Committed(stored),
+            ..
+        }) = decision
+        else {
             return Ok(Vec::new());
         };
         if attempt != self.attempt {
@@ -327,7 +400,9 @@ impl Committing {
 /// Whether everything that `record` wrote is superseded, as far as `entries` say: the paper's condition.
 fn is_wholly_superseded(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>) -> bool {
     record.writes.iter().all(|write| {
-        let newest = entries.get(&write.key).and_then(|entry| entry.versions.last());
+        let newest = entries
+            .get(&write.key)
+            .and_then(|entry| entry.versions.last());
         newest.is_some_and(|newest| newest.version > record.version)
     })
 }

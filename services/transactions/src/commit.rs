@@ -122,7 +122,9 @@ impl Core {
     /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
     fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         // Whoever leaves ends what is open.
-        let Ok(at_work) = transaction.node.at_work() else { return };
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
         let mut state = transaction.state();
         if state.phase != Phase::Open {
             return;
@@ -166,7 +168,10 @@ impl Core {
 
     /// A successor need not read the log from its start.
     fn publish(&self, node: &Arc<Node>) {
-        if let Some(row) = node.log.unpublished(node.id, self.config.slots_unpublished_max) {
+        if let Some(row) = node
+            .log
+            .unpublished(node.id, self.config.slots_unpublished_max)
+        {
             let node = Arc::clone(node);
             self.spawn(async move {
                 if let Err(error) = registry::publish(&node.store, row).await {
@@ -179,11 +184,27 @@ impl Core {
 
 /// Step 0: nothing was written. A name is kept for its repeats; of a generated id nothing is at rest.
 async fn commit_nothing(transaction: &Transaction) -> Answer {
-    let Transaction { id, attempt, node, began, .. } = transaction;
-    let Some(slot) = began else { return Ok(Committed { after: None }) };
-    let position = Position { log: NodeId::default(), slot: 0 };
+    let Transaction {
+        id,
+        attempt,
+        node,
+        began,
+        ..
+    } = transaction;
+    let Some(slot) = began else {
+        return Ok(Committed { after: None });
+    };
+    let position = Position {
+        log: NodeId::default(),
+        slot: 0,
+    };
     let writes = WriteSet::Inline(Vec::new());
-    let record = StoredRecord { version: Version::default(), position, writes, effects: 0 };
+    let record = StoredRecord {
+        version: Version::default(),
+        position,
+        writes,
+        effects: 0,
+    };
     let answer = match node.store.commit(id, *attempt, true, &record).await {
         Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
         Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), id, *attempt)),
@@ -198,10 +219,19 @@ async fn commit_nothing(transaction: &Transaction) -> Answer {
 }
 
 /// Steps 5 and 6.
-async fn answer_durable(node: &Node, point: DurabilityPoint, record: Option<&CommitRecord>) -> Answer {
+async fn answer_durable(
+    node: &Node,
+    point: DurabilityPoint,
+    record: Option<&CommitRecord>,
+) -> Answer {
     // Whatever is wrong now, the row is written, and says what became of it once it can be read.
-    node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
-    Ok(Committed { after: record.and_then(CommitRecord::after) })
+    node.store
+        .externalize(point)
+        .await
+        .map_err(|_| Error::OutcomeUnknown)?;
+    Ok(Committed {
+        after: record.and_then(CommitRecord::after),
+    })
 }
 
 impl<'a> Commit<'a> {
@@ -211,22 +241,45 @@ impl<'a> Commit<'a> {
         (buffer, spills, effects): (WriteBuffer, Spills, Vec<Effect>),
         read: Timestamp,
     ) -> Self {
-        let is_leaving = buffer.iter().any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
-        assert!(!is_leaving || spills.failed.is_some(), "values are on their way, and nobody waits for them");
+        let is_leaving = buffer
+            .iter()
+            .any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
+        assert!(
+            !is_leaving || spills.failed.is_some(),
+            "values are on their way, and nobody waits for them"
+        );
         let writes = buffer.write_set();
         let (set, _) = WriteSet::split(&writes, core.config.write_set_inline_bytes_max);
         let known = {
             let view = core.view();
-            let newest = writes.iter().filter_map(|write| view.index.newest(&write.key));
-            newest.map(|record| record.version.timed()).max().unwrap_or_default()
+            let newest = writes
+                .iter()
+                .filter_map(|write| view.index.newest(&write.key));
+            newest
+                .map(|record| record.version.timed())
+                .max()
+                .unwrap_or_default()
         };
         let floor = read.max(known).max(transaction.terms.after);
-        Self { core, transaction, began, buffer, spills, effects, writes, set, floor }
+        Self {
+            core,
+            transaction,
+            began,
+            buffer,
+            spills,
+            effects,
+            writes,
+            set,
+            floor,
+        }
     }
 
     /// Errors: something could not be written ahead, or the store is full.
     fn may_begin(&mut self) -> Result<()> {
-        self.spills.failed.take().map_or_else(|| self.core.check_room(Room::Scarce), Err)
+        self.spills
+            .failed
+            .take()
+            .map_or_else(|| self.core.check_room(Room::Scarce), Err)
     }
 
     async fn run(mut self) -> Answer {
@@ -237,7 +290,13 @@ impl<'a> Commit<'a> {
             return self.run_in_group(data).await;
         }
         let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
-        let data = async { if is_data_late { Ok(()) } else { self.write_data().await } };
+        let data = async {
+            if is_data_late {
+                Ok(())
+            } else {
+                self.write_data().await
+            }
+        };
         let placed = match self.round_one(data).await {
             Ok(placed) => placed,
             Err((slot, error)) => return self.give_up(slot, error),
@@ -257,8 +316,13 @@ impl<'a> Commit<'a> {
         let point = match decided {
             Ok(Decided::Done(point)) => point,
             Ok(Decided::Refused(decision, point)) => {
-                let Transaction { id, attempt, node, .. } = &**self.transaction;
-                node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                let Transaction {
+                    id, attempt, node, ..
+                } = &**self.transaction;
+                node.store
+                    .externalize(point)
+                    .await
+                    .map_err(|_| Error::OutcomeUnknown)?;
                 return self.give_up(Some(placed.slot), refused(decision.as_ref(), id, *attempt));
             }
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
@@ -267,17 +331,26 @@ impl<'a> Commit<'a> {
         let record = self.install(self.record(placed, point));
         self.core.hear_own(&self.transaction.node, placed.slot);
         let Transaction { node, attempt, .. } = &**self.transaction;
-        self.core.dispatch(node, *attempt, self.effects.len(), point);
+        self.core
+            .dispatch(node, *attempt, self.effects.len(), point);
         if self.core.config.is_broken(Broken::DropsTombstonesAtOnce) {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
-        self.core.leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
+        self.core
+            .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
         self.core.publish(&self.transaction.node);
         if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
-            return Ok(Committed { after: record.after() });
+            return Ok(Committed {
+                after: record.after(),
+            });
         }
-        self.transaction.decide(Committed { after: record.after() }, point);
+        self.transaction.decide(
+            Committed {
+                after: record.after(),
+            },
+            point,
+        );
         answer_durable(&self.transaction.node, point, Some(&record)).await
     }
 
@@ -309,13 +382,25 @@ impl<'a> Commit<'a> {
 
     /// As nobody may: while older versions of the keys may be there, or still come.
     async fn drop_tombstones(&self, record: &Arc<CommitRecord>) -> Result<()> {
-        let deletes = record.writes.iter().filter(|write| write.place == Place::Gone);
-        let gone = deletes.map(|write| Superseded { key: write.key.clone(), record: Arc::clone(record) });
-        self.core.delete_versions(&self.transaction.node, &gone.collect::<Vec<_>>()).await
+        let deletes = record
+            .writes
+            .iter()
+            .filter(|write| write.place == Place::Gone);
+        let gone = deletes.map(|write| Superseded {
+            key: write.key.clone(),
+            record: Arc::clone(record),
+        });
+        self.core
+            .delete_versions(&self.transaction.node, &gone.collect::<Vec<_>>())
+            .await
     }
 
     async fn write_parts(&self, parts: &[Vec<Write>]) -> Result<()> {
-        self.transaction.node.store.put_write_set(self.transaction.attempt, parts).await
+        self.transaction
+            .node
+            .store
+            .put_write_set(self.transaction.attempt, parts)
+            .await
     }
 
     async fn announce(&self) -> Result<Placed> {
@@ -334,7 +419,9 @@ impl<'a> Commit<'a> {
     }
 
     async fn write_versions(&self) -> Result<()> {
-        let values = self.unwritten().map(|(write, buffered)| (write, buffered.value()));
+        let values = self
+            .unwritten()
+            .map(|(write, buffered)| (write, buffered.value()));
         let packing = self.core.pack_writes(self.transaction, values);
         let (put, written) = futures_util::join!(packing.are_put(), self.put_versions(&packing));
         put.and(written)
@@ -342,45 +429,77 @@ impl<'a> Commit<'a> {
 
     /// What has not left before.
     fn unwritten(&self) -> impl Iterator<Item = (&Write, &Buffered)> {
-        let items = self.writes.iter().zip(self.buffer.iter().map(|(_, buffered)| buffered));
+        let items = self
+            .writes
+            .iter()
+            .zip(self.buffer.iter().map(|(_, buffered)| buffered));
         items.filter(|(_, buffered)| buffered.held != Held::Stored)
     }
 
     async fn put_versions(&self, packing: &OnTheirWay) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         stream::iter(self.unwritten().map(Ok))
             .try_for_each_concurrent(WRITES_AT_ONCE, |(write, buffered)| {
-                node.store.put_version(id, *attempt, write, buffered.value().cloned(), packing.located(write))
+                node.store.put_version(
+                    id,
+                    *attempt,
+                    write,
+                    buffered.value().cloned(),
+                    packing.located(write),
+                )
             })
             .await
     }
 
     async fn write_effects(&self) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         let inline_bytes_max = self.core.config.effects_inline_bytes_max;
-        node.store.put_effects(id, *attempt, &self.effects, inline_bytes_max).await
+        node.store
+            .put_effects(id, *attempt, &self.effects, inline_bytes_max)
+            .await
     }
 
     /// Step 3.
     async fn decide(&self, placed: Placed) -> Result<Decided> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         let record = self.record(placed, DurabilityPoint::DURABLE);
         let (version, position) = (record.version, record.position);
         let effects = self.effects.len() as u32;
-        let stored = StoredRecord { version, position, writes: self.set.clone(), effects };
+        let stored = StoredRecord {
+            version,
+            position,
+            writes: self.set.clone(),
+            effects,
+        };
         if self.core.config.is_broken(Broken::CommitsAnyAttempt) {
             return node.store.commit_any_attempt(id, *attempt, &stored).await;
         }
-        node.store.commit(id, *attempt, self.transaction.is_named(), &stored).await
+        node.store
+            .commit(id, *attempt, self.transaction.is_named(), &stored)
+            .await
     }
 
     fn record(&self, placed: Placed, point: DurabilityPoint) -> CommitRecord {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         CommitRecord {
             id: id.clone(),
             attempt: *attempt,
-            version: Version { timestamp: placed.timestamp, node: node.id },
-            position: Position { log: node.id, slot: placed.slot },
+            version: Version {
+                timestamp: placed.timestamp,
+                node: node.id,
+            },
+            position: Position {
+                log: node.id,
+                slot: placed.slot,
+            },
             writes: self.writes.clone(),
             parts: self.set.parts(),
             point,
@@ -421,7 +540,8 @@ impl<'a> Commit<'a> {
         self.core.spawn(async move {
             let cleaned = async {
                 let _at_work = at_work?;
-                core.clean_up(&transaction, slot, &writes, &set, &effects).await?;
+                core.clean_up(&transaction, slot, &writes, &set, &effects)
+                    .await?;
                 delete_spilled(&transaction, &spills).await
             };
             if let Err(error) = cleaned.await {

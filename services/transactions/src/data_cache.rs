@@ -50,7 +50,13 @@ impl DataCache {
     /// A cache of at most about `bytes_max`.
     pub fn new(bytes_max: u64) -> Self {
         let typical = (bytes_max / VALUE_BYTES_TYPICAL) as usize;
-        Self(Cache::with(typical, bytes_max, Weigh, FixedState::default(), DefaultLifecycle::default()))
+        Self(Cache::with(
+            typical,
+            bytes_max,
+            Weigh,
+            FixedState::default(),
+            DefaultLifecycle::default(),
+        ))
     }
 
     /// The value of a write.
@@ -62,17 +68,33 @@ impl DataCache {
 
     /// How warm the value of a write is: zero if it is not here, or neither it nor one of those that it followed was read.
     pub fn warmth(&self, attempt: Attempt, write: u32) -> u8 {
-        self.0.peek(&(attempt, write)).map_or(0, |held| held.warmth.load(Ordering::Relaxed))
+        self.0
+            .peek(&(attempt, write))
+            .map_or(0, |held| held.warmth.load(Ordering::Relaxed))
     }
 
     /// Keeps a value that was written or read.
     pub fn insert(&mut self, attempt: Attempt, write: u32, value: Bytes) {
-        self.keep(attempt, write, Held { value, warmth: WARM.into() });
+        self.keep(
+            attempt,
+            write,
+            Held {
+                value,
+                warmth: WARM.into(),
+            },
+        );
     }
 
     /// Keeps a value that nobody has asked for as yet, and that follows one of some warmth.
     pub fn insert_ahead(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
-        self.keep(attempt, write, Held { value, warmth: warmth.saturating_sub(1).into() });
+        self.keep(
+            attempt,
+            write,
+            Held {
+                value,
+                warmth: warmth.saturating_sub(1).into(),
+            },
+        );
     }
 
     fn keep(&mut self, attempt: Attempt, write: u32, held: Held) {
@@ -105,13 +127,18 @@ mod tests {
     #[test]
     fn it_stays_within_its_bytes() {
         let mut cache = DataCache::new(10_000);
-        let attempt = |sequence| Attempt { node: NodeId(1), sequence };
+        let attempt = |sequence| Attempt {
+            node: NodeId(1),
+            sequence,
+        };
         for sequence in 0..1_000 {
             cache.insert(attempt(sequence), 1, Bytes::from(vec![0; 100]));
             assert!(cache.bytes() <= 10_000);
         }
         assert_eq!(cache.get(attempt(999), 2), None);
-        let kept = (0..1_000).filter(|sequence| cache.get(attempt(*sequence), 1).is_some()).count();
+        let kept = (0..1_000)
+            .filter(|sequence| cache.get(attempt(*sequence), 1).is_some())
+            .count();
         assert!(kept > 10, "{kept}");
         cache.clear();
         assert_eq!(cache.bytes(), 0);
@@ -120,7 +147,10 @@ mod tests {
     #[test]
     fn what_follows_a_value_cools_until_it_is_read() {
         let mut cache = DataCache::new(10_000);
-        let attempt = |sequence| Attempt { node: NodeId(1), sequence };
+        let attempt = |sequence| Attempt {
+            node: NodeId(1),
+            sequence,
+        };
         cache.insert(attempt(0), 1, Bytes::new());
         for sequence in 0..6 {
             let warmth = cache.warmth(attempt(sequence), 1);
@@ -128,6 +158,9 @@ mod tests {
             cache.insert_ahead(attempt(sequence + 1), 1, Bytes::new(), warmth);
         }
         cache.get(attempt(6), 1);
-        assert_eq!((cache.warmth(attempt(6), 1), cache.warmth(attempt(7), 1)), (4, 0));
+        assert_eq!(
+            (cache.warmth(attempt(6), 1), cache.warmth(attempt(7), 1)),
+            (4, 0)
+        );
     }
 }

@@ -76,14 +76,19 @@ pub fn queue_name(queue: &str) -> String {
 
 /// What the receiver of an effect is given to tell it by: `ID/PLACE`.
 pub fn effect_id(id: &TransactionId, place: u32) -> Bytes {
-    [id.as_bytes(), format!("/{place}").as_bytes()].concat().into()
+    [id.as_bytes(), format!("/{place}").as_bytes()]
+        .concat()
+        .into()
 }
 
 impl Effect {
     /// What it carries.
     pub fn content(&self) -> &Bytes {
         match self {
-            Self::Message { body: content, .. } | Self::Invocation { payload: content, .. } => content,
+            Self::Message { body: content, .. }
+            | Self::Invocation {
+                payload: content, ..
+            } => content,
         }
     }
 
@@ -129,11 +134,17 @@ impl EffectBuffer {
     /// place leaves room for those without. False: the very same stands there already.
     ///
     /// Errors: `Invalid` if another stands there, `TooLarge` if there are `effects_max`.
-    pub(crate) fn add(&mut self, effect: &Effect, place: Option<u32>, effects_max: usize) -> Result<bool> {
+    pub(crate) fn add(
+        &mut self,
+        effect: &Effect,
+        place: Option<u32>,
+        effects_max: usize,
+    ) -> Result<bool> {
         let is_numbered = place.is_some();
         let is_free = |place: &u32| !self.effects.contains_key(place);
-        let place =
-            place.or_else(|| (self.unnumbered..=u32::MAX).find(is_free)).expect("fewer effects than places");
+        let place = place
+            .or_else(|| (self.unnumbered..=u32::MAX).find(is_free))
+            .expect("fewer effects than places");
         match self.effects.get(&place) {
             Some(earlier) if earlier == effect => return Ok(false),
             Some(_) => return Err(Error::Invalid("another effect has this place")),
@@ -162,7 +173,10 @@ pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
 
 impl KnownQueues {
     fn contains(&self, queue: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(queue)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(queue)
     }
 
     fn insert(&self, queue: &str) {
@@ -192,22 +206,32 @@ impl Core {
     pub(crate) fn check_effect(&self, effect: &Effect) -> Result<()> {
         let name = effect.destination();
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
-            return Err(Error::Invalid("the name of a queue or function has 1 to 256 bytes"));
+            return Err(Error::Invalid(
+                "the name of a queue or function has 1 to 256 bytes",
+            ));
         }
         if effect.group().len() > GROUP_BYTES_MAX {
             return Err(Error::Invalid("a message group has at most 128 bytes"));
         }
         let destinations = &self.destinations;
         let carried_max = match effect {
-            Effect::Message { .. } => {
-                destinations.queue.as_ref().map(|queue| queue.limits().message_bytes_max)
-            }
-            Effect::Invocation { .. } => {
-                destinations.functions.as_ref().map(|functions| functions.limits().payload_bytes_max)
-            }
+            Effect::Message { .. } => destinations
+                .queue
+                .as_ref()
+                .map(|queue| queue.limits().message_bytes_max),
+            Effect::Invocation { .. } => destinations
+                .functions
+                .as_ref()
+                .map(|functions| functions.limits().payload_bytes_max),
         };
-        if effect.content().len() > self.effect_bytes_max().min(carried_max.unwrap_or(usize::MAX)) {
-            return Err(Error::TooLarge("the message or payload is beyond the limit of one effect"));
+        if effect.content().len()
+            > self
+                .effect_bytes_max()
+                .min(carried_max.unwrap_or(usize::MAX))
+        {
+            return Err(Error::TooLarge(
+                "the message or payload is beyond the limit of one effect",
+            ));
         }
         Ok(())
     }
@@ -226,15 +250,22 @@ impl Core {
                     return Ok(());
                 }
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
-                queue.send(&queue_name(name), Vec::new()).await.map_err(|error| match error.kind() {
-                    ports::ErrorKind::Invalid => Error::NoSuchQueue,
-                    _ => error.into(),
-                })?;
+                queue
+                    .send(&queue_name(name), Vec::new())
+                    .await
+                    .map_err(|error| match error.kind() {
+                        ports::ErrorKind::Invalid => Error::NoSuchQueue,
+                        _ => error.into(),
+                    })?;
                 self.known_queues.insert(name);
             }
             // Whoever is asked has it in memory, and functions go.
             Effect::Invocation { function, .. } => {
-                let functions = self.destinations.functions.as_ref().ok_or(Error::NoSuchFunction)?;
+                let functions = self
+                    .destinations
+                    .functions
+                    .as_ref()
+                    .ok_or(Error::NoSuchFunction)?;
                 if !functions.knows(function).await? {
                     return Err(Error::NoSuchFunction);
                 }
@@ -243,7 +274,12 @@ impl Core {
         Ok(())
     }
 
-    fn buffer_effect(&self, transaction: &Transaction, effect: &Effect, place: Option<u32>) -> Result<()> {
+    fn buffer_effect(
+        &self,
+        transaction: &Transaction,
+        effect: &Effect,
+        place: Option<u32>,
+    ) -> Result<()> {
         if self.outbox.is_full(self.config.unsent_max) {
             return Err(Error::TooMuchBuffered);
         }
@@ -251,7 +287,10 @@ impl Core {
         state.touch(self.clock.monotonic())?;
         transaction.node.store.standing()?;
         let bytes = effect.bytes_len();
-        if !self.counters.buffer(bytes, self.config.node_buffer_bytes_max) {
+        if !self
+            .counters
+            .buffer(bytes, self.config.node_buffer_bytes_max)
+        {
             return Err(Error::TooMuchBuffered);
         }
         let added = state.effects.add(effect, place, self.config.effects_max);
@@ -282,15 +321,31 @@ mod tests {
         assert_eq!(buffer.add(&message("a"), Some(0), 5), Ok(true));
         let bytes = buffer.bytes();
         assert_eq!(buffer.add(&message("b"), Some(1), 5), Ok(false));
-        assert!(matches!(buffer.add(&message("x"), Some(1), 5), Err(Error::Invalid(_))));
+        assert!(matches!(
+            buffer.add(&message("x"), Some(1), 5),
+            Err(Error::Invalid(_))
+        ));
         assert_eq!(buffer.bytes(), bytes);
         assert_eq!(buffer.add(&message("c"), None, 5), Ok(true));
-        assert_eq!(buffer.add(&message("c"), None, 5), Ok(true), "without a place each call is its own");
-        assert!(matches!(buffer.add(&message("d"), Some(5), 5), Err(Error::TooLarge(_))));
+        assert_eq!(
+            buffer.add(&message("c"), None, 5),
+            Ok(true),
+            "without a place each call is its own"
+        );
+        assert!(matches!(
+            buffer.add(&message("d"), Some(5), 5),
+            Err(Error::TooLarge(_))
+        ));
         assert_eq!(buffer.add(&message("d"), None, 5), Ok(true));
-        assert!(matches!(buffer.add(&message("e"), None, 5), Err(Error::TooLarge(_))));
+        assert!(matches!(
+            buffer.add(&message("e"), None, 5),
+            Err(Error::TooLarge(_))
+        ));
         assert_eq!(buffer.bytes(), 5 * message("a").bytes_len());
-        assert_eq!(buffer.into_effects(), ["a", "b", "c", "c", "d"].map(message));
+        assert_eq!(
+            buffer.into_effects(),
+            ["a", "b", "c", "c", "d"].map(message)
+        );
     }
 
     /// T13.
@@ -302,8 +357,14 @@ mod tests {
         assert_eq!(buffer.add(&message("placed"), Some(1), 5), Ok(true));
         assert_eq!(buffer.add(&message("b"), None, 5), Ok(true));
         assert_eq!(buffer.add(&message("c"), None, 5), Ok(true));
-        assert!(matches!(buffer.add(&message("d"), None, 5), Err(Error::TooLarge(_))));
-        assert_eq!(buffer.into_effects(), ["a", "placed", "b", "c", "last"].map(message));
+        assert!(matches!(
+            buffer.add(&message("d"), None, 5),
+            Err(Error::TooLarge(_))
+        ));
+        assert_eq!(
+            buffer.into_effects(),
+            ["a", "placed", "b", "c", "last"].map(message)
+        );
     }
 
     #[test]
@@ -311,7 +372,8 @@ mod tests {
         let id = |name: &'static str| TransactionId::new(name).expect("a name");
         assert_eq!(effect_id(&id("order-17"), 3), "order-17/3");
         assert_ne!(effect_id(&id("a/1"), 0), effect_id(&id("a"), 10));
-        let longest = TransactionId::new(vec![b'x'; crate::transaction_id::ID_BYTES_MAX]).expect("a name");
+        let longest =
+            TransactionId::new(vec![b'x'; crate::transaction_id::ID_BYTES_MAX]).expect("a name");
         assert!(effect_id(&longest, u32::MAX).len() <= ports::queue::DEDUPLICATION_BYTES_MAX);
     }
 }

@@ -56,10 +56,17 @@ impl Core {
     }
 
     /// Ends an attempt as `answer` says.
-    pub(crate) fn end(self: &Arc<Self>, transaction: &Arc<Transaction>, state: &mut State, answer: &Answer) {
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        state: &mut State,
+        answer: &Answer,
+    ) {
         self.counters.ended(outcome(answer));
         self.counters.unbuffer(transaction.end(state, answer));
-        self.view().open.end(transaction, answer, self.clock.monotonic(), &self.config);
+        self.view()
+            .open
+            .end(transaction, answer, self.clock.monotonic(), &self.config);
         transaction.node.work.notify_one();
         if !state.spills.is_empty() {
             self.leave_no_spills(transaction);
@@ -68,14 +75,23 @@ impl Core {
 
     /// Gives back the row that a named begin took, if it left nothing else.
     pub(crate) fn forget_begin(self: &Arc<Self>, transaction: &Arc<Transaction>) {
-        let Some(slot) = transaction.began else { return };
+        let Some(slot) = transaction.began else {
+            return;
+        };
         let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else { return };
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
         self.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
             // Not if the node cannot go on: then its log is resolved, and the row with it.
-            if node.store.forget(&transaction.id, transaction.attempt).await.is_ok() {
+            if node
+                .store
+                .forget(&transaction.id, transaction.attempt)
+                .await
+                .is_ok()
+            {
                 node.settled(slot);
             }
         });
@@ -90,7 +106,9 @@ impl Core {
         set: &WriteSet,
         effects: &[Effect],
     ) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = transaction;
         let is_sequenced = self.view().keyspaces.are_any_sequenced();
         if is_sequenced {
             // It may be handed over, and is not in the log, nor will it be.
@@ -145,7 +163,11 @@ impl Core {
                 next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
                 continue;
             }
-            self.end(&transaction, &mut state, &Err(Error::TransactionFinished(Outcome::Expired)));
+            self.end(
+                &transaction,
+                &mut state,
+                &Err(Error::TransactionFinished(Outcome::Expired)),
+            );
             drop(state);
             self.forget_begin(&transaction);
         }

@@ -165,7 +165,10 @@ impl Engine {
             view: Mutex::new(view),
             tasks: Arc::downgrade(&tasks),
         };
-        Self { core: Arc::new(core), _tasks: tasks }
+        Self {
+            core: Arc::new(core),
+            _tasks: tasks,
+        }
     }
 
     /// Begins a transaction, or another attempt of it: earlier ones of the same name end (T-5).
@@ -318,7 +321,11 @@ impl Engine {
 
     /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
     pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
-        self.core.check_room(if value.is_some() { Room::Free } else { Room::Scarce })?;
+        self.core.check_room(if value.is_some() {
+            Room::Free
+        } else {
+            Room::Scarce
+        })?;
         self.core.put_now(key, value).await
     }
 
@@ -346,7 +353,10 @@ impl Engine {
         Figures {
             packs,
             packs_bytes,
-            starting_over: view.node.as_ref().is_none_or(|node| node.store.standing().is_err()),
+            starting_over: view
+                .node
+                .as_ref()
+                .is_none_or(|node| node.store.standing().is_err()),
             open: view.open.len() as u64,
             slots: view.node.as_ref().map_or(0, |node| node.log.slots()),
             index_bytes: view.index.bytes(),
@@ -364,14 +374,21 @@ impl Engine {
 
 /// Whoever asks hears what the row says, which is closed if it says nothing: however alive its node is.
 fn note_unreachable(owner: &Owner) {
-    tracing::debug!(?owner, "the node of a transaction does not answer: its row does");
+    tracing::debug!(
+        ?owner,
+        "the node of a transaction does not answer: its row does"
+    );
 }
 
 impl Core {
     /// Asked before a value is taken in (it needs all the room there is), and before a deletion or a commit, which may
     /// use half of the store's reserve (rule P6): nothing gives back what they take, and the rest is for others.
     pub(crate) fn check_room(&self, least: Room) -> Result<()> {
-        if self.key_value.room() < least { Err(Error::NoRoom) } else { Ok(()) }
+        if self.key_value.room() < least {
+            Err(Error::NoRoom)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn view(&self) -> MutexGuard<'_, View> {
@@ -380,7 +397,11 @@ impl Core {
 
     /// The node that serves. Errors: `Unavailable` if there is none, or if the store is no longer the one it began on.
     pub(crate) fn serving(&self) -> Result<Arc<Node>> {
-        let node = self.view().node.clone().ok_or_else(|| Error::unavailable("the node starts"))?;
+        let node = self
+            .view()
+            .node
+            .clone()
+            .ok_or_else(|| Error::unavailable("the node starts"))?;
         node.store.look()?;
         Ok(node)
     }
@@ -392,17 +413,24 @@ impl Core {
 
     /// Whether there is no node that serves, or one that cannot go on.
     pub(crate) fn has_fallen(&self) -> bool {
-        self.view().node.as_ref().is_none_or(|node| node.store.standing().is_err())
+        self.view()
+            .node
+            .as_ref()
+            .is_none_or(|node| node.store.standing().is_err())
     }
 
     /// Waits before something is tried again.
     pub(crate) async fn pause(&self, delays: &mut primitives::Delays) {
-        self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or_default()).await;
+        self.clock
+            .sleep(delays.next_delay(&*self.entropy).unwrap_or_default())
+            .await;
     }
 
     /// Runs `task` for the engine, whoever goes away meanwhile. Not at all if the engine is on its way out.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        let Some(tasks) = self.tasks.upgrade() else { return };
+        let Some(tasks) = self.tasks.upgrade() else {
+            return;
+        };
         let mut running = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.spawn(task);
         while let Some(ended) = running.try_join_next() {
@@ -424,7 +452,9 @@ impl Core {
             // Whoever asked may be gone; what was done stays done.
             let _ = told.send(task.await);
         });
-        hears.await.unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
+        hears
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
     }
 }
 
@@ -438,6 +468,8 @@ impl View {
 
     /// Whether `node` is the one that serves: what others find out must not be kept.
     pub(crate) fn is_served_by(&self, node: &Arc<Node>) -> bool {
-        self.node.as_ref().is_some_and(|serving| Arc::ptr_eq(serving, node))
+        self.node
+            .as_ref()
+            .is_some_and(|serving| Arc::ptr_eq(serving, node))
     }
 }

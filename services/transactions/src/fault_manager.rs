@@ -68,9 +68,19 @@ struct Damaged {
 
 impl Seen {
     fn put_off(&mut self, node: NodeId, error: &Error, now: Monotonic) {
-        let before = self.damaged.get(&node).map_or(LOOK_EVERY, |damaged| damaged.wait);
+        let before = self
+            .damaged
+            .get(&node)
+            .map_or(LOOK_EVERY, |damaged| damaged.wait);
         let wait = (2 * before).min(DAMAGED_WAIT_MAX);
-        self.damaged.insert(node, Damaged { error: error.clone(), wait, next: now + wait });
+        self.damaged.insert(
+            node,
+            Damaged {
+                error: error.clone(),
+                wait,
+                next: now + wait,
+            },
+        );
     }
 }
 
@@ -84,7 +94,12 @@ impl Core {
             while node.store.standing().is_ok() {
                 if core.membership.leads(Office::Collector) {
                     let seen_to = core.see_to_the_gone(&node, &mut seen).await;
-                    core.say(&node, &mut of_the_gone, seen_to, "what nodes left that are gone");
+                    core.say(
+                        &node,
+                        &mut of_the_gone,
+                        seen_to,
+                        "what nodes left that are gone",
+                    );
                     let closed = core.close_hanging(&node).await;
                     core.say(&node, &mut of_hanging, closed, "what hangs of others");
                 } else {
@@ -121,7 +136,8 @@ impl Core {
         }
         let now = self.clock.monotonic();
         let rows = registry::list(&node.store).await?;
-        seen.missing.retain(|missing, _| !members.nodes.contains_key(missing));
+        seen.missing
+            .retain(|missing, _| !members.nodes.contains_key(missing));
         let mut all = Ok(());
         for row in rows {
             let is_here = row.node == node.id || members.nodes.contains_key(&row.node);
@@ -134,7 +150,11 @@ impl Core {
                     continue;
                 }
             }
-            if let Some(damaged) = seen.damaged.get(&row.node).filter(|damaged| damaged.next > now) {
+            if let Some(damaged) = seen
+                .damaged
+                .get(&row.node)
+                .filter(|damaged| damaged.next > now)
+            {
                 all = all.and(Err(damaged.error.clone()));
                 continue;
             }
@@ -161,8 +181,11 @@ impl Core {
 
     /// Resolves the log of a node that is gone, if nobody has, and takes care of all it left.
     async fn take_over(self: &Arc<Self>, node: &Arc<Node>, row: NodeRow) -> Result<()> {
-        let row =
-            if row.is_resolved { row } else { self.resolve(&node.store, row, Closing::ByLog(node)).await? };
+        let row = if row.is_resolved {
+            row
+        } else {
+            self.resolve(&node.store, row, Closing::ByLog(node)).await?
+        };
         self.follow(node, row.node).await?;
         if !row.is_sent {
             let left = self.find_unsent_of(&node.store, row.node).await?;
@@ -180,12 +203,18 @@ impl Core {
         let hanging = self.view().neighbours.hanging(now, HANGING_MAX);
         for (member, slot) in hanging {
             let log = FencedLog::new(node.store.key_value().clone(), layout::log(member));
-            let from = Cursor { next: SlotIndex(slot + 1), epoch: Epoch(0) };
+            let from = Cursor {
+                next: SlotIndex(slot + 1),
+                epoch: Epoch(0),
+            };
             let read = node.store.again(|| log.read(from, 1)).await?;
             for slot in read.slots {
                 let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
                 for entry in stored.entries {
-                    if let Entry::Committing { id, attempt, named, .. } = entry {
+                    if let Entry::Committing {
+                        id, attempt, named, ..
+                    } = entry
+                    {
                         let (decision, _) = node.store.decision(&id).await?;
                         let is_open = decision.as_ref().is_none_or(Decision::is_undecided);
                         if is_open && named {
@@ -230,8 +259,11 @@ mod tests {
     fn a_damaged_log_of_one_node_keeps_nobody_from_seeing_to_the_next() {
         simulated::run(async {
             let world = World::new(1);
-            let parts =
-                Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+            let parts = Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
@@ -248,15 +280,32 @@ mod tests {
             }
             let log = FencedLog::new(store.key_value().clone(), layout::log(gone[0]));
             let (mut writer, _) = log.take_over(Cursor::START).await.expect("a calm world");
-            writer.append(Bytes::from_static(b"damaged")).await.expect("a calm world");
+            writer
+                .append(Bytes::from_static(b"damaged"))
+                .await
+                .expect("a calm world");
             let mut seen = Seen::default();
-            assert_eq!(core.see_to_the_gone(&node, &mut seen).await, Ok(()), "they may be about to join");
+            assert_eq!(
+                core.see_to_the_gone(&node, &mut seen).await,
+                Ok(()),
+                "they may be about to join"
+            );
             core.clock.sleep(MISSING_MIN).await;
             let seen_to = core.see_to_the_gone(&node, &mut seen).await;
-            assert!(matches!(seen_to, Err(crate::Error::Corrupt(_))), "{seen_to:?}");
+            assert!(
+                matches!(seen_to, Err(crate::Error::Corrupt(_))),
+                "{seen_to:?}"
+            );
             let row = registry::get(store, gone[1]).await.expect("a calm world");
-            assert!(row.is_some_and(|row| row.is_resolved), "the next one is seen to");
-            assert_eq!(seen.gone.into_iter().collect::<Vec<_>>(), gone[1..], "and the first is tried again");
+            assert!(
+                row.is_some_and(|row| row.is_resolved),
+                "the next one is seen to"
+            );
+            assert_eq!(
+                seen.gone.into_iter().collect::<Vec<_>>(),
+                gone[1..],
+                "and the first is tried again"
+            );
         });
     }
 }

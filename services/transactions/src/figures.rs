@@ -161,7 +161,9 @@ impl Counters {
     /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
-        self.buffered_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        self.buffered_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .is_ok()
     }
 
     /// Gives room back.

@@ -78,7 +78,10 @@ impl Core {
             return Ok(heard);
         }
         // A node's log has one writer, which writes one slot after the other: no slot of it is void.
-        let mut cursor = Cursor { next: SlotIndex(heard + 1), epoch: Epoch(0) };
+        let mut cursor = Cursor {
+            next: SlotIndex(heard + 1),
+            epoch: Epoch(0),
+        };
         let mut is_decided = true;
         loop {
             let read = self.read_on(node, &fenced, cursor).await?;
@@ -114,7 +117,12 @@ impl Core {
         }
     }
 
-    pub(crate) async fn read_on(&self, node: &Node, log: &FencedLog, cursor: Cursor) -> Result<Slots> {
+    pub(crate) async fn read_on(
+        &self,
+        node: &Node,
+        log: &FencedLog,
+        cursor: Cursor,
+    ) -> Result<Slots> {
         let read = || async {
             match log.read(cursor, SLOTS_AT_ONCE).await {
                 Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
@@ -138,15 +146,24 @@ impl Core {
     ) -> Result<(Vec<Arc<CommitRecord>>, bool)> {
         let known = node.log.highest();
         let commits = slot.entries.into_iter().filter_map(|entry| match entry {
-            Entry::Committing { id, attempt, timestamp, .. } => Some((id, attempt, timestamp)),
+            Entry::Committing {
+                id,
+                attempt,
+                timestamp,
+                ..
+            } => Some((id, attempt, timestamp)),
             Entry::Began { .. } | Entry::Spilled { .. } => None,
         });
-        let is_passed =
-            |timestamp: Timestamp| self.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known;
+        let is_passed = |timestamp: Timestamp| {
+            self.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known
+        };
         let commits = commits.filter(|(_, _, timestamp)| !is_passed(*timestamp));
-        let looks = stream::iter(commits).map(|(id, attempt, _)| announced(&node.store, id, attempt));
+        let looks =
+            stream::iter(commits).map(|(id, attempt, _)| announced(&node.store, id, attempt));
         let found: Vec<Announced> = looks.buffered(ROWS_AT_ONCE).try_collect().await?;
-        let all_decided = found.iter().all(|found| !matches!(found, Announced::Undecided));
+        let all_decided = found
+            .iter()
+            .all(|found| !matches!(found, Announced::Undecided));
         let records = found.into_iter().filter_map(|found| match found {
             Announced::Committed(record) => Some(record),
             Announced::Undecided | Announced::Aborted => None,
@@ -158,15 +175,23 @@ impl Core {
 /// What became of an attempt.
 async fn announced(store: &Store, id: TransactionId, attempt: Attempt) -> Result<Announced> {
     let (decision, point) = store.decision(&id).await?;
-    let Some(decision) = decision else { return Ok(Announced::Undecided) };
+    let Some(decision) = decision else {
+        return Ok(Announced::Undecided);
+    };
     Ok(match decision {
-        Decision { attempt: other, state: State::Committed(stored), .. } if other == attempt => {
+        Decision {
+            attempt: other,
+            state: State::Committed(stored),
+            ..
+        } if other == attempt => {
             let record = store.record(&id, attempt, &stored, point).await?;
             Announced::Committed(Arc::new(record))
         }
-        Decision { attempt: other, state: State::Undecided | State::Prepared, .. } if other == attempt => {
-            Announced::Undecided
-        }
+        Decision {
+            attempt: other,
+            state: State::Undecided | State::Prepared,
+            ..
+        } if other == attempt => Announced::Undecided,
         // Closed, or the row of a later attempt of the name: this one cannot commit any more.
         _ => Announced::Aborted,
     })

@@ -78,11 +78,17 @@ const OUTCOMES: [Outcome; 6] = [
 ];
 
 fn number(outcome: Outcome) -> u8 {
-    OUTCOMES.iter().position(|other| *other == outcome).expect("all are listed") as u8
+    OUTCOMES
+        .iter()
+        .position(|other| *other == outcome)
+        .expect("all are listed") as u8
 }
 
 fn outcome(number: u8) -> Result<Outcome> {
-    OUTCOMES.get(usize::from(number)).copied().ok_or_else(not_understood)
+    OUTCOMES
+        .get(usize::from(number))
+        .copied()
+        .ok_or_else(not_understood)
 }
 
 fn not_understood() -> Error {
@@ -126,7 +132,11 @@ impl From<Error> for Refused {
 
 impl From<Refused> for Error {
     fn from(refused: Refused) -> Self {
-        let Refused { kind, outcome: number, why } = refused;
+        let Refused {
+            kind,
+            outcome: number,
+            why,
+        } = refused;
         match kind {
             0 => Self::Invalid(INVALID),
             1 => Self::TooLarge(INVALID),
@@ -175,7 +185,11 @@ impl Asked {
 
 impl Forwarded {
     fn new(call: &Call, asked: Asked) -> Self {
-        Self { id: call.id.clone(), attempt: call.attempt, asked }
+        Self {
+            id: call.id.clone(),
+            attempt: call.attempt,
+            asked,
+        }
     }
 
     pub(crate) fn commit(call: &Call) -> Self {
@@ -223,16 +237,26 @@ impl Core {
         let attempt = match (call.attempt, call.id.generated()) {
             (Some(attempt), _) => Some(attempt),
             (None, Some(generated)) => Some(generated.attempt),
-            (None, None) => node.store.decision(&call.id).await?.0.map(|decision| decision.attempt),
+            (None, None) => node
+                .store
+                .decision(&call.id)
+                .await?
+                .0
+                .map(|decision| decision.attempt),
         };
-        let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else { return Ok(None) };
+        let Some(attempt) = attempt.filter(|attempt| attempt.node != node.id) else {
+            return Ok(None);
+        };
         self.owner_of(&node, attempt).await
     }
 
     /// The node of an attempt; none: it is gone. One that has joined is heard of as a member here a little later: until then
     /// its row, which is there before its first begin, says where it is reached.
     pub(crate) async fn owner_of(&self, node: &Node, attempt: Attempt) -> Result<Option<Owner>> {
-        let owner = |address| Owner { node: attempt.node, address };
+        let owner = |address| Owner {
+            node: attempt.node,
+            address,
+        };
         if let Some(address) = self.membership.members().nodes.remove(&attempt.node) {
             return Ok(Some(owner(address)));
         }
@@ -242,25 +266,38 @@ impl Core {
         if was_member || self.config.is_broken(Broken::TakesTheNewForGone) {
             return Ok(None);
         }
-        Ok(registry::address_of(&node.store, attempt.node).await?.map(owner))
+        Ok(registry::address_of(&node.store, attempt.node)
+            .await?
+            .map(owner))
     }
 
-    async fn forward(self: &Arc<Self>, owner: &Owner, call: &Call, asked: Asked) -> Result<Said, Failed> {
+    async fn forward(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+        asked: Asked,
+    ) -> Result<Said, Failed> {
         let node = self.serving()?;
         let message = Message::Forward(Forwarded::new(call, asked));
-        let answer = self.ask_at_length(&node, owner.node, &owner.address, &message).await;
-        let Message::Forward(Forwarded { asked, .. }) = message else { unreachable!("it was made here") };
+        let answer = self
+            .ask_at_length(&node, owner.node, &owner.address, &message)
+            .await;
+        let Message::Forward(Forwarded { asked, .. }) = message else {
+            unreachable!("it was made here")
+        };
         let outlives_late_writes = self.config.is_broken(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
             Ok(_) => Err(Failed::Unreachable(not_understood())),
-            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => {
-                Err(Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await))
+            Err(Unheard::Late(_)) if asked.must_not_come_late() && !outlives_late_writes => Err(
+                Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await),
+            ),
+            Err(Unheard::Refused(why) | Unheard::Late(why)) => {
+                Err(Failed::Refused(asked.refused(why)))
             }
-            Err(Unheard::Refused(why) | Unheard::Late(why)) => Err(Failed::Refused(asked.refused(why))),
-            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => {
-                Err(Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await))
-            }
+            Err(Unheard::Silence(Error::Unavailable(_))) if asked.is_only_there() => Err(
+                Failed::Refused(Box::pin(self.ended_with_its_node(owner, call)).await),
+            ),
             Err(Unheard::Silence(Error::Unavailable(why))) => {
                 Err(Failed::Unreachable(Error::Unavailable(why)))
             }
@@ -310,7 +347,8 @@ impl Core {
         effect: Effect,
         place: Option<u32>,
     ) -> Result<()> {
-        self.forward(owner, call, Asked::Send(effect, place)).await?;
+        self.forward(owner, call, Asked::Send(effect, place))
+            .await?;
         Ok(())
     }
 
@@ -320,14 +358,18 @@ impl Core {
         call: &Call,
     ) -> Result<Committed, Failed> {
         match self.forward(owner, call, Asked::Commit).await? {
-            Said::Committed(after) => {
-                Ok(Committed { after: after.map(|(version, position)| After { version, position }) })
-            }
+            Said::Committed(after) => Ok(Committed {
+                after: after.map(|(version, position)| After { version, position }),
+            }),
             _ => Err(Failed::Unreachable(not_understood())),
         }
     }
 
-    pub(crate) async fn forward_abort(self: &Arc<Self>, owner: &Owner, call: &Call) -> Result<(), Failed> {
+    pub(crate) async fn forward_abort(
+        self: &Arc<Self>,
+        owner: &Owner,
+        call: &Call,
+    ) -> Result<(), Failed> {
         self.forward(owner, call, Asked::Abort).await.map(drop)
     }
 
@@ -360,7 +402,9 @@ impl Core {
             Asked::Send(effect, place) => self.send(call, effect, place).await.map(|()| Said::Done),
             Asked::Commit => {
                 let Committed { after } = self.commit(call).await?;
-                Ok(Said::Committed(after.map(|after| (after.version, after.position))))
+                Ok(Said::Committed(
+                    after.map(|after| (after.version, after.position)),
+                ))
             }
             Asked::Abort => self.abort(call).await.map(|()| Said::Done),
             Asked::Status => {

@@ -121,7 +121,11 @@ impl Core {
         if gathered.told.is_empty() {
             return;
         }
-        if gathered.bytes > BYTES_MAX || others.keys().all(|other| gathered.announced.contains(other)) {
+        if gathered.bytes > BYTES_MAX
+            || others
+                .keys()
+                .all(|other| gathered.announced.contains(other))
+        {
             node.all_told.notify_one();
         }
         let is_awaited = std::mem::replace(&mut gathered.is_awaited, true);
@@ -170,10 +174,13 @@ impl Core {
     /// Reads the values of what is gathered up to `end` where they supersede what was read here.
     async fn read_ahead(&self, node: &Arc<Node>, end: u64) {
         let wanted = self.view().wanted(end);
-        let reads =
-            stream::iter(wanted).for_each_concurrent(AT_ONCE, |(attempt, write, warmth)| async move {
+        let reads = stream::iter(wanted).for_each_concurrent(
+            AT_ONCE,
+            |(attempt, write, warmth)| async move {
                 // One that fails is read by whoever needs it.
-                let Ok(Some(item)) = node.store.version(&write.key, attempt).await else { return };
+                let Ok(Some(item)) = node.store.version(&write.key, attempt).await else {
+                    return;
+                };
                 let mut view = self.view();
                 if let Some(value) = item.value
                     && item.write == write.write
@@ -181,7 +188,8 @@ impl Core {
                 {
                     view.data.insert_ahead(attempt, write.write, value, warmth);
                 }
-            });
+            },
+        );
         reads.await;
     }
 }
@@ -200,22 +208,35 @@ impl View {
 
     fn merge_until(&mut self, node: &Node, end: u64) {
         let told = self.gathered.take(end);
-        let through: Vec<_> = told.iter().filter_map(|told| Some((told.from, told.through?))).collect();
+        let through: Vec<_> = told
+            .iter()
+            .filter_map(|told| Some((told.from, told.through?)))
+            .collect();
         let unheard = told.into_iter().flat_map(|told| told.records);
-        let unheard = unheard.filter(|record| !self.heard.contains(record.position)).collect();
+        let unheard = unheard
+            .filter(|record| !self.heard.contains(record.position))
+            .collect();
         self.hear_records(node, &prune(unheard, |_, _| false));
         let heard = Arc::make_mut(&mut self.heard);
         for (log, through) in through {
             heard.advance(log, through);
         }
-        self.gathered.through.retain(|log, slot| *slot > heard.through(*log));
+        self.gathered
+            .through
+            .retain(|log, slot| *slot > heard.through(*log));
     }
 
     /// The newest values of what is gathered up to `end` that follow warm ones, and how warm those are.
     fn wanted(&self, end: u64) -> Vec<(Attempt, Write, u8)> {
         let count = end.saturating_sub(self.gathered.merged) as usize;
         let mut newest = BTreeMap::new();
-        for record in self.gathered.told.iter().take(count).flat_map(|told| &told.records) {
+        for record in self
+            .gathered
+            .told
+            .iter()
+            .take(count)
+            .flat_map(|told| &told.records)
+        {
             for write in &record.writes {
                 let newest = newest.entry(&write.key).or_insert((record, write));
                 if newest.0.version < record.version {
@@ -225,8 +246,11 @@ impl View {
         }
         let wanted = newest.into_values().filter_map(|(record, write)| {
             let present = self.index.newest(&write.key)?;
-            let is_news = present.version < record.version && matches!(write.place, Place::Inline { .. });
-            let warmth = self.data.warmth(present.attempt, present.write_of(&write.key)?.write);
+            let is_news =
+                present.version < record.version && matches!(write.place, Place::Inline { .. });
+            let warmth = self
+                .data
+                .warmth(present.attempt, present.write_of(&write.key)?.write);
             (is_news && warmth > 0).then(|| (record.attempt, write.clone(), warmth))
         });
         wanted.take(VALUES_MAX).collect()

@@ -61,7 +61,9 @@ impl Heard {
         }
         let (mut start, mut end) = (first.0, last.0);
         // Ranges that overlap the new one, or touch it, become part of it.
-        while let Some((&other_start, &other_end)) = self.whole.range(..=end.saturating_add(1)).next_back() {
+        while let Some((&other_start, &other_end)) =
+            self.whole.range(..=end.saturating_add(1)).next_back()
+        {
             if other_end.saturating_add(1) < start {
                 break;
             }
@@ -104,7 +106,10 @@ impl Heard {
                 }
             }
         }
-        let further = other.logs.iter().filter(|(log, slot)| **slot > self.through(**log));
+        let further = other
+            .logs
+            .iter()
+            .filter(|(log, slot)| **slot > self.through(**log));
         behind.extend(further.map(|(log, _)| *log));
         behind
     }
@@ -136,7 +141,10 @@ pub struct Progress {
 impl Progress {
     /// Everything up to `slot` is done.
     pub fn from(slot: u64) -> Self {
-        Self { last: slot, pending: BTreeMap::new() }
+        Self {
+            last: slot,
+            pending: BTreeMap::new(),
+        }
     }
 
     /// `slot` is there, with so many entries under way.
@@ -149,7 +157,10 @@ impl Progress {
 
     /// An entry of `slot` is done.
     pub fn finish(&mut self, slot: u64) {
-        let pending = self.pending.get_mut(&slot).expect("an entry is done once, after it was started");
+        let pending = self
+            .pending
+            .get_mut(&slot)
+            .expect("an entry is done once, after it was started");
         *pending -= 1;
         if *pending == 0 {
             self.pending.remove(&slot);
@@ -158,7 +169,10 @@ impl Progress {
 
     /// Up to which slot all is done.
     pub fn through(&self) -> u64 {
-        self.pending.keys().next().map_or(self.last, |first| first - 1)
+        self.pending
+            .keys()
+            .next()
+            .map_or(self.last, |first| first - 1)
     }
 }
 
@@ -220,9 +234,21 @@ mod tests {
         heard.finish(NodeId(5), NodeId(5));
         heard.advance(NodeId(4), 7);
         heard.finish(NodeId(4), NodeId(4));
-        assert_eq!(heard, Heard { whole: [(1, 5)].into(), logs: BTreeMap::new() });
-        assert!(!heard.contains(Position { log: NodeId(6), slot: 1 }));
-        assert!(heard.contains(Position { log: NodeId(6), slot: 0 }));
+        assert_eq!(
+            heard,
+            Heard {
+                whole: [(1, 5)].into(),
+                logs: BTreeMap::new()
+            }
+        );
+        assert!(!heard.contains(Position {
+            log: NodeId(6),
+            slot: 1
+        }));
+        assert!(heard.contains(Position {
+            log: NodeId(6),
+            slot: 0
+        }));
     }
 
     #[test]

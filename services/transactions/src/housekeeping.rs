@@ -97,9 +97,17 @@ impl Core {
             return;
         }
         let core = Arc::clone(self);
-        let unswept = rows.iter().filter(|row| !row.is_swept).map(|row| row.node).collect();
+        let unswept = rows
+            .iter()
+            .filter(|row| !row.is_swept)
+            .map(|row| row.node)
+            .collect();
         let is_swept = !self.config.is_broken(Broken::SweepsNothing);
-        let sweep = if is_swept { Sweep::of(unswept, self.config.buckets) } else { None };
+        let sweep = if is_swept {
+            Sweep::of(unswept, self.config.buckets)
+        } else {
+            None
+        };
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
         let sweep_from = node.started + self.config.life_max + LATE_WRITE;
         let (logs, unswept) = (Vec::new(), Vec::new());
@@ -127,7 +135,10 @@ impl Core {
         if self.is_alone() {
             return own;
         }
-        Horizon { heard: self.view().neighbours.agreed().clone(), ..own }
+        Horizon {
+            heard: self.view().neighbours.agreed().clone(),
+            ..own
+        }
     }
 
     /// What all who run here had heard when they began; what is heard now, if nobody runs.
@@ -137,12 +148,18 @@ impl Core {
         if through > view.heard.through(node.id) {
             Arc::make_mut(&mut view.heard).advance(node.id, through);
         }
-        let now = Horizon { heard: (*view.heard).clone(), superseded_bytes: view.superseded.bytes };
+        let now = Horizon {
+            heard: (*view.heard).clone(),
+            superseded_bytes: view.superseded.bytes,
+        };
         if self.config.is_broken(Broken::CollectsAboveHorizon) {
             return now;
         }
         match view.open.horizon() {
-            Some((heard, bytes)) => Horizon { heard: (**heard).clone(), superseded_bytes: *bytes },
+            Some((heard, bytes)) => Horizon {
+                heard: (**heard).clone(),
+                superseded_bytes: *bytes,
+            },
             None => now,
         }
     }
@@ -159,7 +176,10 @@ impl Core {
         if self.config.is_broken(Broken::CollectsByOwnHorizon) {
             return Some(own);
         }
-        let others = self.view().neighbours.minimum(node.id, self.config.broken)?;
+        let others = self
+            .view()
+            .neighbours
+            .minimum(node.id, self.config.broken)?;
         Some(own.minimum(&others))
     }
 
@@ -167,7 +187,10 @@ impl Core {
     pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node).heard;
         let others = self.others(node);
-        let others = self.view().neighbours.minimum_of(others.keys(), self.config.broken)?;
+        let others = self
+            .view()
+            .neighbours
+            .minimum_of(others.keys(), self.config.broken)?;
         Some(own.minimum(&others))
     }
 
@@ -175,7 +198,9 @@ impl Core {
     pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
         let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
         let agreed = through(self.view().neighbours.agreed());
-        let is_more = self.agreeable_to_members(node).is_some_and(|heard| through(&heard) > agreed);
+        let is_more = self
+            .agreeable_to_members(node)
+            .is_some_and(|heard| through(&heard) > agreed);
         if is_more {
             self.count(node).await?;
         }
@@ -286,11 +311,17 @@ impl Housekeeping {
         let until = core.clock.monotonic() + PASS_MAX;
         let mut is_busy = true;
         while is_busy && !node.is_leaving() && core.clock.monotonic() < until {
-            is_busy = self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?;
+            is_busy =
+                self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?;
         }
         self.sweep().await?;
-        core.counters.log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
-        Ok(if is_busy { Some(Duration::ZERO) } else { self.due() })
+        core.counters
+            .log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
+        Ok(if is_busy {
+            Some(Duration::ZERO)
+        } else {
+            self.due()
+        })
     }
 
     /// Whether a pass would call any port.
@@ -303,7 +334,8 @@ impl Housekeeping {
             horizon.heard.merge(&agreeable);
         }
         let is_behind = |tended: &Tended| {
-            collectable(tended, &horizon) >= tended.collected.next.0 && tended.looked != horizon.heard
+            collectable(tended, &horizon) >= tended.collected.next.0
+                && tended.looked != horizon.heard
                 || self.core.retainable(&self.node, tended) >= tended.retained.next.0
         };
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
@@ -320,8 +352,10 @@ impl Housekeeping {
             return;
         }
         let left = self.node.take_left_behind();
-        let was_in_office =
-            std::mem::replace(&mut self.is_in_office, self.core.membership.leads(Office::Collector));
+        let was_in_office = std::mem::replace(
+            &mut self.is_in_office,
+            self.core.membership.leads(Office::Collector),
+        );
         if self.is_in_office {
             if !was_in_office || !left.is_empty() {
                 self.node.packs.takes_over();
@@ -368,10 +402,17 @@ impl Housekeeping {
 
     /// When there may be work if nobody says so before.
     fn due(&self) -> Option<Duration> {
-        let names = if self.is_in_office { self.core.names_due() } else { None };
+        let names = if self.is_in_office {
+            self.core.names_due()
+        } else {
+            None
+        };
         let packs_due = self.core.packs_due(&self.node);
         let listing = self.names_listing_due();
-        [self.logs_due(), names, listing, self.sweep_due(), packs_due].into_iter().flatten().min()
+        [self.logs_due(), names, listing, self.sweep_due(), packs_due]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// One step of every log. False: nothing was to do.
@@ -381,8 +422,11 @@ impl Housekeeping {
         core.tally_superseded(&node);
         for place in 0..self.logs.len() {
             // Anew for each log: what the one before has released must be looked at by this one.
-            let retained: Vec<(NodeId, u64)> =
-                self.logs.iter().map(|tended| (tended.node, tended.retained.next.0)).collect();
+            let retained: Vec<(NodeId, u64)> = self
+                .logs
+                .iter()
+                .map(|tended| (tended.node, tended.retained.next.0))
+                .collect();
             // The row of a record whose slot is still there is not released.
             let may_be_released = |record: &CommitRecord| {
                 let slot = retained.iter().find(|(log, _)| *log == record.position.log);
@@ -392,7 +436,9 @@ impl Housekeeping {
             is_busy |= core.collect(&node, tended, &may_be_released).await?;
             is_busy |= core.retain(&node, tended).await?;
         }
-        let trimmed = self.logs.extract_if(.., |tended| retention::is_trimmed(tended));
+        let trimmed = self
+            .logs
+            .extract_if(.., |tended| retention::is_trimmed(tended));
         for tended in trimmed.collect::<Vec<_>>() {
             registry::mark_trimmed(&node.store, tended.node).await?;
         }
@@ -427,7 +473,11 @@ impl Housekeeping {
                 self.rows.pop();
                 continue;
             }
-            let since = if is_alone { self.node.started } else { self.core.clock.monotonic() };
+            let since = if is_alone {
+                self.node.started
+            } else {
+                self.core.clock.monotonic()
+            };
             if !is_alone && !row.is_swept && !self.core.config.is_broken(Broken::SweepsNothing) {
                 self.unswept.push(row.node);
                 self.sweep_from = since + self.core.config.life_max + LATE_WRITE;
@@ -485,9 +535,15 @@ impl Housekeeping {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
         }
-        let Some(sweep) = &mut self.sweep else { return Ok(()) };
+        let Some(sweep) = &mut self.sweep else {
+            return Ok(());
+        };
         sweep.next = self.core.clock.monotonic() + SWEEP_PAUSE;
-        let pages = if sweep.is_at_packs() { 1 } else { SWEEP_PAGES_AT_ONCE };
+        let pages = if sweep.is_at_packs() {
+            1
+        } else {
+            SWEEP_PAGES_AT_ONCE
+        };
         for _ in 0..pages {
             if !self.core.sweep(&self.node, sweep).await? {
                 return self.end_sweep().await;
@@ -498,7 +554,9 @@ impl Housekeeping {
 
     /// All is looked at.
     async fn end_sweep(&mut self) -> Result<()> {
-        let Some(mut sweep) = self.sweep.take() else { return Ok(()) };
+        let Some(mut sweep) = self.sweep.take() else {
+            return Ok(());
+        };
         for swept in std::mem::take(&mut sweep.nodes) {
             // What committed is on its way; the rest goes.
             outbox::left_by(&self.node.store, swept).await?;

@@ -71,11 +71,29 @@ mod tests {
     #[test]
     fn a_clock_that_is_right_is_followed() {
         let mut clock = HybridClock::default();
-        assert_eq!(clock.tick(ports::Timestamp(5), Timestamp(0)), Timestamp(5 << 16));
-        assert_eq!(clock.tick(ports::Timestamp(5), Timestamp(0)), Timestamp((5 << 16) + 1));
-        assert_eq!(clock.tick(ports::Timestamp(4), Timestamp(0)), Timestamp((5 << 16) + 2));
-        assert_eq!(clock.tick(ports::Timestamp(6), Timestamp(0)), Timestamp(6 << 16));
+        assert_eq!(
+            clock.tick(ports::Timestamp(5), Timestamp(0)),
+            Timestamp(5 << 16)
+        );
+        assert_eq!(
+            clock.tick(ports::Timestamp(5), Timestamp(0)),
+            Timestamp((5 << 16) + 1)
+        );
+        assert_eq!(
+            clock.tick(ports::Timestamp(4), Timestamp(0)),
+            Timestamp((5 << 16) + 2)
+        );
+        assert_eq!(
+            clock.tick(ports::Timestamp(6), Timestamp(0)),
+            Timestamp(6 << 16)
+        );
         clock.observe(Timestamp(20 << 16));
-        assert_eq!((clock.ahead_ms(ports::Timestamp(6)), clock.ahead_ms(ports::Timestamp(30))), (14, 0));
+        assert_eq!(
+            (
+                clock.ahead_ms(ports::Timestamp(6)),
+                clock.ahead_ms(ports::Timestamp(30))
+            ),
+            (14, 0)
+        );
     }
 }

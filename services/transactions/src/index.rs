@@ -57,12 +57,19 @@ pub struct Entry {
 
 impl Entry {
     fn new(key: &Key, point: DurabilityPoint) -> Self {
-        Self { versions: Vec::new(), point, bytes: ENTRY_BYTES + key.name().len() }
+        Self {
+            versions: Vec::new(),
+            point,
+            bytes: ENTRY_BYTES + key.name().len(),
+        }
     }
 
     fn merge(&mut self, record: &Arc<CommitRecord>) {
         self.point = self.point.max(record.point);
-        if let Err(place) = self.versions.binary_search_by_key(&record.version, |other| other.version) {
+        if let Err(place) = self
+            .versions
+            .binary_search_by_key(&record.version, |other| other.version)
+        {
             self.versions.insert(place, Arc::clone(record));
             self.bytes += version_bytes(record);
         }
@@ -132,7 +139,11 @@ impl Index {
         let typical = (bytes_max / ENTRY_BYTES_TYPICAL) as usize;
         let hash = FixedState::default();
         let entries = Cache::with(typical, bytes_max, Weigh, hash, DefaultLifecycle::default());
-        Self { entries, loads: BTreeMap::new(), in_use: InUse::default() }
+        Self {
+            entries,
+            loads: BTreeMap::new(),
+            in_use: InUse::default(),
+        }
     }
 
     /// What is known of `key`; none: it has to be loaded.
@@ -156,13 +167,27 @@ impl Index {
             return Loading::UnderWay(load.done.subscribe());
         }
         let (done, waiter) = watch::channel(None);
-        self.loads.insert(key.clone(), Load { heard: Vec::new(), dropped: BTreeSet::new(), done });
+        self.loads.insert(
+            key.clone(),
+            Load {
+                heard: Vec::new(),
+                dropped: BTreeSet::new(),
+                done,
+            },
+        );
         Loading::ByCaller(waiter)
     }
 
     /// Ends a load that found `records`, as of `point`. Nothing happens if the index was cleared meanwhile.
-    pub fn finish_load(&mut self, key: &Key, records: &[Arc<CommitRecord>], point: DurabilityPoint) {
-        let Some(load) = self.loads.remove(key) else { return };
+    pub fn finish_load(
+        &mut self,
+        key: &Key,
+        records: &[Arc<CommitRecord>],
+        point: DurabilityPoint,
+    ) {
+        let Some(load) = self.loads.remove(key) else {
+            return;
+        };
         let mut entry = Entry::new(key, point);
         for record in records.iter().chain(&load.heard) {
             entry.merge(&self.in_use.share(record));
@@ -208,10 +233,16 @@ impl Index {
 
     /// About how many bytes `record`, which is news, supersedes: of a key that is not known, as many as it has now.
     pub fn superseded_by(&self, record: &CommitRecord) -> u64 {
-        let superseded = record.writes.iter().map(|write| match self.entries.peek(&write.key) {
-            Some(entry) => entry.versions.last().map_or(0, |newest| newest.value_bytes(&write.key)),
-            None => write.value_bytes(),
-        });
+        let superseded = record
+            .writes
+            .iter()
+            .map(|write| match self.entries.peek(&write.key) {
+                Some(entry) => entry
+                    .versions
+                    .last()
+                    .map_or(0, |newest| newest.value_bytes(&write.key)),
+                None => write.value_bytes(),
+            });
         superseded.sum()
     }
 
@@ -228,14 +259,26 @@ impl Index {
     /// Drops versions of `key` that nobody who has heard `agreed`, or more, may need, and that others collect: all but
     /// those for which `is_mine` says that this node does.
     pub fn prune(&mut self, key: &Key, agreed: &Heard, is_mine: impl Fn(&CommitRecord) -> bool) {
-        let Some(entry) = self.entries.peek(key) else { return };
-        let Some(floor) = entry.versions.iter().rposition(|record| agreed.contains(record.position)) else {
+        let Some(entry) = self.entries.peek(key) else {
+            return;
+        };
+        let Some(floor) = entry
+            .versions
+            .iter()
+            .rposition(|record| agreed.contains(record.position))
+        else {
             return;
         };
         // What an own version supersedes goes when its slot is collected, and it with it.
-        let last_own = entry.versions[..=floor].iter().rposition(|record| is_mine(record));
-        let others = last_own.map_or(0, |own| own + 1)..floor.max(last_own.map_or(0, |own| own + 1));
-        let gone: BTreeSet<Attempt> = entry.versions[others].iter().map(|record| record.attempt).collect();
+        let last_own = entry.versions[..=floor]
+            .iter()
+            .rposition(|record| is_mine(record));
+        let others =
+            last_own.map_or(0, |own| own + 1)..floor.max(last_own.map_or(0, |own| own + 1));
+        let gone: BTreeSet<Attempt> = entry.versions[others]
+            .iter()
+            .map(|record| record.attempt)
+            .collect();
         if !gone.is_empty()
             && let Some(mut entry) = self.entries.get_mut(key)
         {

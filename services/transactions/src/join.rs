@@ -71,7 +71,10 @@ impl Core {
             view.node = Some(Arc::clone(&node));
         }
         self.starts.send_replace(());
-        tracing::info!(node = id.0, "transactions are served, beside other nodes if there are any");
+        tracing::info!(
+            node = id.0,
+            "transactions are served, beside other nodes if there are any"
+        );
         self.announce_for_ever(&node);
         self.follow_for_ever(&node);
         self.look_after_others(&node);
@@ -81,7 +84,11 @@ impl Core {
     }
 
     /// What a new node takes for heard, since its index is empty, and which deletions may be gone.
-    async fn heard_by_all(self: &Arc<Self>, node: &Arc<Node>, is_any_marked: bool) -> Result<(Heard, Heard)> {
+    async fn heard_by_all(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        is_any_marked: bool,
+    ) -> Result<(Heard, Heard)> {
         let rows = registry::list(&node.store).await?;
         let mut heard = Heard::default();
         let mut dropped = Heard::default();
@@ -109,10 +116,17 @@ impl Core {
             heard.advance(NodeId::SEQUENCER, node.followed.through());
         }
         if told.is_empty() {
-            for row in rows.iter().filter(|row| !row.is_resolved && row.node != node.id) {
-                match self.hear_log(node, row.node, &mut heard, &mut dropped).await {
+            for row in rows
+                .iter()
+                .filter(|row| !row.is_resolved && row.node != node.id)
+            {
+                match self
+                    .hear_log(node, row.node, &mut heard, &mut dropped)
+                    .await
+                {
                     // Who holds the office says so, again and again; it keeps nobody from serving what else there is.
-                    Err(Error::Corrupt(_)) if !self.membership.members().nodes.contains_key(&row.node) => {}
+                    Err(Error::Corrupt(_))
+                        if !self.membership.members().nodes.contains_key(&row.node) => {}
                     heard => heard?,
                 }
             }
@@ -125,7 +139,12 @@ impl Core {
     async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
         let id = registry::take_id(store).await?;
         self.membership.join(id).await?;
-        let address = self.membership.members().nodes.remove(&id).unwrap_or_default();
+        let address = self
+            .membership
+            .members()
+            .nodes
+            .remove(&id)
+            .unwrap_or_default();
         registry::put_row(store, id, self.clock.now(), &address).await?;
         Ok(id)
     }
@@ -147,7 +166,13 @@ impl Core {
     }
 
     /// Everything of a log that is decided by now counts as heard: nothing of it is in memory yet.
-    async fn hear_log(&self, node: &Node, log: NodeId, heard: &mut Heard, dropped: &mut Heard) -> Result<()> {
+    async fn hear_log(
+        &self,
+        node: &Node,
+        log: NodeId,
+        heard: &mut Heard,
+        dropped: &mut Heard,
+    ) -> Result<()> {
         let fenced = FencedLog::new(Arc::clone(&self.key_value), layout::log(log));
         let mut cursor = node.store.again(|| fenced.start()).await?;
         dropped.advance(log, cursor.next.0 - 1);

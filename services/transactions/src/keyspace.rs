@@ -140,13 +140,19 @@ impl Keyspaces {
     /// A start has found these, and nothing is in memory yet.
     pub(crate) fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
         self.sequenced = marked.keys().copied().collect();
-        self.wholly =
-            marked.iter().filter(|(_, is_whole)| **is_whole).map(|(keyspace, _)| *keyspace).collect();
+        self.wholly = marked
+            .iter()
+            .filter(|(_, is_whole)| **is_whole)
+            .map(|(keyspace, _)| *keyspace)
+            .collect();
     }
 
     /// How a commit that writes in `keyspaces` is ordered.
     fn kind(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<Kind> {
-        let sequenced = keyspaces.iter().filter(|keyspace| self.is_sequenced(**keyspace)).count();
+        let sequenced = keyspaces
+            .iter()
+            .filter(|keyspace| self.is_sequenced(**keyspace))
+            .count();
         match sequenced {
             0 => Ok(Kind::Timed),
             _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
@@ -195,11 +201,16 @@ impl Drop for TimedCommit {
 
 impl Core {
     /// How a commit of `writes` is ordered.
-    pub(crate) fn order_of(self: &Arc<Self>, transaction: &Transaction, writes: &[Write]) -> Result<Order> {
+    pub(crate) fn order_of(
+        self: &Arc<Self>,
+        transaction: &Transaction,
+        writes: &[Write],
+    ) -> Result<Order> {
         if transaction.is_serializable() {
             return Ok(Order::Sequenced);
         }
-        let keyspaces: BTreeSet<KeyspaceId> = writes.iter().map(|write| write.key.keyspace()).collect();
+        let keyspaces: BTreeSet<KeyspaceId> =
+            writes.iter().map(|write| write.key.keyspace()).collect();
         let mut view = self.view();
         let known = &mut view.keyspaces;
         let keeps_timestamps = self.config.is_broken(Broken::ReadAtomicKeepsItsTimestamps);
@@ -210,7 +221,12 @@ impl Core {
             *known.timed.entry(*keyspace).or_default() += 1;
         }
         drop(view);
-        Ok(Order::Timed { _under_way: TimedCommit { core: Arc::clone(self), keyspaces } })
+        Ok(Order::Timed {
+            _under_way: TimedCommit {
+                core: Arc::clone(self),
+                keyspaces,
+            },
+        })
     }
 
     /// Makes sure that `keyspace` is sequenced. Errors: `Unavailable` if that takes too long, and it goes on.
@@ -287,7 +303,11 @@ impl Core {
     }
 
     /// From now on this node gives no timestamps in `keyspace`; returns once those it has given are decided about.
-    pub(crate) async fn stop_timestamps(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+    pub(crate) async fn stop_timestamps(
+        &self,
+        node: &Arc<Node>,
+        keyspace: KeyspaceId,
+    ) -> Result<()> {
         self.view().keyspaces.sequenced.insert(keyspace);
         let mut changed = self.view().keyspaces.changed.subscribe();
         let is_under_way = |view: &View| view.keyspaces.timed.contains_key(&keyspace);
@@ -312,9 +332,14 @@ impl Core {
             }
             let members = self.others(node);
             for row in waiting {
-                let Some(address) = members.get(&row.node) else { continue };
+                let Some(address) = members.get(&row.node) else {
+                    continue;
+                };
                 let message = Message::StopTimestamps(keyspace);
-                if matches!(self.ask(node, row.node, address, &message).await, Ok(Answer::Stopped)) {
+                if matches!(
+                    self.ask(node, row.node, address, &message).await,
+                    Ok(Answer::Stopped)
+                ) {
                     stopped.insert(row.node);
                 }
             }

@@ -64,7 +64,12 @@ impl Buckets {
     /// The versions of one bucket of the default keyspace from the place `from` on and before `until`, `items_max` to a page.
     pub fn listed(self, bucket: u8, from: Bytes, until: Bytes, items_max: usize) -> Scan {
         let partition = version_bucket(KeyspaceId::default(), bucket);
-        Scan { partition, from, until: Some(until), items_max }
+        Scan {
+            partition,
+            from,
+            until: Some(until),
+            items_max,
+        }
     }
 
     /// All versions of `key`, `items_max` to a page.
@@ -121,7 +126,8 @@ const GROUP: u32 = 0;
 pub const SORT_BYTES_MAX: usize = 1_024;
 
 /// How much of a key in its long form is in its place, escaped: what fits before its SHA-256.
-pub const HEAD_BYTES_MAX: usize = SORT_BYTES_MAX - 1 - LONG.len() - DIGEST_BYTES - END.len() - Attempt::BYTES;
+pub const HEAD_BYTES_MAX: usize =
+    SORT_BYTES_MAX - 1 - LONG.len() - DIGEST_BYTES - END.len() - Attempt::BYTES;
 
 /// What all places of keys begin with.
 const PLACE: u8 = 1;
@@ -213,7 +219,10 @@ pub fn kept_name_of(sort: &Bytes) -> Option<TransactionId> {
 
 /// A part of a write set too large for its row.
 pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
-    ItemKey::new([WRITE_SETS, &attempt.to_bytes()].concat(), part.to_be_bytes())
+    ItemKey::new(
+        [WRITE_SETS, &attempt.to_bytes()].concat(),
+        part.to_be_bytes(),
+    )
 }
 
 /// The chunks of what an attempt wrote.
@@ -223,7 +232,10 @@ pub fn chunks(attempt: Attempt) -> Bytes {
 
 /// A chunk of one of them.
 pub fn chunk(attempt: Attempt, write: u32, chunk: u32) -> ItemKey {
-    ItemKey::new(chunks(attempt), [write.to_be_bytes(), chunk.to_be_bytes()].concat())
+    ItemKey::new(
+        chunks(attempt),
+        [write.to_be_bytes(), chunk.to_be_bytes()].concat(),
+    )
 }
 
 /// The row of a pack.
@@ -286,7 +298,9 @@ pub fn places_of(prefix: &[u8]) -> (Bytes, Bytes) {
     while until.last() == Some(&u8::MAX) {
         until.pop();
     }
-    *until.last_mut().expect("the first byte of a place is not the last one there is") += 1;
+    *until
+        .last_mut()
+        .expect("the first byte of a place is not the last one there is") += 1;
     (from.freeze(), until.into())
 }
 
@@ -330,7 +344,9 @@ pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)
 
 /// The versions of one bucket.
 pub fn version_bucket(keyspace: KeyspaceId, bucket: u8) -> Bytes {
-    [VERSIONS, &keyspace.0.to_be_bytes(), &[bucket]].concat().into()
+    [VERSIONS, &keyspace.0.to_be_bytes(), &[bucket]]
+        .concat()
+        .into()
 }
 
 fn version_prefix(key: &Key, end: [u8; 2]) -> BytesMut {
@@ -357,7 +373,9 @@ fn escape(name: &[u8], into: &mut BytesMut) {
 }
 
 fn escaped_bytes(name: &[u8]) -> usize {
-    name.iter().map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 }).sum()
+    name.iter()
+        .map(|byte| if *byte == 0 { ESCAPED_ZERO.len() } else { 1 })
+        .sum()
 }
 
 /// As much of `name` as is in a place, at the most.
@@ -379,7 +397,11 @@ fn unescape(escaped: &[u8]) -> Option<Bytes> {
     let mut rest = escaped;
     while let Some((&byte, behind)) = rest.split_first() {
         name.put_u8(byte);
-        rest = if byte == 0 { behind.strip_prefix(&[0xff])? } else { behind };
+        rest = if byte == 0 {
+            behind.strip_prefix(&[0xff])?
+        } else {
+            behind
+        };
     }
     Some(name.freeze())
 }
@@ -390,7 +412,9 @@ mod tests {
 
     fn random_key(random: &mut fastrand::Rng) -> Key {
         let alphabet = [0, 1, 2, b'a', 0xfe, 0xff];
-        let name: Vec<u8> = (0..random.usize(0..6)).map(|_| alphabet[random.usize(..6)]).collect();
+        let name: Vec<u8> = (0..random.usize(0..6))
+            .map(|_| alphabet[random.usize(..6)])
+            .collect();
         Key::new(name).expect("short")
     }
 
@@ -400,7 +424,10 @@ mod tests {
         for _ in 0..20_000 {
             let (key, other) = (random_key(&mut random), random_key(&mut random));
             let buckets = Buckets::through(random.u8(..));
-            let attempt = Attempt { node: NodeId(random.u32(..)), sequence: random.u64(..) };
+            let attempt = Attempt {
+                node: NodeId(random.u32(..)),
+                sequence: random.u64(..),
+            };
             let item = buckets.version(&other, attempt);
             let range = buckets.versions(&key, 1);
             let sort = item.sort();
@@ -424,8 +451,16 @@ mod tests {
             let (key, other) = (random_key(&mut random), random_key(&mut random));
             let (from, until) = places_of(key.name());
             let is_within = (from..until).contains(&place(&other));
-            assert_eq!(is_within, other.name().starts_with(key.name()), "{key:?} {other:?}");
-            assert_eq!(place(&other) >= behind(&key), other > key, "{key:?} {other:?}");
+            assert_eq!(
+                is_within,
+                other.name().starts_with(key.name()),
+                "{key:?} {other:?}"
+            );
+            assert_eq!(
+                place(&other) >= behind(&key),
+                other > key,
+                "{key:?} {other:?}"
+            );
         }
     }
 
@@ -435,24 +470,47 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(6);
         let any = |random: &mut fastrand::Rng| {
             let mut name = random_key(random).name().to_vec();
-            name.resize(*random.choice(&[name.len(), 1_008, 1_009, 1_010, 1_024]).expect("some"), b'k');
+            name.resize(
+                *random
+                    .choice(&[name.len(), 1_008, 1_009, 1_010, 1_024])
+                    .expect("some"),
+                b'k',
+            );
             Key::new(name).expect("short enough")
         };
         for _ in 0..20_000 {
             let (key, other) = (any(&mut random), any(&mut random));
             if head(key.name()) != head(other.name()) {
-                assert_eq!(place(&key) < place(&other), key < other, "{key:?} {other:?}");
-                assert_eq!(place(&key) >= behind(&other), key > other, "{key:?} {other:?}");
+                assert_eq!(
+                    place(&key) < place(&other),
+                    key < other,
+                    "{key:?} {other:?}"
+                );
+                assert_eq!(
+                    place(&key) >= behind(&other),
+                    key > other,
+                    "{key:?} {other:?}"
+                );
             }
             let prefix = &key.name()[..random.usize(..=key.name().len())];
             let (from, until) = places_of(prefix);
-            assert!((from..until).contains(&place(&key)), "{key:?} {}", prefix.escape_ascii());
+            assert!(
+                (from..until).contains(&place(&key)),
+                "{key:?} {}",
+                prefix.escape_ascii()
+            );
         }
     }
 
     #[test]
     fn a_key_too_long_for_a_sort_key_lies_by_its_hash_and_in_no_range_of_another() {
-        let (attempt, buckets) = (Attempt { node: NodeId(1), sequence: 2 }, Buckets::default());
+        let (attempt, buckets) = (
+            Attempt {
+                node: NodeId(1),
+                sequence: 2,
+            },
+            Buckets::default(),
+        );
         let key = |length: usize, last: u8| {
             let mut name = vec![b'k'; length];
             name[length - 1] = last;
@@ -460,7 +518,12 @@ mod tests {
         };
         let longest_literal = SORT_BYTES_MAX - 1 - END.len() - Attempt::BYTES;
         let zeros = Key::new(vec![0; 1_024]).expect("as long as a key may be");
-        let keys = [key(longest_literal, b'a'), key(longest_literal + 1, b'a'), key(1_024, b'a'), zeros];
+        let keys = [
+            key(longest_literal, b'a'),
+            key(longest_literal + 1, b'a'),
+            key(1_024, b'a'),
+            zeros,
+        ];
         for (place, key) in keys.iter().enumerate() {
             let item = buckets.version(key, attempt);
             assert!(item.sort().len() <= SORT_BYTES_MAX, "{place}");
@@ -468,10 +531,14 @@ mod tests {
             assert_eq!(is_long(key), place > 0);
             let long = is_long(key).then(|| key.name());
             assert_eq!(version_of(&item, long), Some((key.clone(), attempt)));
-            assert_eq!(version_of(&item, Some(&Bytes::from_static(b"another"))), None);
+            assert_eq!(
+                version_of(&item, Some(&Bytes::from_static(b"another"))),
+                None
+            );
             for other in &keys {
                 let range = buckets.versions(other, 1);
-                let in_range = item.sort() >= range.from && Some(&item.sort()) < range.until.as_ref();
+                let in_range =
+                    item.sort() >= range.from && Some(&item.sort()) < range.until.as_ref();
                 assert_eq!(in_range, key == other);
             }
         }
@@ -488,7 +555,12 @@ mod tests {
             (b"t/v/\0\0\0\0b", b"\x01k\0xaaaaaaaaaaaa"),
             (b"t/v/\0\0\0\0b", b"\x01\0k\0\x01aaaaaaaaaaaa"),
         ] {
-            assert_eq!(version_of(&ItemKey::new(partition, sort), None), None, "{}", sort.escape_ascii());
+            assert_eq!(
+                version_of(&ItemKey::new(partition, sort), None),
+                None,
+                "{}",
+                sort.escape_ascii()
+            );
         }
     }
 
@@ -497,7 +569,10 @@ mod tests {
         let first = Key::in_keyspace(KeyspaceId(1), "k").expect("short");
         let second = Key::in_keyspace(KeyspaceId(2), "k").expect("short");
         let buckets = Buckets::default();
-        assert_ne!(buckets.versions(&first, 1).partition, buckets.versions(&second, 1).partition);
+        assert_ne!(
+            buckets.versions(&first, 1).partition,
+            buckets.versions(&second, 1).partition
+        );
         assert_ne!(log(NodeId(1)), log(NodeId(2)));
         assert_eq!(node_of(&node(NodeId(9)).sort()), Some(NodeId(9)));
     }

@@ -33,7 +33,11 @@ impl Core {
         for transaction in open {
             let mut state = transaction.state();
             if state.phase == Phase::Open {
-                self.end(&transaction, &mut state, &Err(Error::unavailable("the server stops")));
+                self.end(
+                    &transaction,
+                    &mut state,
+                    &Err(Error::unavailable("the server stops")),
+                );
                 drop(state);
                 self.forget_begin(&transaction);
             }
@@ -41,7 +45,11 @@ impl Core {
         let marked = async {
             let _nobody_else = node.all_work_done().await;
             self.note_all_freed(&node).await?;
-            if node.is_traceless() { registry::mark_left(&node.store, node.id).await } else { Ok(false) }
+            if node.is_traceless() {
+                registry::mark_left(&node.store, node.id).await
+            } else {
+                Ok(false)
+            }
         };
         let marked: Result<bool> = tokio::select! {
             biased;
@@ -50,7 +58,11 @@ impl Core {
         };
         let has_left = marked.unwrap_or(false);
         self.membership.leave().await;
-        tracing::info!(node = node.id.0, has_left, "transactions are served no more");
+        tracing::info!(
+            node = node.id.0,
+            has_left,
+            "transactions are served no more"
+        );
         has_left
     }
 }

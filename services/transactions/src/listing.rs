@@ -110,9 +110,15 @@ impl Core {
         let (found, has_more, mut point) = find(&node.store, listing).await?;
         let last = found.last().map(|found| found.key.clone());
         let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
-        let wanted = found.into_iter().filter(begins).map(|found| self.newest(&node, found));
+        let wanted = found
+            .into_iter()
+            .filter(begins)
+            .map(|found| self.newest(&node, found));
         let mut shown = stream::iter(wanted).buffered(KEYS_AT_ONCE);
-        let mut page = Page { keys: Vec::new(), next: last.filter(|_| has_more) };
+        let mut page = Page {
+            keys: Vec::new(),
+            next: last.filter(|_| has_more),
+        };
         let mut bytes = 0;
         while let Some(newest) = shown.try_next().await? {
             point = point.max(newest.point);
@@ -133,34 +139,63 @@ impl Core {
     }
 
     /// The newest committed value of a key; none: it has none.
-    async fn newest(self: &Arc<Self>, node: &Arc<Node>, found: Found) -> Result<Shown<Option<Listed>>> {
-        let Found { key, versions, is_whole } = found;
+    async fn newest(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        found: Found,
+    ) -> Result<Shown<Option<Listed>>> {
+        let Found {
+            key,
+            versions,
+            is_whole,
+        } = found;
         if !is_whole {
             return self.as_stored(node, key).await;
         }
         let known: Vec<Option<Arc<CommitRecord>>> = {
             let view = self.view();
             let entry = view.index.peek(&key);
-            let of_entry = |attempt| entry?.versions.iter().find(|record| record.attempt == attempt);
-            let held = |attempt| view.recent.get(attempt).or_else(|| of_entry(attempt)).cloned();
+            let of_entry = |attempt| {
+                entry?
+                    .versions
+                    .iter()
+                    .find(|record| record.attempt == attempt)
+            };
+            let held = |attempt| {
+                view.recent
+                    .get(attempt)
+                    .or_else(|| of_entry(attempt))
+                    .cloned()
+            };
             let known = |attempt| held(attempt).or_else(|| view.index.record(attempt));
-            versions.iter().map(|(attempt, _)| known(*attempt)).collect()
+            versions
+                .iter()
+                .map(|(attempt, _)| known(*attempt))
+                .collect()
         };
-        let (mut newest, mut point) = (None::<(Arc<CommitRecord>, VersionItem)>, DurabilityPoint::DURABLE);
+        let (mut newest, mut point) = (
+            None::<(Arc<CommitRecord>, VersionItem)>,
+            DurabilityPoint::DURABLE,
+        );
         for ((attempt, item), known) in versions.into_iter().zip(known) {
-            let (record, item, read_at) = committed_version(node, &key, attempt, item, known).await?;
+            let (record, item, read_at) =
+                committed_version(node, &key, attempt, item, known).await?;
             point = point.max(read_at);
             if record.is_none() && item.place == Place::Gone {
                 // Perhaps it did count, and was collected since with its row: then what it had deleted must not come back.
                 return self.as_stored(node, key).await;
             }
             if let Some(record) = record
-                && newest.as_ref().is_none_or(|(newest, _)| newest.version < record.version)
+                && newest
+                    .as_ref()
+                    .is_none_or(|(newest, _)| newest.version < record.version)
             {
                 newest = Some((record, item));
             }
         }
-        let Some((record, item)) = newest else { return Ok(Shown { value: None, point }) };
+        let Some((record, item)) = newest else {
+            return Ok(Shown { value: None, point });
+        };
         let bytes = match item.place {
             Place::Gone => return Ok(Shown { value: None, point }),
             Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
@@ -169,28 +204,52 @@ impl Core {
         };
         if bytes > VALUE_BYTES_MAX || item.value.is_some() {
             let value = item.value.filter(|_| bytes <= VALUE_BYTES_MAX);
-            return Ok(Shown { value: Some(Listed { key, bytes, value }), point });
+            return Ok(Shown {
+                value: Some(Listed { key, bytes, value }),
+                point,
+            });
         }
-        let write = record.write_of(&key).expect("a version that counts is one of its record's");
+        let write = record
+            .write_of(&key)
+            .expect("a version that counts is one of its record's");
         match self.stored_value(node, record.attempt, write).await? {
-            Some(value) => Ok(Shown { value: Some(Listed { key, bytes, value: Some(value) }), point }),
+            Some(value) => Ok(Shown {
+                value: Some(Listed {
+                    key,
+                    bytes,
+                    value: Some(value),
+                }),
+                point,
+            }),
             // Superseded and collected: only if the pin was overtaken.
             None => self.as_stored(node, key).await,
         }
     }
 
     /// The same of all its versions, as they lie in the store now; memory knows as much where nobody else writes.
-    async fn as_stored(self: &Arc<Self>, node: &Arc<Node>, key: Key) -> Result<Shown<Option<Listed>>> {
-        let Shown { value, point } = if self.is_alone() || self.config.is_broken(Broken::ListsFromMemory) {
-            self.get_now(&key).await?
-        } else {
-            self.get_stored(node, &key).await?
-        };
+    async fn as_stored(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: Key,
+    ) -> Result<Shown<Option<Listed>>> {
+        let Shown { value, point } =
+            if self.is_alone() || self.config.is_broken(Broken::ListsFromMemory) {
+                self.get_now(&key).await?
+            } else {
+                self.get_stored(node, &key).await?
+            };
         let listed = value.map(|value| {
             let bytes = value.len() as u64;
-            Listed { key, bytes, value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX) }
+            Listed {
+                key,
+                bytes,
+                value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX),
+            }
         });
-        Ok(Shown { value: listed, point })
+        Ok(Shown {
+            value: listed,
+            point,
+        })
     }
 }
 
@@ -198,7 +257,10 @@ impl Core {
 async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, DurabilityPoint)> {
     let keys_max = listing.keys_max.clamp(1, KEYS_MAX);
     let (first, until) = layout::places_of(&listing.prefix);
-    let from = listing.after.as_ref().map_or(first.clone(), |after| first.max(layout::behind(after)));
+    let from = listing
+        .after
+        .as_ref()
+        .map_or(first.clone(), |after| first.max(layout::behind(after)));
     let (mut found, mut point) = (Vec::new(), DurabilityPoint::DURABLE);
     if from >= until {
         return Ok((found, false, point));
@@ -206,13 +268,20 @@ async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, Dur
     let buckets = store.buckets();
     // Twice what is a bucket's part of the page, so that few have to be read again.
     let items_max = 1 + (2 * keys_max).div_ceil(buckets.count() as usize);
-    let mut buckets: Vec<Bucket> = buckets.all().map(|number| Bucket::new(number, &from)).collect();
+    let mut buckets: Vec<Bucket> = buckets
+        .all()
+        .map(|number| Bucket::new(number, &from))
+        .collect();
     let mut heads = BTreeMap::new();
     loop {
-        let dry = (0..).zip(&mut buckets).filter(|(_, bucket)| bucket.is_dry());
+        let dry = (0..)
+            .zip(&mut buckets)
+            .filter(|(_, bucket)| bucket.is_dry());
         let reads = dry.map(|(place, bucket)| bucket.read_on(store, &until, items_max, place));
-        let mut read: Vec<(usize, DurabilityPoint)> =
-            stream::iter(reads.collect::<Vec<_>>()).buffered(SCANS_AT_ONCE).try_collect().await?;
+        let mut read: Vec<(usize, DurabilityPoint)> = stream::iter(reads.collect::<Vec<_>>())
+            .buffered(SCANS_AT_ONCE)
+            .try_collect()
+            .await?;
         for (place, read_at) in read.drain(..) {
             point = point.max(read_at);
             heads.extend(buckets[place].head().map(|head| (head, place)));
@@ -235,7 +304,11 @@ async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, Dur
 
 impl Bucket {
     fn new(number: u8, from: &Bytes) -> Self {
-        Self { number, found: VecDeque::new(), rest: Some(from.clone()) }
+        Self {
+            number,
+            found: VecDeque::new(),
+            rest: Some(from.clone()),
+        }
     }
 
     /// Whether what comes next in it is not known.
@@ -258,7 +331,9 @@ impl Bucket {
     ) -> Result<(usize, DurabilityPoint)> {
         let mut point = DurabilityPoint::DURABLE;
         while let Some(from) = self.rest.take_if(|_| self.found.is_empty()) {
-            let read = store.listed(self.number, from, until.clone(), items_max).await?;
+            let read = store
+                .listed(self.number, from, until.clone(), items_max)
+                .await?;
             point = point.max(read.point);
             let (versions, next) = read.value;
             for (key, attempt, mut item) in versions {
@@ -267,7 +342,11 @@ impl Bucket {
                     last.versions.push((attempt, item));
                 } else {
                     let versions = vec![(attempt, item)];
-                    self.found.push_back(Found { key, versions, is_whole: true });
+                    self.found.push_back(Found {
+                        key,
+                        versions,
+                        is_whole: true,
+                    });
                 }
             }
             let last = self.found.back_mut();

@@ -45,7 +45,10 @@ impl Looks {
     fn join(&self, to: NodeId, look: impl FnOnce() -> BoxFuture<'static, Error>) -> Silence {
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // One that has ended is old news.
-        let under_way = |look: &WeakShared<_>| look.upgrade().filter(|look: &Silence| look.peek().is_none());
+        let under_way = |look: &WeakShared<_>| {
+            look.upgrade()
+                .filter(|look: &Silence| look.peek().is_none())
+        };
         looks.retain(|_, look| under_way(look).is_some());
         if let Some(look) = looks.get(&to).and_then(under_way) {
             return look;
@@ -58,7 +61,12 @@ impl Looks {
 
 impl Core {
     /// Waits until the node `to` says nothing any more, or is gone.
-    pub(crate) fn silence_of(self: &Arc<Self>, node: &Arc<Node>, to: NodeId, address: &Address) -> Silence {
+    pub(crate) fn silence_of(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        to: NodeId,
+        address: &Address,
+    ) -> Silence {
         self.looks.join(to, || {
             let (core, node, address) = (Arc::clone(self), Arc::clone(node), address.clone());
             Box::pin(async move { core.look_until_silence(&node, to, &address).await })
@@ -69,7 +77,9 @@ impl Core {
         let mut unanswered = 0;
         let mut last = self.clock.monotonic();
         loop {
-            self.clock.sleep(LOOK_EVERY.saturating_sub(self.clock.monotonic().since(last))).await;
+            self.clock
+                .sleep(LOOK_EVERY.saturating_sub(self.clock.monotonic().since(last)))
+                .await;
             last = self.clock.monotonic();
             match self.lives(node, to, address).await {
                 Ok(()) => unanswered = 0,

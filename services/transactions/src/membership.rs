@@ -81,7 +81,9 @@ pub struct Alone {
 
 impl Default for Alone {
     fn default() -> Self {
-        Self { members: watch::Sender::new(Members::default()) }
+        Self {
+            members: watch::Sender::new(Members::default()),
+        }
     }
 }
 
@@ -90,14 +92,20 @@ impl Membership for Alone {
     async fn join(&self, node: NodeId) -> Result<()> {
         self.members.send_modify(|members| {
             let nodes = BTreeMap::from([(node, Address::default())]);
-            *members = Members { view: members.view + 1, nodes };
+            *members = Members {
+                view: members.view + 1,
+                nodes,
+            };
         });
         Ok(())
     }
 
     async fn leave(&self) {
         self.members.send_modify(|members| {
-            *members = Members { view: members.view + 1, nodes: BTreeMap::new() };
+            *members = Members {
+                view: members.view + 1,
+                nodes: BTreeMap::new(),
+            };
         });
     }
 
@@ -137,11 +145,23 @@ mod tests {
         now(alone.join(NodeId(3))).expect("at once").expect("joins");
         now(alone.join(NodeId(4))).expect("at once").expect("joins");
         let members = now(alone.changed(1)).expect("the view has changed");
-        assert_eq!(members, Members { view: 2, nodes: BTreeMap::from([(NodeId(4), Address::default())]) });
+        assert_eq!(
+            members,
+            Members {
+                view: 2,
+                nodes: BTreeMap::from([(NodeId(4), Address::default())])
+            }
+        );
         assert_eq!(now(alone.changed(2)), None, "nothing has changed since");
         assert!(alone.leads(Office::Collector) && alone.leads(Office::Sequencer));
         assert_eq!(alone.may_answer_until(), None);
         now(alone.leave()).expect("at once");
-        assert_eq!(alone.members(), Members { view: 3, nodes: BTreeMap::new() });
+        assert_eq!(
+            alone.members(),
+            Members {
+                view: 3,
+                nodes: BTreeMap::new()
+            }
+        );
     }
 }

@@ -15,7 +15,9 @@ use crate::{Error, Result};
 pub const KEY_BYTES_MAX: usize = 1_024;
 
 /// One start of one process; never used twice. Zero: none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct NodeId(pub u32);
 
 impl NodeId {
@@ -51,7 +53,10 @@ impl Attempt {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (node, sequence) = bytes.split_first_chunk::<4>()?;
         let sequence = u64::from_be_bytes(sequence.try_into().ok()?);
-        Some(Self { node: NodeId(u32::from_be_bytes(*node)), sequence })
+        Some(Self {
+            node: NodeId(u32::from_be_bytes(*node)),
+            sequence,
+        })
     }
 }
 
@@ -67,19 +72,26 @@ impl FromStr for Attempt {
     fn from_str(text: &str) -> Result<Self> {
         let parse = || {
             let (node, sequence) = text.split_once('-')?;
-            Some(Self { node: NodeId(node.parse().ok()?), sequence: sequence.parse().ok()? })
+            Some(Self {
+                node: NodeId(node.parse().ok()?),
+                sequence: sequence.parse().ok()?,
+            })
         };
         parse().ok_or(Error::Invalid("an attempt reads NODE-SEQUENCE"))
     }
 }
 
 /// Hybrid time: 48 bits of milliseconds since the epoch, 16 bits that count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub u64);
 
 /// When a commit takes its place in the order of its keys' versions. Total, since a node's timestamps grow
 /// strictly. The default one lies before all commits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Version {
     /// Decides first.
     pub timestamp: Timestamp,
@@ -93,7 +105,10 @@ impl Version {
 
     /// In a sequenced keyspace: the place of a commit within a slot of the sequencer's log.
     pub fn sequenced(slot: u64, place: u32) -> Self {
-        Self { timestamp: Timestamp(Self::SEQUENCED + slot), node: NodeId(place) }
+        Self {
+            timestamp: Timestamp(Self::SEQUENCED + slot),
+            node: NodeId(place),
+        }
     }
 
     /// The slot it has in the sequencer's log; none: a clock has given it.
@@ -103,7 +118,11 @@ impl Version {
 
     /// What a clock has to go on above: slots are no times.
     pub fn timed(self) -> Timestamp {
-        if self.slot().is_some() { Timestamp::default() } else { self.timestamp }
+        if self.slot().is_some() {
+            Timestamp::default()
+        } else {
+            self.timestamp
+        }
     }
 }
 
@@ -117,7 +136,9 @@ pub struct Position {
 }
 
 /// Which keyspace a key lies in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct KeyspaceId(pub u32);
 
 /// A key: 0 to [`KEY_BYTES_MAX`] bytes of any value, in a keyspace.
@@ -231,7 +252,11 @@ pub struct After {
 impl fmt::Display for After {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { version, position } = self;
-        write!(f, "{:x}-{:x}-{:x}-{:x}", version.timestamp.0, version.node.0, position.log.0, position.slot)
+        write!(
+            f,
+            "{:x}-{:x}-{:x}-{:x}",
+            version.timestamp.0, version.node.0, position.log.0, position.slot
+        )
     }
 }
 
@@ -239,14 +264,24 @@ impl FromStr for After {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
         let parse = || {
-            let mut parts = text.split('-').map(|part| u64::from_str_radix(part, 16).ok());
+            let mut parts = text
+                .split('-')
+                .map(|part| u64::from_str_radix(part, 16).ok());
             let [timestamp, node, log, slot] = [(); 4].map(|()| parts.next().flatten());
             let node_id = |number: Option<u64>| Some(NodeId(u32::try_from(number?).ok()?));
-            let version = Version { timestamp: Timestamp(timestamp?), node: node_id(node)? };
-            let position = Position { log: node_id(log)?, slot: slot? };
+            let version = Version {
+                timestamp: Timestamp(timestamp?),
+                node: node_id(node)?,
+            };
+            let position = Position {
+                log: node_id(log)?,
+                slot: slot?,
+            };
             parts.next().is_none().then_some(Self { version, position })
         };
-        parse().ok_or(Error::Invalid("a commit token reads TIMESTAMP-NODE-LOG-SLOT"))
+        parse().ok_or(Error::Invalid(
+            "a commit token reads TIMESTAMP-NODE-LOG-SLOT",
+        ))
     }
 }
 
@@ -298,7 +333,10 @@ pub struct Shown<T> {
 
 impl<T> Shown<T> {
     pub(crate) fn durable(value: T) -> Self {
-        Self { value, point: DurabilityPoint::DURABLE }
+        Self {
+            value,
+            point: DurabilityPoint::DURABLE,
+        }
     }
 }
 
@@ -308,11 +346,23 @@ mod tests {
 
     #[test]
     fn tokens_are_read_back_as_they_were_written() {
-        let attempt = Attempt { node: NodeId(7), sequence: 1 << 39 };
+        let attempt = Attempt {
+            node: NodeId(7),
+            sequence: 1 << 39,
+        };
         assert_eq!(attempt.to_string().parse(), Ok(attempt));
         assert_eq!(Attempt::from_bytes(&attempt.to_bytes()), Some(attempt));
-        let version = Version { timestamp: Timestamp(u64::MAX), node: NodeId(3) };
-        let after = After { version, position: Position { log: NodeId(3), slot: 12 } };
+        let version = Version {
+            timestamp: Timestamp(u64::MAX),
+            node: NodeId(3),
+        };
+        let after = After {
+            version,
+            position: Position {
+                log: NodeId(3),
+                slot: 12,
+            },
+        };
         assert_eq!(after.to_string().parse(), Ok(after));
     }
 
@@ -321,7 +371,15 @@ mod tests {
         for text in ["", "-", "1", "1-", "1-x", "-1-2", "1-2-3", "4294967296-1"] {
             assert!(text.parse::<Attempt>().is_err(), "{text}");
         }
-        for text in ["", "1-2-3", "1-2-3-4-5", "1-2-3-", "g-1-1-1", "1-1ffffffff-1-1", "--1-1-1"] {
+        for text in [
+            "",
+            "1-2-3",
+            "1-2-3-4-5",
+            "1-2-3-",
+            "g-1-1-1",
+            "1-1ffffffff-1-1",
+            "--1-1-1",
+        ] {
             assert!(text.parse::<After>().is_err(), "{text}");
         }
         assert!(Key::new(vec![0; KEY_BYTES_MAX + 1]).is_err());

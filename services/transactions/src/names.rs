@@ -36,7 +36,9 @@ use crate::{
 
 /// How many names a period has, as far as is known.
 fn count_of(item: &Item) -> u64 {
-    item.integer(COUNT).and_then(|count| u64::try_from(count).ok()).unwrap_or(0)
+    item.integer(COUNT)
+        .and_then(|count| u64::try_from(count).ok())
+        .unwrap_or(0)
 }
 
 const ATTEMPT: &str = "attempt";
@@ -64,7 +66,8 @@ impl Core {
         loop {
             let page = node.store.scan(&scan).await?.value;
             for (sort, item) in page.items {
-                let end = layout::period_of(&sort).ok_or_else(|| Error::Corrupt("decode a period".into()))?;
+                let end = layout::period_of(&sort)
+                    .ok_or_else(|| Error::Corrupt("decode a period".into()))?;
                 periods.insert(end, count_of(&item));
             }
             let Some(next) = page.next else {
@@ -76,14 +79,26 @@ impl Core {
     }
 
     /// Keeps these rows for the windows of their names.
-    pub(crate) async fn keep_names(&self, node: &Node, names: Vec<(TransactionId, Attempt)>) -> Result<()> {
+    pub(crate) async fn keep_names(
+        &self,
+        node: &Node,
+        names: Vec<(TransactionId, Attempt)>,
+    ) -> Result<()> {
         let now = self.clock.now().0;
         let window = self.config.named_window;
-        let (random, chosen): (Vec<_>, Vec<_>) = names.into_iter().partition(|(id, _)| id.is_random());
+        let (random, chosen): (Vec<_>, Vec<_>) =
+            names.into_iter().partition(|(id, _)| id.is_random());
         let random_window = self.config.random_window.min(window);
         let age = window.saturating_sub(random_window).as_millis() as u64;
-        self.keep_until(node, chosen, now, end_of_period(now, window)).await?;
-        self.keep_until(node, random, now, end_of_period(now, random_window).saturating_sub(age)).await
+        self.keep_until(node, chosen, now, end_of_period(now, window))
+            .await?;
+        self.keep_until(
+            node,
+            random,
+            now,
+            end_of_period(now, random_window).saturating_sub(age),
+        )
+        .await
     }
 
     /// Keeps these rows until a window of names after `end`.
@@ -97,22 +112,29 @@ impl Core {
         if names.is_empty() {
             return Ok(());
         }
-        let counted =
-            Update::modify(layout::period(end), vec![Action::Add(COUNT.into(), names.len() as i64)]);
+        let counted = Update::modify(
+            layout::period(end),
+            vec![Action::Add(COUNT.into(), names.len() as i64)],
+        );
         if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
             self.view().names.insert(end, count_of(&item));
         }
         let all = stream::iter(names.into_iter().map(Ok));
         all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
             let actions = vec![Action::set(ATTEMPT, attempt.to_bytes().to_vec())];
-            node.store.finish(&Update::modify(layout::kept_name(end, now, &id), actions)).await.map(drop)
+            node.store
+                .finish(&Update::modify(layout::kept_name(end, now, &id), actions))
+                .await
+                .map(drop)
         })
         .await
     }
 
     /// Walks the next names that are due. False: none is.
     pub(crate) async fn walk_names(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
-        let Some((end, names_max)) = self.due() else { return Ok(false) };
+        let Some((end, names_max)) = self.due() else {
+            return Ok(false);
+        };
         let scan = Scan::partition(layout::kept_names(end), NAMES_AT_ONCE.min(names_max));
         let page = node.store.scan(&scan).await?.value;
         let is_last = page.next.is_none();
@@ -125,7 +147,9 @@ impl Core {
         walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
         let is_over = self.clock.now().0 >= end + self.config.named_window.as_millis() as u64;
         if is_last && is_over {
-            node.store.finish(&Update::delete(layout::period(end))).await?;
+            node.store
+                .finish(&Update::delete(layout::period(end)))
+                .await?;
             self.view().names.remove(&end);
             return Ok(true);
         }
@@ -133,7 +157,11 @@ impl Core {
         let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
         node.store.finish(&counted).await?;
         if let Some(count) = self.view().names.get_mut(&end) {
-            *count = if is_last { 0 } else { count.saturating_sub(walked) };
+            *count = if is_last {
+                0
+            } else {
+                count.saturating_sub(walked)
+            };
         }
         Ok(true)
     }
@@ -168,8 +196,16 @@ impl Core {
         if self.clock.now().0 >= first + window_ms {
             return Some((*first, usize::MAX));
         }
-        let beyond = view.names.values().sum::<u64>().saturating_sub(self.config.names_max);
-        let (end, _) = view.names.iter().find(|(_, count)| **count > 0).filter(|_| beyond > 0)?;
+        let beyond = view
+            .names
+            .values()
+            .sum::<u64>()
+            .saturating_sub(self.config.names_max);
+        let (end, _) = view
+            .names
+            .iter()
+            .find(|(_, count)| **count > 0)
+            .filter(|_| beyond > 0)?;
         Some((*end, beyond as usize))
     }
 
@@ -189,17 +225,23 @@ impl Core {
         sort: Bytes,
         attempt: Option<Attempt>,
     ) -> Result<()> {
-        let id = layout::kept_name_of(&sort).ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
+        let id = layout::kept_name_of(&sort)
+            .ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
         let (decision, point) = node.store.decision(&id).await?;
         // Begun again since, it is kept under another period.
         match decision.filter(|decision| Some(decision.attempt) == attempt) {
-            Some(Decision { attempt, state: State::Committed(stored), .. }) => {
+            Some(Decision {
+                attempt,
+                state: State::Committed(stored),
+                ..
+            }) => {
                 if !self.is_sent(node, attempt, stored.effects).await? {
                     // For another window: its row says that its effects count. A random one's is too short to be kept in again and
                     // again while there are too many names.
                     let now = self.clock.now().0;
                     let later = end_of_period(now, self.config.named_window);
-                    self.keep_until(node, vec![(id, attempt)], now, later).await?;
+                    self.keep_until(node, vec![(id, attempt)], now, later)
+                        .await?;
                     return node
                         .store
                         .finish(&Update::delete(layout::kept_name_at(end, sort)))
@@ -209,24 +251,38 @@ impl Core {
                 let record = node.store.record(&id, attempt, &stored, point).await?;
                 self.drop_or_release(node, &record).await?;
             }
-            Some(Decision { attempt, state: State::Aborted, .. }) => {
+            Some(Decision {
+                attempt,
+                state: State::Aborted,
+                ..
+            }) => {
                 node.store.drop_aborted(&id, attempt).await?;
             }
-            Some(Decision { state: State::Undecided | State::Prepared, .. }) | None => {}
+            Some(Decision {
+                state: State::Undecided | State::Prepared,
+                ..
+            })
+            | None => {}
         }
-        node.store.finish(&Update::delete(layout::kept_name_at(end, sort))).await.map(drop)
+        node.store
+            .finish(&Update::delete(layout::kept_name_at(end, sort)))
+            .await
+            .map(drop)
     }
 
     /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
     /// kept before the next.
     pub(crate) fn names_listing(&self) -> Duration {
         let window = self.config.named_window / PERIODS;
-        LOOK.min(window).min(self.config.random_window).max(2 * self.config.retry_window)
+        LOOK.min(window)
+            .min(self.config.random_window)
+            .max(2 * self.config.retry_window)
     }
 }
 
 fn attempt_of(item: &Item) -> Option<Attempt> {
-    item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes))
+    item.bytes(ATTEMPT)
+        .and_then(|bytes| Attempt::from_bytes(bytes))
 }
 
 /// When the period is over, in milliseconds, in which `now` is, of a window that has [`PERIODS`] of them.

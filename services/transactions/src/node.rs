@@ -101,7 +101,9 @@ impl Node {
     /// This node orders them from now on.
     pub(crate) fn set_sequencer(&self, sequencer: Sequencer) {
         self.followed.pass(sequencer.sealed());
-        self.sequencer.set(sequencer).expect("a node takes the sequencer's log over once");
+        self.sequencer
+            .set(sequencer)
+            .expect("a node takes the sequencer's log over once");
     }
 
     /// Nothing is left to do or to clean for an entry in `slot`.
@@ -139,13 +141,21 @@ impl Node {
 
     /// What a node that is gone has left is to be tidied.
     pub(crate) fn leave_to_house(&self, row: NodeRow) {
-        self.left_behind.lock().unwrap_or_else(PoisonError::into_inner).push(row);
+        self.left_behind
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(row);
         self.work.notify_one();
     }
 
     /// What is to be tidied from now on.
     pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
-        std::mem::take(&mut self.left_behind.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(
+            &mut self
+                .left_behind
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     /// Whether the name of an attempt of another node is noted, which is to be closed.
@@ -173,7 +183,10 @@ impl Node {
 
     /// A new attempt.
     pub(crate) fn next_attempt(&self) -> Attempt {
-        Attempt { node: self.id, sequence: self.begun.fetch_add(1, Ordering::Relaxed) + 1 }
+        Attempt {
+            node: self.id,
+            sequence: self.begun.fetch_add(1, Ordering::Relaxed) + 1,
+        }
     }
 
     /// Whether it has begun this attempt.

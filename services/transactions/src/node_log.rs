@@ -62,12 +62,24 @@ pub(crate) struct Data {
 impl Draft {
     /// A named begin.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
-        Self { entry: Entry::Began { id, attempt }, floor: Timestamp::default(), data: None }
+        Self {
+            entry: Entry::Began { id, attempt },
+            floor: Timestamp::default(),
+            data: None,
+        }
     }
 
     /// Values that are written ahead.
     pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
-        Self { entry: Entry::Spilled { id, attempt, writes }, floor: Timestamp::default(), data: None }
+        Self {
+            entry: Entry::Spilled {
+                id,
+                attempt,
+                writes,
+            },
+            floor: Timestamp::default(),
+            data: None,
+        }
     }
 
     /// A commit.
@@ -79,12 +91,25 @@ impl Draft {
         floor: Timestamp,
     ) -> Self {
         let timestamp = Timestamp::default();
-        Self { entry: Entry::Committing { id, attempt, named, timestamp, writes }, floor, data: None }
+        Self {
+            entry: Entry::Committing {
+                id,
+                attempt,
+                named,
+                timestamp,
+                writes,
+            },
+            floor,
+            data: None,
+        }
     }
 
     /// The same commit with its data, to be decided in the same step if the store does that.
     pub(crate) fn with(self, data: Data) -> Self {
-        Self { data: Some(data), ..self }
+        Self {
+            data: Some(data),
+            ..self
+        }
     }
 }
 
@@ -267,7 +292,10 @@ impl NodeLog {
 
     /// Where whoever follows this log goes on behind `slot`.
     pub(crate) fn cursor_behind(&self, slot: u64) -> Cursor {
-        Cursor { next: SlotIndex(slot + 1), epoch: self.epoch }
+        Cursor {
+            next: SlotIndex(slot + 1),
+            epoch: self.epoch,
+        }
     }
 
     /// What a successor should know once more than `slots_max` slots are done that it does not know of.
@@ -296,9 +324,19 @@ impl NodeLog {
         let writing = self.store.writing();
         let (written, committed) = match self.write_group(writer, &payload, group).await {
             Ok(Some((slot, point))) => (Ok(slot), Some(point)),
-            Ok(None) => (self.store.append(writer, payload).await.map(|(slot, _)| slot), None),
+            Ok(None) => (
+                self.store
+                    .append(writer, payload)
+                    .await
+                    .map(|(slot, _)| slot),
+                None,
+            ),
             Err(Error::OutcomeUnknown) => {
-                let settled = self.store.append(writer, payload).await.map(|(slot, _)| slot);
+                let settled = self
+                    .store
+                    .append(writer, payload)
+                    .await
+                    .map(|(slot, _)| slot);
                 // The node cannot go on, and the group may have been done.
                 (settled.map_err(|_| Error::OutcomeUnknown), None)
             }
@@ -307,7 +345,10 @@ impl NodeLog {
         writing.has_ended();
         let now = self.clock.monotonic();
         if let Ok(index) = written {
-            let committing = slot.entries.iter().filter(|entry| matches!(entry, Entry::Committing { .. }));
+            let committing = slot
+                .entries
+                .iter()
+                .filter(|entry| matches!(entry, Entry::Committing { .. }));
             let mut state = self.state();
             state.decided.start(index, committing.count());
             state.settled.start(index, slot.entries.len());
@@ -317,7 +358,11 @@ impl NodeLog {
         }
         for (told, timestamp) in told.into_iter().zip(given) {
             // Nobody hears it only if the engine is on its way out.
-            let _ = told.send(written.clone().map(|slot| Placed { slot, timestamp, committed }));
+            let _ = told.send(written.clone().map(|slot| Placed {
+                slot,
+                timestamp,
+                committed,
+            }));
         }
     }
 
@@ -335,7 +380,9 @@ impl NodeLog {
             return self.store.transact(group).await.map(|()| None);
         }
         let written = self.store.append_with(writer, payload.clone(), group).await;
-        if written == Err(Error::OutcomeUnknown) && self.broken == Some(Broken::RefusesUnclearGroups) {
+        if written == Err(Error::OutcomeUnknown)
+            && self.broken == Some(Broken::RefusesUnclearGroups)
+        {
             self.store.append(writer, payload.clone()).await?;
             return Err(Error::NoRoom);
         }
@@ -362,12 +409,24 @@ impl NodeLog {
     }
 
     /// A slot of what waits, which is to be `slot`; the timestamp of each entry; and what is written with it.
-    fn put_together(&self, drafts: Vec<Draft>, slot: u64) -> (StoredSlot, Vec<Timestamp>, Vec<Update>) {
+    fn put_together(
+        &self,
+        drafts: Vec<Draft>,
+        slot: u64,
+    ) -> (StoredSlot, Vec<Timestamp>, Vec<Update>) {
         let wall = self.clock.now();
         let mut state = self.state();
-        let (mut entries, mut given) = (Vec::with_capacity(drafts.len()), Vec::with_capacity(drafts.len()));
+        let (mut entries, mut given) = (
+            Vec::with_capacity(drafts.len()),
+            Vec::with_capacity(drafts.len()),
+        );
         let mut group = Vec::new();
-        for Draft { mut entry, floor, data } in drafts {
+        for Draft {
+            mut entry,
+            floor,
+            data,
+        } in drafts
+        {
             if let Entry::Committing { timestamp, .. } = &mut entry {
                 if self.broken == Some(Broken::StampsByWallClock) {
                     state.clock = HybridClock::default();
@@ -385,15 +444,45 @@ impl NodeLog {
             entries.push(entry);
             given.push(state.clock.last());
         }
-        (StoredSlot { written_ms: wall.0, timestamp: state.clock.last(), entries }, given, group)
+        (
+            StoredSlot {
+                written_ms: wall.0,
+                timestamp: state.clock.last(),
+                entries,
+            },
+            given,
+            group,
+        )
     }
 
     /// The row of a commit whose entry stands in `slot`.
     fn row(&self, entry: &Entry, slot: u64) -> Option<Update> {
-        let Entry::Committing { id, attempt, named, timestamp, writes } = entry else { return None };
-        let (version, position) =
-            (Version { timestamp: *timestamp, node: attempt.node }, Position { log: attempt.node, slot });
-        let record = StoredRecord { version, position, writes: writes.clone(), effects: 0 };
+        let Entry::Committing {
+            id,
+            attempt,
+            named,
+            timestamp,
+            writes,
+        } = entry
+        else {
+            return None;
+        };
+        let (version, position) = (
+            Version {
+                timestamp: *timestamp,
+                node: attempt.node,
+            },
+            Position {
+                log: attempt.node,
+                slot,
+            },
+        );
+        let record = StoredRecord {
+            version,
+            position,
+            writes: writes.clone(),
+            effects: 0,
+        };
         Some(self.store.committing(id, *attempt, *named, &record))
     }
 
@@ -435,10 +524,19 @@ mod tests {
     /// A commit with something that is written with its slot.
     fn commit(node: NodeId, sequence: u64) -> Draft {
         let id = TransactionId::new(format!("t{sequence}")).expect("a name");
-        let row = layout::pack(PackId { node, number: sequence });
+        let row = layout::pack(PackId {
+            node,
+            number: sequence,
+        });
         let updates = vec![Update::modify(row, vec![Action::set_integer("n", 1)])];
         let attempt = Attempt { node, sequence };
-        let draft = Draft::committing(id, attempt, true, WriteSet::Inline(Vec::new()), Timestamp::default());
+        let draft = Draft::committing(
+            id,
+            attempt,
+            true,
+            WriteSet::Inline(Vec::new()),
+            Timestamp::default(),
+        );
         draft.with(Data { updates, bytes: 1 })
     }
 
@@ -448,8 +546,11 @@ mod tests {
         simulated::run(async {
             let (world, faults) = (World::new(1), Arc::<NoTransactions>::default());
             let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
-            let parts =
-                Parts { key_value: Arc::new(key_value), clock: world.clock(), entropy: world.entropy() };
+            let parts = Parts {
+                key_value: Arc::new(key_value),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
             let service = Service::new(parts, Config::default());
             service.start().await.expect("a calm world");
             let node = service.engine().core.serving().expect("it has started");
@@ -459,7 +560,10 @@ mod tests {
                 commit(node.id, 2),
                 Draft::began(
                     TransactionId::new("t3").expect("a name"),
-                    Attempt { node: node.id, sequence: 3 },
+                    Attempt {
+                        node: node.id,
+                        sequence: 3,
+                    },
                 ),
             ]
             .map(|draft| Box::pin(node.log.append(draft)));

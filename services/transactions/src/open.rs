@@ -60,7 +60,11 @@ impl Open {
     /// Errors: `TooManyOpen`.
     pub(crate) fn check_room(&self, config: &Config, id: Option<&TransactionId>) -> Result<()> {
         let takes_a_place = || id.is_some_and(|id| self.latest.contains_key(id));
-        if self.order.len() < config.open_max || takes_a_place() { Ok(()) } else { Err(Error::TooManyOpen) }
+        if self.order.len() < config.open_max || takes_a_place() {
+            Ok(())
+        } else {
+            Err(Error::TooManyOpen)
+        }
     }
 
     /// How many attempts have not ended.
@@ -105,10 +109,15 @@ impl Open {
     /// Opens `transaction`. Returns the earlier attempt of its id, if one was here.
     pub(crate) fn insert(&mut self, transaction: &Arc<Transaction>) -> Option<Arc<Transaction>> {
         self.lately.remove(&transaction.id);
-        self.order.insert(transaction.start.place, Arc::clone(transaction));
+        self.order
+            .insert(transaction.start.place, Arc::clone(transaction));
         let start = &transaction.start;
-        self.readers.insert(start.place, (Arc::clone(&start.heard), start.superseded_bytes));
-        self.latest.insert(transaction.id.clone(), Arc::clone(transaction))
+        self.readers.insert(
+            start.place,
+            (Arc::clone(&start.heard), start.superseded_bytes),
+        );
+        self.latest
+            .insert(transaction.id.clone(), Arc::clone(transaction))
     }
 
     /// What a call belongs to.
@@ -116,11 +125,17 @@ impl Open {
         let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
         if let Some(transaction) = self.latest.get(&call.id) {
             let found = is_asked(transaction.attempt);
-            return if found { Found::Here(Arc::clone(transaction)) } else { Found::BegunAnew };
+            return if found {
+                Found::Here(Arc::clone(transaction))
+            } else {
+                Found::BegunAnew
+            };
         }
         match self.lately.get(&call.id) {
             // The latest is another's.
-            Some((_, Err(Error::TransactionFinished(Outcome::BegunAnew)))) if call.attempt.is_none() => {
+            Some((_, Err(Error::TransactionFinished(Outcome::BegunAnew))))
+                if call.attempt.is_none() =>
+            {
                 Found::Nothing
             }
             Some((attempt, answer)) if is_asked(*attempt) => Found::Ended(answer.clone()),
@@ -150,27 +165,38 @@ impl Open {
     ) {
         self.order.remove(&transaction.start.place);
         self.readers.remove(&transaction.start.place);
-        let is_latest =
-            self.latest.get(&transaction.id).is_some_and(|latest| latest.attempt == transaction.attempt);
+        let is_latest = self
+            .latest
+            .get(&transaction.id)
+            .is_some_and(|latest| latest.attempt == transaction.attempt);
         if !is_latest {
             return;
         }
         self.latest.remove(&transaction.id);
         // What is not known for certain is looked up.
         if outcome(answer).is_some() {
-            self.lately.insert(transaction.id.clone(), (transaction.attempt, answer.clone()));
-            self.lately_order.push_back((now, transaction.id.clone(), transaction.attempt));
+            self.lately.insert(
+                transaction.id.clone(),
+                (transaction.attempt, answer.clone()),
+            );
+            self.lately_order
+                .push_back((now, transaction.id.clone(), transaction.attempt));
         }
         self.forget_outcomes(now, config);
     }
 
     fn forget_outcomes(&mut self, now: Monotonic, config: &Config) {
         while let Some((ended, id, attempt)) = self.lately_order.front() {
-            if self.lately_order.len() <= config.ended_lately_max && now.since(*ended) <= config.retry_window
+            if self.lately_order.len() <= config.ended_lately_max
+                && now.since(*ended) <= config.retry_window
             {
                 return;
             }
-            if self.lately.get(id).is_some_and(|(latest, _)| latest == attempt) {
+            if self
+                .lately
+                .get(id)
+                .is_some_and(|(latest, _)| latest == attempt)
+            {
                 self.lately.remove(id);
             }
             self.lately_order.pop_front();
@@ -190,7 +216,11 @@ impl Open {
     /// Gives the lock of a name back: it goes with the last who holds it.
     pub(crate) fn end_begin(&mut self, id: &TransactionId, lock: BeginLock) {
         drop(lock);
-        if self.beginning.get(id).is_some_and(|lock| Arc::strong_count(lock) == 1) {
+        if self
+            .beginning
+            .get(id)
+            .is_some_and(|lock| Arc::strong_count(lock) == 1)
+        {
             self.beginning.remove(id);
         }
     }

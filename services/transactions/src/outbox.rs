@@ -65,8 +65,11 @@ const WRITES_AT_ONCE: usize = 8;
 const PAGE_ROWS: usize = 100;
 
 /// For destinations that fail: as long as the node lives.
-const SEND_AGAIN: Backoff =
-    Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30), attempts_max: u32::MAX };
+const SEND_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(20),
+    longest: Duration::from_secs(30),
+    attempts_max: u32::MAX,
+};
 
 /// The effects of an outbox row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +99,10 @@ struct Unsent {
 
 impl Default for Outbox {
     fn default() -> Self {
-        Self { unsent: Mutex::default(), sending: Semaphore::new(SENDING_MAX) }
+        Self {
+            unsent: Mutex::default(),
+            sending: Semaphore::new(SENDING_MAX),
+        }
     }
 }
 
@@ -110,7 +116,10 @@ impl Outbox {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let unsent = self.unsent();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
-        (effects as u64, unsent.values().filter(|unsent| unsent.is_failing).count() as u64)
+        (
+            effects as u64,
+            unsent.values().filter(|unsent| unsent.is_failing).count() as u64,
+        )
     }
 
     /// Whoever serves next finds them in the store.
@@ -122,14 +131,27 @@ impl Outbox {
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
         let mut unsent = self.unsent();
         if node.store.standing().is_ok() {
-            unsent.insert(attempt, Unsent { node: node.id, effects, is_failing: false });
+            unsent.insert(
+                attempt,
+                Unsent {
+                    node: node.id,
+                    effects,
+                    is_failing: false,
+                },
+            );
         }
     }
 
     /// Changes what `node` has to send of `attempt`, if it still has to; none: nothing is left.
     fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
         let mut all = self.unsent();
-        let Some(unsent) = all.get(&attempt).copied().filter(|unsent| unsent.node == node.id) else { return };
+        let Some(unsent) = all
+            .get(&attempt)
+            .copied()
+            .filter(|unsent| unsent.node == node.id)
+        else {
+            return;
+        };
         match change(unsent) {
             Some(changed) => drop(all.insert(attempt, changed)),
             None => drop(all.remove(&attempt)),
@@ -162,7 +184,10 @@ impl Row {
         let corrupt = || Error::Corrupt("decode an outbox row".into());
         let id = TransactionId::new(item.bytes(ID).ok_or_else(corrupt)?.clone())?;
         let effects = decode(item.bytes(EFFECTS).ok_or_else(corrupt)?, "an outbox row")?;
-        let sent = item.integer(SENT).and_then(|sent| u32::try_from(sent).ok()).ok_or_else(corrupt)?;
+        let sent = item
+            .integer(SENT)
+            .and_then(|sent| u32::try_from(sent).ok())
+            .ok_or_else(corrupt)?;
         Ok(Self { id, effects, sent })
     }
 
@@ -194,27 +219,37 @@ impl Store {
             return Ok(());
         }
         let parts = parts(effects, inline_bytes_max);
-        let stored = if parts == 0 { Stored::Inline(effects.to_vec()) } else { Stored::Parts(parts) };
+        let stored = if parts == 0 {
+            Stored::Inline(effects.to_vec())
+        } else {
+            Stored::Parts(parts)
+        };
         let attributes = vec![
             (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
             (Name::from(EFFECTS), Value::Bytes(encode(&stored))),
             (Name::from(SENT), Value::Integer(0)),
         ];
-        self.update(Update::put(layout::outbox_row(attempt), attributes)).await?;
+        self.update(Update::put(layout::outbox_row(attempt), attributes))
+            .await?;
         let updates = (0..parts).zip(effects).map(|(place, effect)| {
             let held = vec![(Name::from(EFFECTS), Value::Bytes(encode(effect)))];
             Ok(Update::put(layout::effect(attempt, place), held))
         });
         let put = |update| async move { self.update(update).await.map(drop) };
-        stream::iter(updates).try_for_each_concurrent(WRITES_AT_ONCE, put).await
+        stream::iter(updates)
+            .try_for_each_concurrent(WRITES_AT_ONCE, put)
+            .await
     }
 
     /// Deletes the outbox row of `attempt`, and the parts it names: they are sent, or do not count.
     pub(crate) async fn delete_effects(&self, attempt: Attempt, parts: u32) -> Result<()> {
         for place in 0..parts {
-            self.finish(&Update::delete(layout::effect(attempt, place))).await?;
+            self.finish(&Update::delete(layout::effect(attempt, place)))
+                .await?;
         }
-        self.finish(&Update::delete(layout::outbox_row(attempt))).await.map(drop)
+        self.finish(&Update::delete(layout::outbox_row(attempt)))
+            .await
+            .map(drop)
     }
 
     /// Whether effects of `attempt` are not sent yet, should it have committed.
@@ -241,7 +276,12 @@ impl Store {
         }
         let read = self.get(&layout::effect(attempt, place)).await?;
         let missing = || Error::Corrupt("an effect that an outbox row names is not there".into());
-        let part = read.value.as_ref().and_then(|item| item.bytes(EFFECTS)).cloned().ok_or_else(missing)?;
+        let part = read
+            .value
+            .as_ref()
+            .and_then(|item| item.bytes(EFFECTS))
+            .cloned()
+            .ok_or_else(missing)?;
         Ok(decode(&part, "an effect")?)
     }
 
@@ -277,9 +317,16 @@ impl Core {
         if self.config.is_broken(Broken::ForgetsUnsent) {
             return Ok(left);
         }
-        for NodeRow { node, .. } in registry::list(store).await?.into_iter().filter(|row| !row.is_sent) {
+        for NodeRow { node, .. } in registry::list(store)
+            .await?
+            .into_iter()
+            .filter(|row| !row.is_sent)
+        {
             if node != own {
-                left.push(Left { node, unsent: left_by(store, node).await? });
+                left.push(Left {
+                    node,
+                    unsent: left_by(store, node).await?,
+                });
             }
         }
         Ok(left)
@@ -290,12 +337,19 @@ impl Core {
         if self.config.is_broken(Broken::ForgetsUnsent) {
             return Ok(Vec::new());
         }
-        Ok(vec![Left { node, unsent: left_by(store, node).await? }])
+        Ok(vec![Left {
+            node,
+            unsent: left_by(store, node).await?,
+        }])
     }
 
     /// Sends what earlier nodes left.
     pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
-        for Left { node: earlier, unsent } in left {
+        for Left {
+            node: earlier,
+            unsent,
+        } in left
+        {
             for (attempt, _, effects) in &unsent {
                 self.outbox.insert(node, *attempt, *effects);
             }
@@ -318,7 +372,12 @@ impl Core {
         let mut is_durable = self.config.is_broken(Broken::SendsBeforeDurable);
         while node.store.standing().is_ok() {
             let sent = async {
-                let _permit = self.outbox.sending.acquire().await.expect("it is never closed");
+                let _permit = self
+                    .outbox
+                    .sending
+                    .acquire()
+                    .await
+                    .expect("it is never closed");
                 if !is_durable {
                     node.store.externalize(point).await?;
                     is_durable = true;
@@ -347,7 +406,9 @@ impl Core {
     /// Errors: the next effect could not be sent now.
     async fn send_all(&self, node: &Node, attempt: Attempt) -> Result<()> {
         let store = &node.store;
-        let Some(row) = store.outbox_row(attempt).await? else { return Ok(()) };
+        let Some(row) = store.outbox_row(attempt).await? else {
+            return Ok(());
+        };
         let count = row.count();
         for place in row.sent..count {
             let effect = store.effect(attempt, &row, place).await?;
@@ -363,7 +424,11 @@ impl Core {
             }
             self.outbox.change(node, attempt, |unsent| {
                 let effects = (count - place - 1) as usize;
-                Some(Unsent { effects, is_failing: false, ..unsent })
+                Some(Unsent {
+                    effects,
+                    is_failing: false,
+                    ..unsent
+                })
             });
         }
         store.delete_effects(attempt, row.parts()).await
@@ -372,14 +437,26 @@ impl Core {
     /// Durable where it was sent to when it returns.
     pub(crate) async fn send_one(&self, effect: Effect, id: Bytes) -> Result<()> {
         match effect {
-            Effect::Message { queue: name, group, body } => {
+            Effect::Message {
+                queue: name,
+                group,
+                body,
+            } => {
                 let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
-                let message = Message { group, deduplication: Some(id), body };
+                let message = Message {
+                    group,
+                    deduplication: Some(id),
+                    body,
+                };
                 let receipt = queue.send(&queue_name(&name), vec![message]).await?;
                 queue.externalize(receipt.point).await?;
             }
             Effect::Invocation { function, payload } => {
-                let functions = self.destinations.functions.as_ref().ok_or(Error::NoSuchFunction)?;
+                let functions = self
+                    .destinations
+                    .functions
+                    .as_ref()
+                    .ok_or(Error::NoSuchFunction)?;
                 functions.send(&function, Some(id), payload).await?;
             }
         }
@@ -390,18 +467,26 @@ impl Core {
 /// How many parts `effects` take beside their outbox row.
 pub(crate) fn parts(effects: &[Effect], inline_bytes_max: usize) -> u32 {
     let bytes: usize = effects.iter().map(Effect::bytes_len).sum();
-    if bytes <= inline_bytes_max { 0 } else { effects.len() as u32 }
+    if bytes <= inline_bytes_max {
+        0
+    } else {
+        effects.len() as u32
+    }
 }
 
 /// What `node`, whose log is resolved, left unsent; what did not commit is deleted.
-pub(crate) async fn left_by(store: &Store, node: NodeId) -> Result<Vec<(Attempt, DurabilityPoint, usize)>> {
+pub(crate) async fn left_by(
+    store: &Store,
+    node: NodeId,
+) -> Result<Vec<(Attempt, DurabilityPoint, usize)>> {
     let mut scan = Scan::partition(layout::outbox(node), PAGE_ROWS);
     let mut unsent = Vec::new();
     loop {
         let page = store.scan(&scan).await?.value;
         for (sort, item) in page.items {
             let sequence = layout::outbox_sequence(&sort);
-            let sequence = sequence.ok_or_else(|| Error::Corrupt("decode an outbox row's key".into()))?;
+            let sequence =
+                sequence.ok_or_else(|| Error::Corrupt("decode an outbox row's key".into()))?;
             let (attempt, row) = (Attempt { node, sequence }, Row::decode(&item)?);
             let (decision, point) = store.decision(&row.id).await?;
             let is_this = |decision: &Decision| {

@@ -90,7 +90,12 @@ impl Core {
         if self.is_alone() {
             return found;
         }
-        let is_own = |attempt: Attempt| self.view().node.as_ref().is_some_and(|node| node.id == attempt.node);
+        let is_own = |attempt: Attempt| {
+            self.view()
+                .node
+                .as_ref()
+                .is_some_and(|node| node.id == attempt.node)
+        };
         match (found, call.attempt) {
             (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
             (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
@@ -111,21 +116,28 @@ impl Core {
         if decision.is_none() && self.closes_absent(node, &call.id).await? {
             (decision, point) = node.store.decision(&call.id).await?;
         }
-        let Some(decision) = decision else { return self.answer_without_row(node, call, point).await };
+        let Some(decision) = decision else {
+            return self.answer_without_row(node, call, point).await;
+        };
         let is_begun_anew = call.attempt.is_some_and(|asked| asked != decision.attempt);
         if is_begun_anew && decision.is_undecided() {
             // The row is a later attempt's, which may be open at another node; this one cannot commit any more.
             node.store.externalize(point).await?;
             return Err(Error::TransactionFinished(Outcome::BegunAnew));
         }
-        let (decision, point) = self.close_undecided(node, &call.id, decision, point).await?;
+        let (decision, point) = self
+            .close_undecided(node, &call.id, decision, point)
+            .await?;
         node.store.externalize(point).await?;
         let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
         match decision.state {
             _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
             State::Committed(stored) => {
-                self.hear_committed(node, &call.id, decision.attempt, &stored, point).await?;
-                Ok(Committed { after: stored.after() })
+                self.hear_committed(node, &call.id, decision.attempt, &stored, point)
+                    .await?;
+                Ok(Committed {
+                    after: stored.after(),
+                })
             }
             State::Aborted | State::Undecided | State::Prepared => {
                 Err(Error::TransactionFinished(Outcome::Aborted))
@@ -136,9 +148,13 @@ impl Core {
     /// There is no row, and the node that has the id may still commit it: then it must not, before anything is said of it.
     /// False: it cannot, or nobody has it.
     async fn closes_absent(&self, node: &Arc<Node>, id: &TransactionId) -> Result<bool> {
-        let Some(generated) = id.generated() else { return Ok(false) };
+        let Some(generated) = id.generated() else {
+            return Ok(false);
+        };
         let attempt = generated.attempt;
-        if self.is_alone() || attempt.node == node.id || self.config.is_broken(Broken::AnswersWithoutClosing)
+        if self.is_alone()
+            || attempt.node == node.id
+            || self.config.is_broken(Broken::AnswersWithoutClosing)
         {
             return Ok(false);
         }
@@ -205,7 +221,13 @@ impl Core {
         }
         match decision.state {
             State::Undecided => match node.store.close_named(id, decision.attempt).await? {
-                Decided::Done(point) => Ok((Decision { state: State::Aborted, ..decision }, point)),
+                Decided::Done(point) => Ok((
+                    Decision {
+                        state: State::Aborted,
+                        ..decision
+                    },
+                    point,
+                )),
                 Decided::Refused(Some(decision), point) => Ok((decision, point)),
                 Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
             },

@@ -40,7 +40,9 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Monotonic, Outage,
-    objects::{self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload},
+    objects::{
+        self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
+    },
 };
 use tokio::sync::watch;
 
@@ -138,7 +140,10 @@ struct Gathering {
 
 impl PackId {
     /// Before all others.
-    const FIRST: Self = Self { node: NodeId(0), number: 0 };
+    const FIRST: Self = Self {
+        node: NodeId(0),
+        number: 0,
+    };
 
     /// How long it is at rest.
     pub const BYTES: usize = 12;
@@ -155,7 +160,10 @@ impl PackId {
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (node, number) = bytes.split_first_chunk::<4>()?;
         let number = u64::from_be_bytes(number.try_into().ok()?);
-        Some(Self { node: NodeId(u32::from_be_bytes(*node)), number })
+        Some(Self {
+            node: NodeId(u32::from_be_bytes(*node)),
+            number,
+        })
     }
 
     /// The name of its object among those of a store.
@@ -180,7 +188,9 @@ impl Packs {
             is_take_over_due: false,
             has_taken_over: false,
         };
-        Self { state: Mutex::new(state) }
+        Self {
+            state: Mutex::new(state),
+        }
     }
 
     /// How many this node takes care of, and the bytes of their values.
@@ -202,12 +212,21 @@ impl Packs {
 impl Gathering {
     fn new(id: PackId) -> Self {
         let (hold, told) = (Hold::default(), watch::Sender::new(None));
-        Self { id, entries: Vec::new(), bytes: 0, hold, told }
+        Self {
+            id,
+            entries: Vec::new(),
+            bytes: 0,
+            hold,
+            told,
+        }
     }
 
     /// Takes a value in. Returns where it will lie.
     fn take(&mut self, entry: Entry) -> Located {
-        let located = Located { pack: self.id, offset: self.bytes };
+        let located = Located {
+            pack: self.id,
+            offset: self.bytes,
+        };
         self.bytes += entry.value.len() as u64;
         self.entries.push(entry);
         located
@@ -219,15 +238,24 @@ impl Packed {
     pub(crate) async fn is_put(&self) -> Result<()> {
         let mut answer = Ok(());
         for put in &self.put {
-            let put = put.clone().wait_for(Option::is_some).await.map(|put| put.clone().expect("waited for"));
+            let put = put
+                .clone()
+                .wait_for(Option::is_some)
+                .await
+                .map(|put| put.clone().expect("waited for"));
             // All of them are waited for: whoever gives up must not clean up beside what is still on its way.
-            answer = answer.and(put.unwrap_or_else(|_| Err(Error::unavailable("the engine stops"))));
+            answer =
+                answer.and(put.unwrap_or_else(|_| Err(Error::unavailable("the engine stops"))));
         }
         answer
     }
 
     fn join(&mut self, gathering: &Gathering) {
-        if !self.holds.iter().any(|hold| Arc::ptr_eq(hold, &gathering.hold)) {
+        if !self
+            .holds
+            .iter()
+            .any(|hold| Arc::ptr_eq(hold, &gathering.hold))
+        {
             self.holds.push(Arc::clone(&gathering.hold));
             self.put.push(gathering.told.subscribe());
         }
@@ -237,18 +265,26 @@ impl Packed {
 impl Core {
     /// Puts values into packs: of this node alone, beside whatever else goes there at the moment.
     pub(crate) fn pack(self: &Arc<Self>, node: &Arc<Node>, entries: Vec<Entry>) -> Packed {
-        let mut packed = Packed { located: Vec::new(), holds: Vec::new(), put: Vec::new() };
+        let mut packed = Packed {
+            located: Vec::new(),
+            holds: Vec::new(),
+            put: Vec::new(),
+        };
         let (mut full, mut first) = (Vec::new(), None);
         {
             let state = &mut *node.packs.state();
             for entry in entries {
                 let bytes = entry.value.len() as u64;
-                let is_full =
-                    |gathering: &mut Gathering| gathering.bytes + bytes > self.config.pack_bytes_max;
+                let is_full = |gathering: &mut Gathering| {
+                    gathering.bytes + bytes > self.config.pack_bytes_max
+                };
                 full.extend(state.gathering.take_if(is_full));
                 let gathering = state.gathering.get_or_insert_with(|| {
                     state.last += 1;
-                    let id = PackId { node: node.id, number: state.last };
+                    let id = PackId {
+                        node: node.id,
+                        number: state.last,
+                    };
                     first = Some(id);
                     Gathering::new(id)
                 });
@@ -274,7 +310,11 @@ impl Core {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
         self.spawn(async move {
             core.clock.sleep(core.config.pack_wait).await;
-            let pack = node.packs.state().gathering.take_if(|gathering| gathering.id == id);
+            let pack = node
+                .packs
+                .state()
+                .gathering
+                .take_if(|gathering| gathering.id == id);
             if let Some(pack) = pack {
                 core.put_pack(&node, pack).await;
             }
@@ -300,7 +340,9 @@ impl Core {
             crc: crc32fast::hash(&entry.value),
         });
         let parts = pack.entries.iter().map(|entry| entry.value.clone());
-        let payload: PutPayload = parts.chain([directory::encode_end(&filed.collect::<Vec<_>>())]).collect();
+        let payload: PutPayload = parts
+            .chain([directory::encode_end(&filed.collect::<Vec<_>>())])
+            .collect();
         let path = pack.id.path(self.home()?);
         self.put_object(&node.store, &path, payload).await?;
         if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
@@ -310,28 +352,43 @@ impl Core {
             }
             return Err(error);
         }
-        node.packs.state().table.insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
+        node.packs
+            .state()
+            .table
+            .insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
         self.counters.packed(pack.bytes);
         Ok(())
     }
 
     /// Puts an object that nobody else ever puts, however often it has to be asked for. Errors: `Unavailable` if somebody has.
-    async fn put_object(&self, store: &Store, path: &ObjectPath, payload: PutPayload) -> Result<()> {
+    async fn put_object(
+        &self,
+        store: &Store,
+        path: &ObjectPath,
+        payload: PutPayload,
+    ) -> Result<()> {
         let mut delays = Store::delays();
         loop {
             store.standing()?;
-            let put = self.objects()?.put_opts(path, payload.clone(), PutMode::Create.into()).await;
+            let put = self
+                .objects()?
+                .put_opts(path, payload.clone(), PutMode::Create.into())
+                .await;
             let error = match put {
                 Ok(_) => return Ok(()),
-                Err(ObjectError::AlreadyExists { .. }) => match self.has_content(path, &payload).await {
-                    Ok(true) => return Ok(()),
-                    Ok(false) => {
-                        tracing::error!(%path, "an object that this store has not put has the name of its next: \
+                Err(ObjectError::AlreadyExists { .. }) => {
+                    match self.has_content(path, &payload).await {
+                        Ok(true) => return Ok(()),
+                        Ok(false) => {
+                            tracing::error!(%path, "an object that this store has not put has the name of its next: \
                             another process writes there for a copy of this store");
-                        return Err(Error::unavailable("an object of another process has this one's name"));
+                            return Err(Error::unavailable(
+                                "an object of another process has this one's name",
+                            ));
+                        }
+                        Err(error) => error,
                     }
-                    Err(error) => error,
-                },
+                }
                 Err(error) => objects::failed(format!("put {path}"), error),
             };
             if Error::from(error) == Error::NoRoom {
@@ -347,21 +404,33 @@ impl Core {
             return Ok(true);
         }
         let failed = |error| objects::failed(format!("get {path}"), error);
-        let objects = self.objects().map_err(|_| ports::Error::unavailable("find the objects"))?;
-        let there = objects.get(path).await.map_err(failed)?.bytes().await.map_err(failed)?;
+        let objects = self
+            .objects()
+            .map_err(|_| ports::Error::unavailable("find the objects"))?;
+        let there = objects
+            .get(path)
+            .await
+            .map_err(failed)?
+            .bytes()
+            .await
+            .map_err(failed)?;
         let expected = payload.iter().flat_map(|part| part.iter());
         Ok(there.len() == payload.content_length() && there.iter().eq(expected))
     }
 
     /// Errors: none was given, and something lies there.
     fn objects(&self) -> Result<&SharedObjects> {
-        let missing = || Error::Corrupt("the value lies in an object store that was not given".into());
+        let missing =
+            || Error::Corrupt("the value lies in an object store that was not given".into());
         self.objects.as_ref().ok_or_else(missing)
     }
 
     /// What the names of this store's packs begin with.
     fn home(&self) -> Result<&str> {
-        self.home.get().map(String::as_str).ok_or_else(|| Error::unavailable("the node starts"))
+        self.home
+            .get()
+            .map(String::as_str)
+            .ok_or_else(|| Error::unavailable("the node starts"))
     }
 }
 
@@ -371,9 +440,15 @@ mod tests {
 
     #[test]
     fn a_pack_is_named_alike_in_items_and_objects() {
-        let id = PackId { node: NodeId(7), number: u64::MAX };
+        let id = PackId {
+            node: NodeId(7),
+            number: u64::MAX,
+        };
         assert_eq!(PackId::from_bytes(&id.to_bytes()), Some(id));
         assert_eq!(PackId::from_bytes(b"short"), None);
-        assert_eq!(id.path("packs/1f").as_ref(), "packs/1f/7/18446744073709551615");
+        assert_eq!(
+            id.path("packs/1f").as_ref(),
+            "packs/1f/7/18446744073709551615"
+        );
     }
 }

@@ -179,25 +179,44 @@ impl Debug for Secret {
 
 impl Secret {
     /// That of `store` in its present incarnation, which the first to ask draws.
-    pub(crate) async fn of(store: &Store, entropy: &dyn Entropy, broken: Option<Broken>) -> Result<Self> {
+    pub(crate) async fn of(
+        store: &Store,
+        entropy: &dyn Entropy,
+        broken: Option<Broken>,
+    ) -> Result<Self> {
         let present = store.incarnation().0 as i64;
-        let drawn = [entropy.next_u64().to_be_bytes(), entropy.next_u64().to_be_bytes()].concat();
+        let drawn = [
+            entropy.next_u64().to_be_bytes(),
+            entropy.next_u64().to_be_bytes(),
+        ]
+        .concat();
         let attributes = vec![
             (Name::from(SECRET), Value::Bytes(drawn.into())),
             (Name::from(INCARNATION), Value::Integer(present)),
         ];
-        let is_earlier =
-            [Test::Absent, Test::Below(present)].map(|test| Condition::attribute(INCARNATION, test));
+        let is_earlier = [Test::Absent, Test::Below(present)]
+            .map(|test| Condition::attribute(INCARNATION, test));
         let replaced = match broken {
             Some(Broken::BelievesEarlierLives) => Condition::Absent,
-            _ => Condition::Any(vec![Condition::Absent].into_iter().chain(is_earlier).collect()),
+            _ => Condition::Any(
+                vec![Condition::Absent]
+                    .into_iter()
+                    .chain(is_earlier)
+                    .collect(),
+            ),
         };
-        store.update(Update::put(layout::secret(), attributes).when(replaced)).await?;
+        store
+            .update(Update::put(layout::secret(), attributes).when(replaced))
+            .await?;
         let row = store.get(&layout::secret()).await?;
         store.externalize(row.point).await?;
-        let bytes = row.value.and_then(|row| row.bytes(SECRET)?[..].try_into().ok());
+        let bytes = row
+            .value
+            .and_then(|row| row.bytes(SECRET)?[..].try_into().ok());
         let damaged = || Error::Corrupt("decode the secret of the nodes".into());
-        bytes.map(|bytes| Self(u128::from_be_bytes(bytes))).ok_or_else(damaged)
+        bytes
+            .map(|bytes| Self(u128::from_be_bytes(bytes)))
+            .ok_or_else(damaged)
     }
 }
 
@@ -245,18 +264,48 @@ pub(crate) struct Announced {
 
 impl From<&CommitRecord> for Announced {
     fn from(record: &CommitRecord) -> Self {
-        let CommitRecord { id, attempt, version, position, writes, parts, .. } = record.clone();
-        Self { id, attempt, version, position, writes, parts }
+        let CommitRecord {
+            id,
+            attempt,
+            version,
+            position,
+            writes,
+            parts,
+            ..
+        } = record.clone();
+        Self {
+            id,
+            attempt,
+            version,
+            position,
+            writes,
+            parts,
+        }
     }
 }
 
 impl From<Announced> for CommitRecord {
     fn from(announced: Announced) -> Self {
-        let Announced { id, attempt, version, position, mut writes, parts } = announced;
+        let Announced {
+            id,
+            attempt,
+            version,
+            position,
+            mut writes,
+            parts,
+        } = announced;
         writes.sort_by(|left, right| left.key.cmp(&right.key));
         // Nothing is announced before it is durable.
         let point = DurabilityPoint::DURABLE;
-        Self { id, attempt, version, position, writes, parts, point }
+        Self {
+            id,
+            attempt,
+            version,
+            position,
+            writes,
+            parts,
+            point,
+        }
     }
 }
 
@@ -276,13 +325,21 @@ impl Message {
         let (kind, body) = unframe(bytes).ok_or(0_u8)?;
         let damaged = |_| kind;
         match kind {
-            ASK => read::<(Way, ())>(body).map(|(way, ())| (way, Self::Ask)).map_err(damaged),
-            ANNOUNCE => read(body).map(|(way, said)| (way, Self::Announce(said))).map_err(damaged),
-            FORWARD => read(body).map(|(way, said)| (way, Self::Forward(said))).map_err(damaged),
-            SEQUENCE => read(body).map(|(way, said)| (way, Self::Sequence(said))).map_err(damaged),
-            STOP_TIMESTAMPS => {
-                read(body).map(|(way, said)| (way, Self::StopTimestamps(said))).map_err(damaged)
-            }
+            ASK => read::<(Way, ())>(body)
+                .map(|(way, ())| (way, Self::Ask))
+                .map_err(damaged),
+            ANNOUNCE => read(body)
+                .map(|(way, said)| (way, Self::Announce(said)))
+                .map_err(damaged),
+            FORWARD => read(body)
+                .map(|(way, said)| (way, Self::Forward(said)))
+                .map_err(damaged),
+            SEQUENCE => read(body)
+                .map(|(way, said)| (way, Self::Sequence(said)))
+                .map_err(damaged),
+            STOP_TIMESTAMPS => read(body)
+                .map(|(way, said)| (way, Self::StopTimestamps(said)))
+                .map_err(damaged),
             unknown => Err(unknown),
         }
     }
@@ -318,7 +375,11 @@ impl Answer {
 /// A message of each kind, as `from` sends it to `to` without knowing the secret: for tests of those who carry messages.
 #[doc(hidden)]
 pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
-    let way = Way { from, to, secret: Secret(0) };
+    let way = Way {
+        from,
+        to,
+        secret: Secret(0),
+    };
     let all = Heard::everything();
     let standing = Standing {
         wall_ms: u64::MAX,
@@ -328,11 +389,22 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
         dropped: all,
         noted: u64::MAX,
     };
-    let announcement =
-        Announcement { standing, from: 1, through: u64::MAX - 1, last: u64::MAX, records: Vec::new() };
+    let announcement = Announcement {
+        standing,
+        from: 1,
+        through: u64::MAX - 1,
+        last: u64::MAX,
+        records: Vec::new(),
+    };
     let id = TransactionId::new("a stranger's").expect("a name");
     let forwarded = Forwarded::commit(&Call::latest(id.clone()));
-    let wish = Wish::to_close(&id, Attempt { node: to, sequence: 1 });
+    let wish = Wish::to_close(
+        &id,
+        Attempt {
+            node: to,
+            sequence: 1,
+        },
+    );
     let messages = [
         Message::Ask,
         Message::Announce(announcement),
@@ -352,9 +424,9 @@ pub fn not_here() -> Bytes {
 pub(crate) fn understood(answer: &[u8]) -> Result<Answer> {
     match Answer::decode(answer)? {
         Answer::NotHere => Err(Error::unavailable("the node is gone")),
-        Answer::Unknown(kind) => {
-            Err(Error::unavailable(&format!("the node does not know messages of kind {kind}")))
-        }
+        Answer::Unknown(kind) => Err(Error::unavailable(&format!(
+            "the node does not know messages of kind {kind}"
+        ))),
         answer => Ok(answer),
     }
 }
@@ -426,12 +498,24 @@ impl Core {
     }
 
     /// The way, and what goes there.
-    pub(crate) fn envelope(&self, node: &Node, to: NodeId, message: &Message) -> Result<(&dyn Peers, Bytes)> {
+    pub(crate) fn envelope(
+        &self,
+        node: &Node,
+        to: NodeId,
+        message: &Message,
+    ) -> Result<(&dyn Peers, Bytes)> {
         let (Some(peers), Some(secret)) = (&self.peers, node.secret()) else {
             return Err(Error::unavailable("there is no other node"));
         };
-        let message = message.encode(Way { from: node.id, to, secret });
-        if message.first().is_none_or(|kind| message.len() > message_bytes_max(*kind)) {
+        let message = message.encode(Way {
+            from: node.id,
+            to,
+            secret,
+        });
+        if message
+            .first()
+            .is_none_or(|kind| message.len() > message_bytes_max(*kind))
+        {
             return Err(Error::TooLarge("what is to be told to a node"));
         }
         Ok((&**peers, message))
@@ -455,7 +539,9 @@ impl Core {
             node.secret() == Some(way.secret) || self.config.is_broken(Broken::BelievesStrangers)
         });
         // What one has heard that nobody counts any more may lie below what is collected.
-        let Some(node) = node.filter(|node| self.may_answer(node).is_ok()) else { return Answer::NotHere };
+        let Some(node) = node.filter(|node| self.may_answer(node).is_ok()) else {
+            return Answer::NotHere;
+        };
         match message {
             Message::Ask => Answer::Standing(self.standing(&node)),
             Message::Announce(announcement) => {
@@ -464,10 +550,12 @@ impl Core {
             }
             Message::Forward(forwarded) => Answer::Reply(self.serve_forwarded(forwarded).await),
             Message::Sequence(wish) => Answer::Ordered(self.serve_sequence(&node, wish).await),
-            Message::StopTimestamps(keyspace) => match self.stop_timestamps(&node, keyspace).await {
-                Ok(()) => Answer::Stopped,
-                Err(_) => Answer::NotHere,
-            },
+            Message::StopTimestamps(keyspace) => {
+                match self.stop_timestamps(&node, keyspace).await {
+                    Ok(()) => Answer::Stopped,
+                    Err(_) => Answer::NotHere,
+                }
+            }
         }
     }
 }
@@ -482,47 +570,91 @@ mod tests {
         heard.finish(NodeId(1), NodeId(4));
         heard.advance(NodeId(6), 9);
         let (horizon, dropped) = (heard.clone(), Heard::default());
-        Standing { wall_ms: 5, timestamp: Timestamp(6), heard, horizon, dropped, noted: 7 }
+        Standing {
+            wall_ms: 5,
+            timestamp: Timestamp(6),
+            heard,
+            horizon,
+            dropped,
+            noted: 7,
+        }
     }
 
     fn messages() -> Vec<Message> {
-        let attempt = Attempt { node: NodeId(6), sequence: 3 };
+        let attempt = Attempt {
+            node: NodeId(6),
+            sequence: 3,
+        };
         let id = TransactionId::new("order-1").expect("a name");
         let key = Key::new("k").expect("short");
         let record = CommitRecord {
             id: id.clone(),
             attempt,
             version: Version::default(),
-            position: Position { log: NodeId(6), slot: 9 },
-            writes: vec![Write { key, write: 1, place: Place::Gone }],
+            position: Position {
+                log: NodeId(6),
+                slot: 9,
+            },
+            writes: vec![Write {
+                key,
+                write: 1,
+                place: Place::Gone,
+            }],
             parts: 0,
             point: DurabilityPoint::DURABLE,
         };
         let records = vec![Announced::from(&record)];
-        let announcement = Announcement { standing: standing(), from: 8, through: 9, last: 11, records };
-        let forwarded = Forwarded::commit(&Call { id: id.clone(), attempt: Some(attempt) });
+        let announcement = Announcement {
+            standing: standing(),
+            from: 8,
+            through: 9,
+            last: 11,
+            records,
+        };
+        let forwarded = Forwarded::commit(&Call {
+            id: id.clone(),
+            attempt: Some(attempt),
+        });
         let stop = Message::StopTimestamps(KeyspaceId(7));
         let sequence = Message::Sequence(Wish::to_close(&record.id, attempt));
-        vec![Message::Ask, Message::Announce(announcement), Message::Forward(forwarded), sequence, stop]
+        vec![
+            Message::Ask,
+            Message::Announce(announcement),
+            Message::Forward(forwarded),
+            sequence,
+            stop,
+        ]
     }
 
     #[test]
     fn messages_are_read_back_as_they_were_sent() {
-        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
+        let way = Way {
+            from: NodeId(1),
+            to: NodeId(2),
+            secret: Secret(u128::MAX / 3),
+        };
         for message in messages() {
             assert_eq!(Message::decode(&message.encode(way)), Ok((way, message)));
         }
         let ordered = Answer::Ordered(Ok(Version::sequenced(7, 1)));
-        for answer in
-            [Answer::Standing(standing()), ordered, Answer::Stopped, Answer::NotHere, Answer::Unknown(7)]
-        {
+        for answer in [
+            Answer::Standing(standing()),
+            ordered,
+            Answer::Stopped,
+            Answer::NotHere,
+            Answer::Unknown(7),
+        ] {
             assert_eq!(Answer::decode(&answer.encode()).expect("an answer"), answer);
         }
     }
 
     #[test]
     fn what_is_not_known_is_refused_by_its_number() {
-        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
+        let way = Way {
+            from: NodeId(1),
+            to: NodeId(2),
+            secret: Secret(u128::MAX / 3),
+        };
         let mut message = Message::Ask.encode(way).to_vec();
         message[0] = 77;
         assert_eq!(Message::decode(&message), Err(77));
@@ -534,7 +666,11 @@ mod tests {
     #[test]
     fn hostile_bytes_are_refused() {
         let mut random = fastrand::Rng::with_seed(7);
-        let way = Way { from: NodeId(1), to: NodeId(2), secret: Secret(u128::MAX / 3) };
+        let way = Way {
+            from: NodeId(1),
+            to: NodeId(2),
+            secret: Secret(u128::MAX / 3),
+        };
         for message in messages() {
             let whole = message.encode(way);
             for _ in 0..2_000 {

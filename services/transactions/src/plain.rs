@@ -21,15 +21,31 @@ use crate::{
 };
 
 impl Core {
-    pub(crate) async fn put_now(self: &Arc<Self>, key: Key, value: Option<Bytes>) -> Result<Committed> {
+    pub(crate) async fn put_now(
+        self: &Arc<Self>,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<Committed> {
         self.check_write(&key, value.as_ref())?;
         let node = self.serving()?;
         self.check_clock()?;
         let after = self.newest_acknowledged(&node, &key).await?;
         let attempt = node.next_attempt();
         let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
-        self.open(&node, &id, attempt, None, Terms { after, ..Terms::default() })?;
-        let call = Call { id, attempt: Some(attempt) };
+        self.open(
+            &node,
+            &id,
+            attempt,
+            None,
+            Terms {
+                after,
+                ..Terms::default()
+            },
+        )?;
+        let call = Call {
+            id,
+            attempt: Some(attempt),
+        };
         let written = async {
             self.buffer(&self.here(&call).await?, key, value).await?;
             self.begin_to_commit(&call).await
@@ -47,11 +63,20 @@ impl Core {
     }
 
     /// The highest timestamp of what is known to have been written to `key`.
-    async fn newest_acknowledged(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Timestamp> {
+    async fn newest_acknowledged(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Timestamp> {
         if self.is_alone() || self.config.is_broken(Broken::WritesBlindly) {
             return Ok(Timestamp::default());
         }
         let versions = self.load_versions(node, key).await?;
-        Ok(versions.records.iter().map(|record| record.version.timed()).max().unwrap_or_default())
+        Ok(versions
+            .records
+            .iter()
+            .map(|record| record.version.timed())
+            .max()
+            .unwrap_or_default())
     }
 }

@@ -107,7 +107,11 @@ impl Drop for Pin<'_> {
 }
 
 impl Core {
-    pub(crate) async fn get(self: &Arc<Self>, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    pub(crate) async fn get(
+        self: &Arc<Self>,
+        call: &Call,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
         let transaction = self.here(call).await?;
         transaction.check_keyspace(key)?;
         let read = self.get_of(&transaction, key).await;
@@ -123,7 +127,9 @@ impl Core {
     /// What a read came to. That a version or a value is missing can only be said by who counts, asked after it was missed: else it
     /// is gone because this node was taken for dead.
     async fn tell<T>(&self, node: &Node, read: Result<T>) -> Result<T> {
-        if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) = &read {
+        if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) =
+            &read
+        {
             if !self.config.is_broken(Broken::MissesWhatSuccessorTook) {
                 self.still_counts(node).await?;
             }
@@ -162,7 +168,9 @@ impl Core {
                     // It was written anew meanwhile, or the attempt has ended; nothing else takes it away.
                     stale += 1;
                     if stale > STALE_MAX {
-                        return Err(Error::Corrupt(format!("a value of {attempt} is gone").into()));
+                        return Err(Error::Corrupt(
+                            format!("a value of {attempt} is gone").into(),
+                        ));
                     }
                     continue;
                 }
@@ -175,10 +183,16 @@ impl Core {
             match self.value(&transaction.node, key, &read.choice).await? {
                 Found::Value(value) => {
                     if self.config.is_broken(Broken::ChoosesBeforeRecording) {
-                        transaction.state().reads.record(key.clone(), read.choice, read.point);
+                        transaction
+                            .state()
+                            .reads
+                            .record(key.clone(), read.choice, read.point);
                     }
                     self.may_answer(&transaction.node)?;
-                    return Ok(Shown { value, point: read.point });
+                    return Ok(Shown {
+                        value,
+                        point: read.point,
+                    });
                 }
                 // Whoever has ended keeps nothing, and hears that.
                 Found::Missing if transaction.state().phase != Phase::Open => {
@@ -195,7 +209,11 @@ impl Core {
         }
     }
 
-    async fn get_newest(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> Result<Shown<Option<Bytes>>> {
+    async fn get_newest(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
@@ -248,10 +266,14 @@ impl Core {
         transaction.node.store.standing()?;
         if let Some(own) = state.buffer.get(key) {
             return Ok(match &own.held {
-                Held::Stored => {
-                    Looked::Spilled(Write { key: key.clone(), write: own.write, place: own.place })
+                Held::Stored => Looked::Spilled(Write {
+                    key: key.clone(),
+                    write: own.write,
+                    place: own.place,
+                }),
+                Held::Memory(_) | Held::Leaving(_) | Held::Gone => {
+                    Looked::Own(own.value().cloned())
                 }
-                Held::Memory(_) | Held::Leaving(_) | Held::Gone => Looked::Own(own.value().cloned()),
             });
         }
         if let Some(read) = state.reads.get(key) {
@@ -260,12 +282,14 @@ impl Core {
         if state.reads.len() >= self.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
-        let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)? else {
+        let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)?
+        else {
             return Ok(Looked::Unknown(self.load(&transaction.node, key)));
         };
         // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent. Of a snapshot the
         // right version may be gone, and an older one there still.
-        if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable()) {
+        if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable())
+        {
             return Err(too_late(transaction));
         }
         let is_recorded = match &choice {
@@ -288,24 +312,41 @@ impl Core {
         loaded: Option<&Arc<Entry>>,
     ) -> Result<Option<Read>> {
         let view = self.view();
-        let Some(entry) = view.index.entry(key).or(loaded) else { return Ok(None) };
+        let Some(entry) = view.index.entry(key).or(loaded) else {
+            return Ok(None);
+        };
         let choice = if let Some(slot) = transaction.read_at() {
             snapshot::choose(&entry.versions, slot)
         } else {
             let nothing = Heard::default();
             let revives = self.config.is_broken(Broken::RevivesCollected);
             let dropped = if revives { &nothing } else { &*view.dropped };
-            let seen = Seen { begin_heard: &transaction.start.heard, dropped };
+            let seen = Seen {
+                begin_heard: &transaction.start.heard,
+                dropped,
+            };
             let chosen = reads.choose(key, &entry.versions, &seen, self.config.broken);
             chosen.map_err(|_| Error::NoValidVersion)?
         };
-        Ok(Some(Read { choice, point: entry.point }))
+        Ok(Some(Read {
+            choice,
+            point: entry.point,
+        }))
     }
 
     /// The value behind a choice.
-    async fn value(self: &Arc<Self>, node: &Arc<Node>, key: &Key, choice: &Choice) -> Result<Found> {
-        let Choice::Version(record) = choice else { return Ok(Found::Value(None)) };
-        let write = record.write_of(key).expect("a record was chosen for a key it wrote");
+    async fn value(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+        choice: &Choice,
+    ) -> Result<Found> {
+        let Choice::Version(record) = choice else {
+            return Ok(Found::Value(None));
+        };
+        let write = record
+            .write_of(key)
+            .expect("a record was chosen for a key it wrote");
         if write.place == Place::Gone {
             return Ok(Found::Value(None));
         }
@@ -347,11 +388,19 @@ impl Core {
             (node.store.chunked_value(attempt, write).await?, Some(held))
         } else if let Place::Packed { bytes, .. } = write.place {
             let is_large = bytes as usize > self.config.inline_bytes_max;
-            let held = if is_large { Some(self.reserve_reading(bytes as usize).await?) } else { None };
+            let held = if is_large {
+                Some(self.reserve_reading(bytes as usize).await?)
+            } else {
+                None
+            };
             (self.packed_value(node, attempt, write).await?, held)
         } else {
             let item = node.store.version(&write.key, attempt).await?;
-            (item.filter(|item| item.write == write.write).and_then(|item| item.value), None)
+            (
+                item.filter(|item| item.write == write.write)
+                    .and_then(|item| item.value),
+                None,
+            )
         };
         let Some(value) = value else { return Ok(None) };
         {
@@ -399,7 +448,11 @@ impl Core {
                 return;
             }
             match found {
-                Ok(Versions { records, values, point }) => {
+                Ok(Versions {
+                    records,
+                    values,
+                    point,
+                }) => {
                     for record in &records {
                         node.log.observe(record.version.timed());
                     }
@@ -423,13 +476,23 @@ impl Core {
 
 /// The newest version of an entry.
 fn newest(entry: &Entry) -> Read {
-    let choice = entry.versions.last().map_or(Choice::Absent, |newest| Choice::Version(Arc::clone(newest)));
-    Read { choice, point: entry.point }
+    let choice = entry
+        .versions
+        .last()
+        .map_or(Choice::Absent, |newest| Choice::Version(Arc::clone(newest)));
+    Read {
+        choice,
+        point: entry.point,
+    }
 }
 
 /// What an attempt may need is collected.
 fn too_late(transaction: &Transaction) -> Error {
-    if transaction.is_serializable() { Error::SnapshotTooOld } else { Error::NoValidVersion }
+    if transaction.is_serializable() {
+        Error::SnapshotTooOld
+    } else {
+        Error::NoValidVersion
+    }
 }
 
 /// What nobody may have collected is not there, however often it is looked for.
@@ -454,17 +517,28 @@ impl Core {
         let (items, mut point) = node.store.versions(key).await?;
         let known: Vec<Option<Arc<CommitRecord>>> = {
             let view = self.view();
-            let known = |attempt| view.recent.get(attempt).cloned().or_else(|| view.index.record(attempt));
+            let known = |attempt| {
+                view.recent
+                    .get(attempt)
+                    .cloned()
+                    .or_else(|| view.index.record(attempt))
+            };
             items.iter().map(|(attempt, _)| known(*attempt)).collect()
         };
         let rows = stream::iter(items.into_iter().zip(known))
             .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
         let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
-        let mut versions = Versions { records: Vec::new(), values: Vec::new(), point };
+        let mut versions = Versions {
+            records: Vec::new(),
+            values: Vec::new(),
+            point,
+        };
         for (record, item, read_at) in found {
             point = point.max(read_at);
             let Some(record) = record else { continue };
-            versions.values.extend(item.value.map(|value| (record.attempt, item.write, value)));
+            versions
+                .values
+                .extend(item.value.map(|value| (record.attempt, item.write, value)));
             versions.records.push(record);
         }
         self.check_succession(node, key.keyspace()).await?;
@@ -473,7 +547,11 @@ impl Core {
 
     /// A successor collects what snapshots of this node need: what was found in a sequenced keyspace is whole if there was none
     /// yet. Among several nodes that is what the lease is for.
-    pub(crate) async fn check_succession(&self, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+    pub(crate) async fn check_succession(
+        &self,
+        node: &Arc<Node>,
+        keyspace: KeyspaceId,
+    ) -> Result<()> {
         if self.is_alone() && self.view().keyspaces.is_sequenced(keyspace) {
             self.follow_sequencer(node).await?;
         }
@@ -490,22 +568,41 @@ pub(crate) async fn committed_version(
     item: VersionItem,
     known: Option<Arc<CommitRecord>>,
 ) -> Result<(Option<Arc<CommitRecord>>, VersionItem, DurabilityPoint)> {
-    let is_its_write =
-        |record: &CommitRecord| record.write_of(key).is_some_and(|write| write.write == item.write);
+    let is_its_write = |record: &CommitRecord| {
+        record
+            .write_of(key)
+            .is_some_and(|write| write.write == item.write)
+    };
     if let Some(record) = known {
         let point = record.point;
-        return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
+        return Ok((
+            Some(record).filter(|record| is_its_write(record)),
+            item,
+            point,
+        ));
     }
     let (mut decision, mut point) = node.store.decision(&item.id).await?;
-    if decision.as_ref().is_some_and(|row| row.attempt == attempt && row.state == State::Prepared) {
+    if decision
+        .as_ref()
+        .is_some_and(|row| row.attempt == attempt && row.state == State::Prepared)
+    {
         if let Some(record) = node.followed.unsettled(attempt) {
             let point = point.max(record.point);
-            return Ok((Some(record).filter(|record| is_its_write(record)), item, point));
+            return Ok((
+                Some(record).filter(|record| is_its_write(record)),
+                item,
+                point,
+            ));
         }
         // Settled since it was read; or not decided before this, and then it is heard of like any other.
         (decision, point) = node.store.decision(&item.id).await?;
     }
-    let Some(Decision { attempt: decided, state: State::Committed(stored), .. }) = decision else {
+    let Some(Decision {
+        attempt: decided,
+        state: State::Committed(stored),
+        ..
+    }) = decision
+    else {
         return Ok((None, item, point));
     };
     if decided != attempt {

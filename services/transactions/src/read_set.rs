@@ -65,7 +65,9 @@ impl Seen<'_> {
 
     /// Whether one of `versions` was heard when the attempt began.
     fn has_any(&self, versions: &[Arc<CommitRecord>]) -> bool {
-        versions.iter().any(|record| self.begin_heard.contains(record.position))
+        versions
+            .iter()
+            .any(|record| self.begin_heard.contains(record.position))
     }
 }
 
@@ -122,9 +124,15 @@ impl ReadSet {
         seen: &Seen<'_>,
         broken: Option<Broken>,
     ) -> Result<Choice, NoValidVersion> {
-        let lower = self.lower.get(key).filter(|_| broken != Some(Broken::SkipsLowerBound));
+        let lower = self
+            .lower
+            .get(key)
+            .filter(|_| broken != Some(Broken::SkipsLowerBound));
         let at_least = lower.map(|record| record.version).unwrap_or_default();
-        let newest_first = versions.iter().rev().take_while(|record| record.version >= at_least);
+        let newest_first = versions
+            .iter()
+            .rev()
+            .take_while(|record| record.version >= at_least);
         for candidate in newest_first {
             let is_valid = broken == Some(Broken::SkipsCowrittenOfCandidate);
             if is_valid || self.admits(candidate, seen.begin_heard, broken) {
@@ -134,7 +142,9 @@ impl ReadSet {
         match lower {
             // Nothing is left of what the key was when the attempt began, not even a deletion, which is dropped only where its
             // log is retained no longer: it was deleted, and all of that is collected. What came later changes nothing.
-            Some(record) if seen.is_gone(record.position) && !seen.has_any(versions) => Ok(Choice::Absent),
+            Some(record) if seen.is_gone(record.position) && !seen.has_any(versions) => {
+                Ok(Choice::Absent)
+            }
             Some(record) => Ok(Choice::Version(Arc::clone(record))),
             None if versions.is_empty() => Ok(Choice::Absent),
             None => Err(NoValidVersion),
@@ -143,16 +153,27 @@ impl ReadSet {
 
     /// Case 2: nothing that was read is older than what `candidate` wrote beside it. The smaller of the two sets is
     /// walked.
-    fn admits(&self, candidate: &CommitRecord, begin_heard: &Heard, broken: Option<Broken>) -> bool {
+    fn admits(
+        &self,
+        candidate: &CommitRecord,
+        begin_heard: &Heard,
+        broken: Option<Broken>,
+    ) -> bool {
         let admits = |read: &Read| match &read.choice {
             Choice::Version(record) => record.version >= candidate.version,
             Choice::Absent if broken == Some(Broken::AbsenceIsVersionZero) => false,
             Choice::Absent => begin_heard.contains(candidate.position),
         };
         if candidate.writes.len() <= self.reads.len() {
-            candidate.writes.iter().filter_map(|write| self.reads.get(&write.key)).all(admits)
+            candidate
+                .writes
+                .iter()
+                .filter_map(|write| self.reads.get(&write.key))
+                .all(admits)
         } else {
-            self.reads.iter().all(|(key, read)| candidate.write_of(key).is_none() || admits(read))
+            self.reads
+                .iter()
+                .all(|(key, read)| candidate.write_of(key).is_none() || admits(read))
         }
     }
 

@@ -40,7 +40,13 @@ pub(crate) struct Walked {
 impl Recent {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let (slots, attempts) = (BTreeMap::new(), BTreeMap::new());
-        Self { bytes_max, bytes: 0, complete_from: 0, slots, attempts }
+        Self {
+            bytes_max,
+            bytes: 0,
+            complete_from: 0,
+            slots,
+            attempts,
+        }
     }
 
     /// Another node serves: nothing is known, and everything that it will commit.
@@ -50,7 +56,8 @@ impl Recent {
 
     /// A commit of this node that `slot` of its log announced is decided; that slot is not yet said to be.
     pub(crate) fn note(&mut self, slot: u64, record: &Arc<CommitRecord>) {
-        self.slots.insert((slot, record.attempt), Arc::clone(record));
+        self.slots
+            .insert((slot, record.attempt), Arc::clone(record));
         self.attempts.insert(record.attempt, Arc::clone(record));
         self.bytes += record.bytes_len() + ENTRY_BYTES;
         while self.bytes > self.bytes_max
@@ -81,7 +88,10 @@ impl Recent {
         bytes_max: usize,
     ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
         let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
-        let least = Attempt { node: crate::model::NodeId(0), sequence: 0 };
+        let least = Attempt {
+            node: crate::model::NodeId(0),
+            sequence: 0,
+        };
         for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
             if *slot != last && bytes >= bytes_max {
                 return (commits, slot - 1);
@@ -99,15 +109,26 @@ impl Recent {
         if first < self.complete_from || first > through {
             return None;
         }
-        let mut walked = Walked { keys: Vec::new(), through };
-        let least = Attempt { node: crate::model::NodeId(0), sequence: 0 };
+        let mut walked = Walked {
+            keys: Vec::new(),
+            through,
+        };
+        let least = Attempt {
+            node: crate::model::NodeId(0),
+            sequence: 0,
+        };
         let mut last = first;
         for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
             if *slot != last && walked.keys.len() >= keys_max {
-                return Some(Walked { through: slot - 1, ..walked });
+                return Some(Walked {
+                    through: slot - 1,
+                    ..walked
+                });
             }
             last = *slot;
-            walked.keys.extend(record.writes.iter().map(|write| write.key.clone()));
+            walked
+                .keys
+                .extend(record.writes.iter().map(|write| write.key.clone()));
         }
         Some(walked)
     }
@@ -131,7 +152,11 @@ mod tests {
             attempt: Attempt { node, sequence },
             version: Version::default(),
             position: Position { log: node, slot },
-            writes: vec![Write { key, write: 1, place: Place::Gone }],
+            writes: vec![Write {
+                key,
+                write: 1,
+                place: Place::Gone,
+            }],
             parts: 0,
             point: DurabilityPoint::DURABLE,
         })
@@ -150,18 +175,42 @@ mod tests {
         for (slot, sequence) in [(2, 2), (1, 1), (4, 4), (2, 3)] {
             recent.note(slot, &record(slot, sequence));
         }
-        let expected =
-            |keys: &[&str], through| Some((keys.iter().map(ToString::to_string).collect(), through));
-        assert_eq!(names(recent.walk(1, 5, 9)), expected(&["k1", "k2", "k3", "k4"], 5));
-        assert_eq!(names(recent.walk(1, 5, 2)), expected(&["k1", "k2", "k3"], 3));
+        let expected = |keys: &[&str], through| {
+            Some((keys.iter().map(ToString::to_string).collect(), through))
+        };
+        assert_eq!(
+            names(recent.walk(1, 5, 9)),
+            expected(&["k1", "k2", "k3", "k4"], 5)
+        );
+        assert_eq!(
+            names(recent.walk(1, 5, 2)),
+            expected(&["k1", "k2", "k3"], 3)
+        );
         assert_eq!(names(recent.walk(2, 2, 1)), expected(&["k2", "k3"], 2));
         assert_eq!(names(recent.walk(3, 3, 1)), expected(&[], 3));
         assert_eq!(names(recent.walk(6, 5, 1)), None);
-        assert!(recent.get(Attempt { node: NodeId(1), sequence: 1 }).is_some());
+        assert!(
+            recent
+                .get(Attempt {
+                    node: NodeId(1),
+                    sequence: 1
+                })
+                .is_some()
+        );
         recent.note(6, &record(6, 5));
-        assert!(recent.get(Attempt { node: NodeId(1), sequence: 1 }).is_none());
+        assert!(
+            recent
+                .get(Attempt {
+                    node: NodeId(1),
+                    sequence: 1
+                })
+                .is_none()
+        );
         assert_eq!(names(recent.walk(1, 6, 9)), None);
-        assert_eq!(names(recent.walk(2, 6, 9)), expected(&["k2", "k3", "k4", "k5"], 6));
+        assert_eq!(
+            names(recent.walk(2, 6, 9)),
+            expected(&["k2", "k3", "k4", "k5"], 6)
+        );
         recent.note(6, &record(6, 6));
         assert_eq!(names(recent.walk(2, 6, 9)), None, "half of slot 2 is gone");
         recent.clear();

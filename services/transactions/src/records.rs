@@ -24,8 +24,8 @@ pub(crate) fn encode_behind<T: Serialize>(head: &[u8], record: &T) -> Bytes {
     let mut buffer = BytesMut::with_capacity(128);
     buffer.put_slice(head);
     buffer.put_u8(RECORD_VERSION);
-    let writer =
-        postcard::to_io(record, buffer.writer()).expect("records hold nothing that cannot be encoded");
+    let writer = postcard::to_io(record, buffer.writer())
+        .expect("records hold nothing that cannot be encoded");
     writer.into_inner().freeze()
 }
 
@@ -151,7 +151,10 @@ impl StoredRecord {
     /// What its client carries; none if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         let wrote_nothing = matches!(&self.writes, WriteSet::Inline(writes) if writes.is_empty());
-        (!wrote_nothing).then_some(After { version: self.version, position: self.position })
+        (!wrote_nothing).then_some(After {
+            version: self.version,
+            position: self.position,
+        })
     }
 }
 
@@ -208,7 +211,8 @@ impl Entry {
             Self::Spilled { writes, .. } => writes.iter().map(Write::bytes_len).sum(),
             Self::Began { .. } => 0,
         };
-        let (Self::Began { id, .. } | Self::Committing { id, .. } | Self::Spilled { id, .. }) = self;
+        let (Self::Began { id, .. } | Self::Committing { id, .. } | Self::Spilled { id, .. }) =
+            self;
         48 + id.as_bytes().len() + writes
     }
 }
@@ -251,7 +255,10 @@ impl SequencedCommit {
     pub fn record(&self, slot: u64, place: u32) -> StoredRecord {
         StoredRecord {
             version: Version::sequenced(slot, place),
-            position: Position { log: NodeId::SEQUENCER, slot },
+            position: Position {
+                log: NodeId::SEQUENCER,
+                slot,
+            },
             writes: self.writes.clone(),
             effects: self.effects,
         }
@@ -280,13 +287,19 @@ pub struct CommitRecord {
 impl CommitRecord {
     /// What it wrote to `key`.
     pub fn write_of(&self, key: &Key) -> Option<&Write> {
-        let place = self.writes.binary_search_by(|write| write.key.cmp(key)).ok()?;
+        let place = self
+            .writes
+            .binary_search_by(|write| write.key.cmp(key))
+            .ok()?;
         Some(&self.writes[place])
     }
 
     /// What its client carries; none if it wrote nothing.
     pub fn after(&self) -> Option<After> {
-        (!self.writes.is_empty()).then_some(After { version: self.version, position: self.position })
+        (!self.writes.is_empty()).then_some(After {
+            version: self.version,
+            position: self.position,
+        })
     }
 
     /// How long what it wrote to `key` is.
@@ -296,7 +309,11 @@ impl CommitRecord {
 
     /// About how much memory it takes.
     pub fn bytes_len(&self) -> usize {
-        200 + self.writes.iter().map(|write| 64 + write.key.name().len()).sum::<usize>()
+        200 + self
+            .writes
+            .iter()
+            .map(|write| 64 + write.key.name().len())
+            .sum::<usize>()
     }
 }
 
@@ -309,19 +326,51 @@ mod tests {
         let (node, key) = (NodeId(3), Key::new("k").expect("short"));
         let attempt = Attempt { node, sequence: 4 };
         let id = TransactionId::new("order-1").expect("a name");
-        let writes = WriteSet::Inline(vec![Write { key, write: 1, place: Place::Gone }]);
+        let writes = WriteSet::Inline(vec![Write {
+            key,
+            write: 1,
+            place: Place::Gone,
+        }]);
         let timestamp = Timestamp(77);
-        let committing = Entry::Committing { id: id.clone(), attempt, named: true, timestamp, writes };
-        let place = Place::Chunks { bytes: u32::MAX, chunks: u32::MAX, crc: u32::MAX };
-        let writes = vec![Write { key: Key::new("l").expect("short"), write: u32::MAX, place }; 3];
-        let spilled = Entry::Spilled { id: id.clone(), attempt, writes };
+        let committing = Entry::Committing {
+            id: id.clone(),
+            attempt,
+            named: true,
+            timestamp,
+            writes,
+        };
+        let place = Place::Chunks {
+            bytes: u32::MAX,
+            chunks: u32::MAX,
+            crc: u32::MAX,
+        };
+        let writes = vec![
+            Write {
+                key: Key::new("l").expect("short"),
+                write: u32::MAX,
+                place
+            };
+            3
+        ];
+        let spilled = Entry::Spilled {
+            id: id.clone(),
+            attempt,
+            writes,
+        };
         let slot = StoredSlot {
             written_ms: 5,
             timestamp,
-            entries: vec![Entry::Began { id, attempt }, spilled.clone(), committing.clone()],
+            entries: vec![
+                Entry::Began { id, attempt },
+                spilled.clone(),
+                committing.clone(),
+            ],
         };
         let bytes = encode(&slot);
-        assert_eq!(decode::<StoredSlot>(&bytes, "a slot").expect("decodes"), slot);
+        assert_eq!(
+            decode::<StoredSlot>(&bytes, "a slot").expect("decodes"),
+            slot
+        );
         for entry in [spilled, committing] {
             assert!(encode(&entry).len() <= entry.bytes_len());
         }
@@ -330,7 +379,10 @@ mod tests {
     #[test]
     fn a_record_of_another_version_is_refused_by_number() {
         let mut bytes = encode(&Timestamp(5)).to_vec();
-        assert_eq!(decode::<Timestamp>(&bytes, "a timestamp").expect("decodes"), Timestamp(5));
+        assert_eq!(
+            decode::<Timestamp>(&bytes, "a timestamp").expect("decodes"),
+            Timestamp(5)
+        );
         bytes[0] = 9;
         let refused = decode::<Timestamp>(&bytes, "a timestamp").expect_err("refused");
         assert!(refused.to_string().contains("version 9"), "{refused}");

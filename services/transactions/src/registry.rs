@@ -66,7 +66,10 @@ pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     let counter = AtomicCounter::new(store.key_value().clone(), layout::node_counter());
     // Ids need not be dense, so an answer that was lost costs one.
     let counted = store.again(|| counter.add(1)).await?;
-    let node = u32::try_from(counted.value).ok().map(NodeId).filter(|node| *node <= NodeId::MAX);
+    let node = u32::try_from(counted.value)
+        .ok()
+        .map(NodeId)
+        .filter(|node| *node <= NodeId::MAX);
     node.ok_or_else(|| Error::Corrupt("the store has no node ids left".into()))
 }
 
@@ -77,11 +80,16 @@ pub(crate) async fn put_row(
     started: ports::Timestamp,
     address: &Address,
 ) -> Result<()> {
-    let mut row = vec![Action::set_integer(STATE, LIVE), Action::set_integer(STARTED, started.0 as i64)];
+    let mut row = vec![
+        Action::set_integer(STATE, LIVE),
+        Action::set_integer(STARTED, started.0 as i64),
+    ];
     if *address != Address::default() {
         row.push(Action::set(ADDRESS, address.0.clone().into_bytes()));
     }
-    let (_, point) = store.update(Update::modify(layout::node(node), row).when(Condition::Absent)).await?;
+    let (_, point) = store
+        .update(Update::modify(layout::node(node), row).when(Condition::Absent))
+        .await?;
     store.externalize(point).await
 }
 
@@ -104,7 +112,8 @@ pub(crate) async fn list_from(store: &Store, first: NodeId) -> Result<Vec<NodeRo
     loop {
         let page = store.scan(&scan).await?.value;
         for (sort, item) in page.items {
-            let node = layout::node_of(&sort).ok_or_else(|| Error::Corrupt("decode a node's key".into()))?;
+            let node = layout::node_of(&sort)
+                .ok_or_else(|| Error::Corrupt("decode a node's key".into()))?;
             rows.push(NodeRow::decode(node, &item));
         }
         match page.next {
@@ -117,14 +126,20 @@ pub(crate) async fn list_from(store: &Store, first: NodeId) -> Result<Vec<NodeRo
 /// A live node says how far its log is done, so that its successor need not read it from the start.
 pub(crate) async fn publish(store: &Store, row: NodeRow) -> Result<()> {
     let is_live = Condition::attribute(STATE, Test::is_integer(LIVE));
-    store.finish(&Update::modify(layout::node(row.node), progress(row)).when(is_live)).await.map(drop)
+    store
+        .finish(&Update::modify(layout::node(row.node), progress(row)).when(is_live))
+        .await
+        .map(drop)
 }
 
 /// Nothing is left to do for a node's log, and nothing will be added to it.
 pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
     let mut actions = progress(row);
     actions.push(Action::set_integer(STATE, RESOLVED));
-    store.finish(&Update::modify(layout::node(row.node), actions).when(Condition::Exists)).await.map(drop)
+    store
+        .finish(&Update::modify(layout::node(row.node), actions).when(Condition::Exists))
+        .await
+        .map(drop)
 }
 
 /// Nothing is left of a node's outbox, and nothing will be added to it.
@@ -144,10 +159,13 @@ pub(crate) async fn note_collected(store: &Store, node: NodeId, collected: Curso
 /// The rows of a node's generated and random ids, up to this attempt, may be dropped from now on.
 pub(crate) async fn note_dropped(store: &Store, node: NodeId, sequence: u64) -> Result<()> {
     // One notes those of the node's log, and another, who walks the names, those that its log does not hold any more.
-    let is_news =
-        [Test::Absent, Test::Below(sequence as i64)].map(|test| Condition::attribute(DROPPED, test));
+    let is_news = [Test::Absent, Test::Below(sequence as i64)]
+        .map(|test| Condition::attribute(DROPPED, test));
     let is_news = Condition::All(vec![Condition::Exists, Condition::Any(is_news.into())]);
-    let note = Update::modify(layout::node(node), vec![Action::set_integer(DROPPED, sequence as i64)]);
+    let note = Update::modify(
+        layout::node(node),
+        vec![Action::set_integer(DROPPED, sequence as i64)],
+    );
     store.finish(&note.when(is_news)).await.map(drop)
 }
 
@@ -167,7 +185,9 @@ pub(crate) async fn is_live(store: &Store, node: NodeId) -> Result<bool> {
 pub(crate) async fn address_of(store: &Store, node: NodeId) -> Result<Option<Address>> {
     let row = store.get(&layout::node(node)).await?.value;
     let row = row.filter(|item| item.integer(STATE) == Some(LIVE));
-    Ok(row.and_then(|item| String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok()).map(Address))
+    Ok(row
+        .and_then(|item| String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok())
+        .map(Address))
 }
 
 /// Nothing is left of a node's log.
@@ -183,18 +203,23 @@ pub(crate) async fn mark_swept(store: &Store, node: NodeId) -> Result<()> {
 /// A node's log names all that it wrote, and it writes no more. False: somebody has taken its place.
 pub(crate) async fn mark_left(store: &Store, node: NodeId) -> Result<bool> {
     let is_live = Condition::attribute(STATE, Test::is_integer(LIVE));
-    let update = Update::modify(layout::node(node), vec![Action::set_integer(LEFT, 1)]).when(is_live);
+    let update =
+        Update::modify(layout::node(node), vec![Action::set_integer(LEFT, 1)]).when(is_live);
     let (outcome, point) = store.finish(&update).await?;
     store.externalize(point).await?;
     Ok(matches!(outcome, Outcome::Done(_)))
 }
 
 async fn note(store: &Store, node: NodeId, actions: Vec<Action>) -> Result<()> {
-    store.finish(&Update::modify(layout::node(node), actions).when(Condition::Exists)).await.map(drop)
+    store
+        .finish(&Update::modify(layout::node(node), actions).when(Condition::Exists))
+        .await
+        .map(drop)
 }
 
 fn natural(item: &Item, name: &str) -> Option<u64> {
-    item.integer(name).and_then(|value| u64::try_from(value).ok())
+    item.integer(name)
+        .and_then(|value| u64::try_from(value).ok())
 }
 
 fn progress(row: NodeRow) -> Vec<Action> {
@@ -209,13 +234,25 @@ impl NodeRow {
     /// A node whose log is done up to a point.
     pub(crate) fn new(node: NodeId, done: Cursor, timestamp: Timestamp) -> Self {
         let (is_resolved, is_sent, is_trimmed, is_swept) = (false, false, false, false);
-        Self { node, is_resolved, is_sent, is_trimmed, is_swept, collected: None, done, timestamp }
+        Self {
+            node,
+            is_resolved,
+            is_sent,
+            is_trimmed,
+            is_swept,
+            collected: None,
+            done,
+            timestamp,
+        }
     }
 
     fn decode(node: NodeId, item: &Item) -> Self {
         let cursor = |slot, epoch| {
             let (next, epoch) = (natural(item, slot)?, natural(item, epoch)?);
-            Some(Cursor { next: SlotIndex(next), epoch: Epoch(epoch) })
+            Some(Cursor {
+                next: SlotIndex(next),
+                epoch: Epoch(epoch),
+            })
         };
         let state = item.integer(STATE).unwrap_or(LIVE);
         Self {

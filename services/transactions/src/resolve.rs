@@ -56,8 +56,13 @@ impl Core {
         self.stop_serving();
         let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
         let fell = Arc::clone(&self.fell);
-        let store =
-            Arc::new(Store::new(Arc::clone(&self.key_value), self.config.buckets, clock, entropy, fell));
+        let store = Arc::new(Store::new(
+            Arc::clone(&self.key_value),
+            self.config.buckets,
+            clock,
+            entropy,
+            fell,
+        ));
         store.check_format().await?;
         if let Err(error) = self.find_home(&store).await {
             // Nobody waits for what this process has heard.
@@ -72,12 +77,21 @@ impl Core {
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
-        let sequencer =
-            if marked.is_empty() { None } else { Some(self.take_over_sequencer(&store, id).await?) };
+        let sequencer = if marked.is_empty() {
+            None
+        } else {
+            Some(self.take_over_sequencer(&store, id).await?)
+        };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
         // An earlier start marks nothing after this without noticing that it is none any more.
-        if !keyspace::list_marked(&store).await?.keys().eq(marked.keys()) {
-            return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+        if !keyspace::list_marked(&store)
+            .await?
+            .keys()
+            .eq(marked.keys())
+        {
+            return Err(Error::unavailable(
+                "an earlier start has just marked a keyspace",
+            ));
         }
         for (keyspace, is_whole) in &mut marked {
             keyspace::finish_mark(&store, *keyspace).await?;
@@ -85,8 +99,14 @@ impl Core {
         }
         let unsent = self.find_unsent(&store, id).await?;
         let clock = Arc::clone(&self.clock);
-        let log =
-            NodeLog::new(Arc::clone(&store), writer, clock, highest, self.slot_bounds(), self.config.broken);
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            clock,
+            highest,
+            self.slot_bounds(),
+            self.config.broken,
+        );
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
         store.look()?;
@@ -119,14 +139,23 @@ impl Core {
 
     /// A slot has to fit an item, with room for what a large last entry adds.
     pub(crate) fn slot_bytes_max(&self) -> usize {
-        self.config.slot_bytes_max.min(self.key_value.limits().item_bytes_max / 2)
+        self.config
+            .slot_bytes_max
+            .min(self.key_value.limits().item_bytes_max / 2)
     }
 
     /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
     pub(crate) fn slot_bounds(&self) -> Bounds {
         let limits = self.key_value.limits();
-        let items = if limits.transact_across_partitions { limits.transact_items_max } else { 0 };
-        Bounds { slot_bytes: self.slot_bytes_max(), group_items: self.config.group_items_max.min(items) }
+        let items = if limits.transact_across_partitions {
+            limits.transact_items_max
+        } else {
+            0
+        };
+        Bounds {
+            slot_bytes: self.slot_bytes_max(),
+            group_items: self.config.group_items_max.min(items),
+        }
     }
 
     /// Whatever rests on what the store may have lost goes.
@@ -164,7 +193,11 @@ impl Core {
         own: NodeId,
         is_sequencer: bool,
     ) -> Result<(HybridClock, Vec<NodeRow>)> {
-        let closing = if is_sequencer { Closing::ByRow } else { Closing::Never };
+        let closing = if is_sequencer {
+            Closing::ByRow
+        } else {
+            Closing::Never
+        };
         let mut highest = HybridClock::default();
         let mut rows = registry::list(store).await?;
         // What a later start has handed over, its own sequencer may have decided.
@@ -196,7 +229,10 @@ impl Core {
     ) -> Result<NodeRow> {
         let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
         let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
-            store.again(|| log.take_over_without_seal(row.done)).await?.1
+            store
+                .again(|| log.take_over_without_seal(row.done))
+                .await?
+                .1
         } else {
             let (writer, slots) = store.again(|| log.take_over(row.done)).await?;
             store.seen(writer.point())?;
@@ -208,8 +244,10 @@ impl Core {
             let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
             timestamp = timestamp.max(stored.timestamp);
             done = Slot::cursor(&slot);
-            let (committing, other): (Vec<_>, Vec<_>) =
-                stored.entries.into_iter().partition(|entry| matches!(entry, Entry::Committing { .. }));
+            let (committing, other): (Vec<_>, Vec<_>) = stored
+                .entries
+                .into_iter()
+                .partition(|entry| matches!(entry, Entry::Committing { .. }));
             others.extend(other);
             commits.extend(committing);
         }
@@ -217,7 +255,8 @@ impl Core {
         // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten. What was
         // written ahead goes by what its commit came to, if there was one.
         for entries in [commits, others] {
-            let resolving = stream::iter(entries).map(|entry| self.resolve_entry(store, entry, closing));
+            let resolving =
+                stream::iter(entries).map(|entry| self.resolve_entry(store, entry, closing));
             all_of(resolving.buffered(ENTRIES_AT_ONCE)).await?;
         }
         tracing::info!(
@@ -226,7 +265,12 @@ impl Core {
             count,
             "the log of an earlier start is resolved"
         );
-        let row = NodeRow { done, timestamp, is_resolved: true, ..row };
+        let row = NodeRow {
+            done,
+            timestamp,
+            is_resolved: true,
+            ..row
+        };
         registry::mark_resolved(store, row).await?;
         Ok(row)
     }
@@ -243,15 +287,26 @@ impl Core {
         match entry {
             // Taken over by a later begin, committed, or nothing: all the same to this one.
             Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
-            Entry::Committing { id, attempt, named, writes, .. } => {
-                if !self.is_committed(store, &id, attempt, named, closing).await? {
+            Entry::Committing {
+                id,
+                attempt,
+                named,
+                writes,
+                ..
+            } => {
+                if !self
+                    .is_committed(store, &id, attempt, named, closing)
+                    .await?
+                {
                     delete_uncommitted(store, attempt, &writes).await?;
                 }
                 Ok(())
             }
-            Entry::Spilled { id, attempt, writes } => {
-                tidy_spilled(store, &id, attempt, &writes, self.config.broken).await
-            }
+            Entry::Spilled {
+                id,
+                attempt,
+                writes,
+            } => tidy_spilled(store, &id, attempt, &writes, self.config.broken).await,
         }
     }
 
@@ -265,11 +320,15 @@ impl Core {
         closing: Closing<'_>,
     ) -> Result<bool> {
         let (mut decision, _) = store.decision(id).await?;
-        let prepared = decision.as_ref().filter(|decision| decision.state == State::Prepared);
+        let prepared = decision
+            .as_ref()
+            .filter(|decision| decision.state == State::Prepared);
         if let Some(prepared) = prepared.map(|decision| decision.attempt) {
             decision = match closing {
                 Closing::Never => {
-                    return Err(Error::unavailable("an earlier start has just marked a keyspace"));
+                    return Err(Error::unavailable(
+                        "an earlier start has just marked a keyspace",
+                    ));
                 }
                 Closing::ByRow => {
                     store.settle_aborted(id, attempt).await?;
@@ -282,7 +341,9 @@ impl Core {
                 Closing::ByLog(_) => return Ok(false),
             };
         }
-        let is_undecided = decision.as_ref().is_none_or(|decision| decision.state == State::Undecided);
+        let is_undecided = decision
+            .as_ref()
+            .is_none_or(|decision| decision.state == State::Undecided);
         let decision = if is_undecided {
             let closed = if named {
                 store.close_named(id, attempt).await?
@@ -335,7 +396,10 @@ mod tests {
             let fails = async { Err(Error::NoRoom) };
             let steps: [futures_util::future::BoxFuture<'_, Result<()>>; 2] =
                 [Box::pin(fails), Box::pin(step)];
-            assert_eq!(all_of(stream::iter(steps).buffered(2)).await, Err(Error::NoRoom));
+            assert_eq!(
+                all_of(stream::iter(steps).buffered(2)).await,
+                Err(Error::NoRoom)
+            );
             assert_eq!(hears.await, Ok(()), "the other one was not dropped");
         });
     }

@@ -55,20 +55,33 @@ enum Rest {
 
 impl Core {
     /// Does the next slots of a log whose windows are over. False: there are none.
-    pub(crate) async fn retain(self: &Arc<Self>, node: &Arc<Node>, tended: &mut Tended) -> Result<bool> {
+    pub(crate) async fn retain(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        tended: &mut Tended,
+    ) -> Result<bool> {
         let mut through = self.retainable(node, tended);
         if tended.retained.next.0 > through {
             return Ok(false);
         }
         if !self.is_alone() {
             // Whoever misses a deletion anywhere has to know why, so all are told before any goes.
-            self.drops(tended.node, Cursor { next: primitives::SlotIndex(through + 1), ..tended.retained });
+            self.drops(
+                tended.node,
+                Cursor {
+                    next: primitives::SlotIndex(through + 1),
+                    ..tended.retained
+                },
+            );
             through = self.told(node, tended, through);
             if tended.retained.next.0 > through {
                 return Ok(false);
             }
         }
-        let read = node.store.again(|| tended.log.read(tended.retained, SLOTS_AT_ONCE)).await?;
+        let read = node
+            .store
+            .again(|| tended.log.read(tended.retained, SLOTS_AT_ONCE))
+            .await?;
         let mut done = None;
         let mut entries = Vec::new();
         for slot in &read.slots {
@@ -86,7 +99,9 @@ impl Core {
         if read.slots.is_empty() {
             done = Some(read.cursor);
         }
-        let Some(done) = done.filter(|done| *done > tended.retained) else { return Ok(false) };
+        let Some(done) = done.filter(|done| *done > tended.retained) else {
+            return Ok(false);
+        };
         self.note_dropped(node, tended, &entries).await?;
         // Before any deletion goes: whoever misses one knows why.
         self.drops(tended.node, done);
@@ -105,7 +120,10 @@ impl Core {
 
     /// Up to which slot nothing but a window can stand in the way.
     pub(crate) fn retainable(&self, node: &Node, tended: &Tended) -> u64 {
-        if tended.young_until.is_some_and(|until| until > self.clock.monotonic()) {
+        if tended
+            .young_until
+            .is_some_and(|until| until > self.clock.monotonic())
+        {
             return 0;
         }
         let collected = tended.collected.next.0 - 1;
@@ -114,9 +132,11 @@ impl Core {
             None if self.config.is_broken(Broken::DropsUnheardDecisions) => {
                 node.log.aged_through(self.config.retry_window)
             }
-            None => {
-                node.log.aged_through(self.config.retry_window).min(collected).min(node.log.settled_through())
-            }
+            None => node
+                .log
+                .aged_through(self.config.retry_window)
+                .min(collected)
+                .min(node.log.settled_through()),
         }
     }
 
@@ -142,8 +162,15 @@ impl Core {
         let age = Duration::from_millis(self.clock.now().0.saturating_sub(slot.written_ms));
         let by_wall = (window + CLOCK_SLACK).saturating_sub(age);
         let by_start = (tended.since + window).since(self.clock.monotonic());
-        let has_spilled = slot.entries.iter().any(|entry| matches!(entry, Entry::Spilled { .. }));
-        let late = if has_spilled { self.late_writes(tended.since) } else { Duration::ZERO };
+        let has_spilled = slot
+            .entries
+            .iter()
+            .any(|entry| matches!(entry, Entry::Spilled { .. }));
+        let late = if has_spilled {
+            self.late_writes(tended.since)
+        } else {
+            Duration::ZERO
+        };
         let left = by_wall.min(by_start).max(late);
         (left > Duration::ZERO).then_some(left)
     }
@@ -154,12 +181,24 @@ impl Core {
     }
 
     /// From now on rows of these attempts may be missing although they committed.
-    async fn note_dropped(&self, node: &Node, tended: &mut Tended, entries: &[Entry]) -> Result<()> {
+    async fn note_dropped(
+        &self,
+        node: &Node,
+        tended: &mut Tended,
+        entries: &[Entry],
+    ) -> Result<()> {
         let generated = entries.iter().filter_map(|entry| match entry {
-            Entry::Committing { named: false, attempt, .. } => Some(attempt.sequence),
+            Entry::Committing {
+                named: false,
+                attempt,
+                ..
+            } => Some(attempt.sequence),
             _ => None,
         });
-        let Some(dropped) = generated.max().filter(|sequence| *sequence > tended.dropped) else {
+        let Some(dropped) = generated
+            .max()
+            .filter(|sequence| *sequence > tended.dropped)
+        else {
             return Ok(());
         };
         registry::note_dropped(&node.store, tended.node, dropped).await?;
@@ -167,21 +206,42 @@ impl Core {
         Ok(())
     }
 
-    async fn retain_entry(self: &Arc<Self>, node: &Arc<Node>, entry: Entry, is_own: bool) -> Result<Rest> {
+    async fn retain_entry(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        entry: Entry,
+        is_own: bool,
+    ) -> Result<Rest> {
         consume_budget().await;
         match entry {
             Entry::Began { id, attempt } => self.retain_begun(node, id, attempt).await,
-            Entry::Spilled { id, attempt, writes } => {
+            Entry::Spilled {
+                id,
+                attempt,
+                writes,
+            } => {
                 let store = &node.store;
-                tidy_spilled(store, &id, attempt, &writes, self.config.broken).await.map(|()| Rest::Nothing)
+                tidy_spilled(store, &id, attempt, &writes, self.config.broken)
+                    .await
+                    .map(|()| Rest::Nothing)
             }
-            Entry::Committing { id, attempt, named, writes, .. } => {
+            Entry::Committing {
+                id,
+                attempt,
+                named,
+                writes,
+                ..
+            } => {
                 let (decision, point) = node.store.decision(&id).await?;
                 let decision = decision.filter(|decision| decision.attempt == attempt);
                 match decision {
-                    Some(Decision { state: State::Committed(stored), .. }) => {
+                    Some(Decision {
+                        state: State::Committed(stored),
+                        ..
+                    }) => {
                         let is_sent = self.is_sent(node, attempt, stored.effects).await?;
-                        let record = Arc::new(node.store.record(&id, attempt, &stored, point).await?);
+                        let record =
+                            Arc::new(node.store.record(&id, attempt, &stored, point).await?);
                         self.drop_tombstones(node, &record).await?;
                         // By its row the next start tells what is still to be sent.
                         if named || !is_sent {
@@ -193,13 +253,16 @@ impl Core {
                     other => {
                         delete_uncommitted(&node.store, attempt, &writes).await?;
                         node.store.delete_outbox(attempt).await?;
-                        let is_closed = other.is_some_and(|decision| decision.state == State::Aborted);
+                        let is_closed =
+                            other.is_some_and(|decision| decision.state == State::Aborted);
                         let is_safe = named && id.generated().is_none() || !named && is_own;
                         match (is_closed, is_safe) {
                             (false, _) => Ok(Rest::Nothing),
-                            (true, true) => {
-                                node.store.drop_aborted(&id, attempt).await.map(|()| Rest::Nothing)
-                            }
+                            (true, true) => node
+                                .store
+                                .drop_aborted(&id, attempt)
+                                .await
+                                .map(|()| Rest::Nothing),
                             (true, false) => Ok(Rest::Keep(id, attempt)),
                         }
                     }
@@ -209,41 +272,68 @@ impl Core {
     }
 
     /// Whether nothing is left in the outbox of a commit.
-    pub(crate) async fn is_sent(&self, node: &Node, attempt: Attempt, effects: u32) -> Result<bool> {
+    pub(crate) async fn is_sent(
+        &self,
+        node: &Node,
+        attempt: Attempt,
+        effects: u32,
+    ) -> Result<bool> {
         Ok(effects == 0 || !node.store.has_unsent(attempt).await?)
     }
 
     /// A named begin: what it led to has an entry of its own, unless it wrote nothing.
     async fn retain_begun(&self, node: &Node, id: TransactionId, attempt: Attempt) -> Result<Rest> {
         let (decision, _) = node.store.decision(&id).await?;
-        match decision.filter(|decision| decision.attempt == attempt).map(|decision| decision.state) {
-            Some(State::Committed(stored)) if stored.after().is_none() => Ok(Rest::Keep(id, attempt)),
-            Some(State::Aborted) if id.generated().is_none() => {
-                node.store.drop_aborted(&id, attempt).await.map(|()| Rest::Nothing)
+        match decision
+            .filter(|decision| decision.attempt == attempt)
+            .map(|decision| decision.state)
+        {
+            Some(State::Committed(stored)) if stored.after().is_none() => {
+                Ok(Rest::Keep(id, attempt))
             }
+            Some(State::Aborted) if id.generated().is_none() => node
+                .store
+                .drop_aborted(&id, attempt)
+                .await
+                .map(|()| Rest::Nothing),
             Some(State::Aborted) => Ok(Rest::Keep(id, attempt)),
             _ => Ok(Rest::Nothing),
         }
     }
 
     /// Deletes the deletions of `record` that are still the newest versions of their keys.
-    async fn drop_tombstones(self: &Arc<Self>, node: &Arc<Node>, record: &Arc<CommitRecord>) -> Result<()> {
+    async fn drop_tombstones(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        record: &Arc<CommitRecord>,
+    ) -> Result<()> {
         if record.position.log == NodeId::SEQUENCER {
             let Position { log, slot } = record.position;
             Arc::make_mut(&mut self.view().dropped).advance(log, slot);
         }
-        for write in record.writes.iter().filter(|write| write.place == Place::Gone) {
+        for write in record
+            .writes
+            .iter()
+            .filter(|write| write.place == Place::Gone)
+        {
             if !self.is_alone() {
                 // Memory may have been left out what superseded it.
                 self.view().index.forget(&write.key);
             }
             let entry = self.entry(node, &write.key).await?;
-            if entry.versions.last().is_none_or(|newest| newest.attempt != record.attempt) {
+            if entry
+                .versions
+                .last()
+                .is_none_or(|newest| newest.attempt != record.attempt)
+            {
                 continue;
             }
             // Older ones went when the collector passed; what a load has brought back goes with it, oldest first.
             for record in &entry.versions {
-                let gone = Superseded { key: write.key.clone(), record: Arc::clone(record) };
+                let gone = Superseded {
+                    key: write.key.clone(),
+                    record: Arc::clone(record),
+                };
                 self.delete_versions(node, &[gone]).await?;
             }
         }
@@ -251,8 +341,14 @@ impl Core {
     }
 
     /// The window of a commit is over: its row goes, or is released for as long as versions are left.
-    pub(crate) async fn drop_or_release(&self, node: &Arc<Node>, record: &CommitRecord) -> Result<()> {
-        if !self.config.is_broken(Broken::DropsRowsOfLiveVersions) && self.is_left(node, record, 0).await? {
+    pub(crate) async fn drop_or_release(
+        &self,
+        node: &Arc<Node>,
+        record: &CommitRecord,
+    ) -> Result<()> {
+        if !self.config.is_broken(Broken::DropsRowsOfLiveVersions)
+            && self.is_left(node, record, 0).await?
+        {
             node.store.release(&record.id, record.attempt).await?;
             // Another node may have collected the last of them before it could see that.
             if self.is_alone() || self.is_left(node, record, 0).await? {
@@ -274,7 +370,11 @@ impl Core {
         for place in outwards {
             let key = &record.writes[place].key;
             // Among several nodes an index says what is needed, not what is there.
-            let known = self.view().index.peek(key).map(|entry| entry.holds(record.attempt));
+            let known = self
+                .view()
+                .index
+                .peek(key)
+                .map(|entry| entry.holds(record.attempt));
             let known = known.filter(|_| self.is_alone());
             let is_left = match known {
                 Some(is_left) => is_left,
@@ -298,7 +398,10 @@ pub(crate) async fn drop_released(
     let (decision, _) = node.store.decision(&record.id).await?;
     let is_released =
         decision.is_some_and(|decision| decision.attempt == record.attempt && decision.is_released);
-    let from = record.writes.binary_search_by(|write| write.key.cmp(key)).unwrap_or_default();
+    let from = record
+        .writes
+        .binary_search_by(|write| write.key.cmp(key))
+        .unwrap_or_default();
     if is_released && !core.is_left(node, record, from).await? {
         drop_row(node, record).await?;
     }
@@ -307,12 +410,18 @@ pub(crate) async fn drop_released(
 
 /// Parts before the row that names them.
 async fn drop_row(node: &Node, record: &CommitRecord) -> Result<()> {
-    node.store.delete_write_set(record.attempt, &WriteSet::Parts(record.parts)).await?;
+    node.store
+        .delete_write_set(record.attempt, &WriteSet::Parts(record.parts))
+        .await?;
     node.store.drop_committed(&record.id, record.attempt).await
 }
 
 /// Deletes what an attempt wrote that did not commit.
-pub(crate) async fn delete_uncommitted(store: &Store, attempt: Attempt, set: &WriteSet) -> Result<()> {
+pub(crate) async fn delete_uncommitted(
+    store: &Store,
+    attempt: Attempt,
+    set: &WriteSet,
+) -> Result<()> {
     for write in store.write_set(attempt, set).await? {
         store.delete_written(attempt, &write).await?;
     }
@@ -321,7 +430,11 @@ pub(crate) async fn delete_uncommitted(store: &Store, attempt: Attempt, set: &Wr
 
 /// Nothing of a log stands before this.
 pub(crate) fn is_trimmed(tended: &Tended) -> bool {
-    tended
-        .last
-        .is_some_and(|last| tended.retained > Cursor { next: primitives::SlotIndex(last), ..tended.retained })
+    tended.last.is_some_and(|last| {
+        tended.retained
+            > Cursor {
+                next: primitives::SlotIndex(last),
+                ..tended.retained
+            }
+    })
 }

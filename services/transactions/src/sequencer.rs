@@ -52,7 +52,9 @@ use crate::{
     layout,
     model::{Attempt, NodeId, Outcome, TransactionId},
     node::Node,
-    records::{CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode, encode},
+    records::{
+        CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode, encode,
+    },
     registry,
     store::Store,
 };
@@ -161,14 +163,21 @@ impl Sequencer {
             store.again(|| log.take_over_without_seal(start)).await?
         };
         store.seen(writer.point())?;
-        let slots = slots.iter().map(|slot| Ok((slot.index.0, decode_slot(&slot.payload)?)));
+        let slots = slots
+            .iter()
+            .map(|slot| Ok((slot.index.0, decode_slot(&slot.payload)?)));
         let slots: Vec<(u64, SequencedSlot)> = slots.collect::<Result<_>>()?;
         settle_all(store, &slots).await?;
         let (epoch, sealed) = (writer.epoch(), writer.sealed().0);
-        let settled = Cursor { next: SlotIndex(sealed + 1), epoch };
+        let settled = Cursor {
+            next: SlotIndex(sealed + 1),
+            epoch,
+        };
         let last_writers = if is_alone {
             if !slots.is_empty() && seals {
-                store.again(|| log.trim_resting_on(settled, store.basis())).await?;
+                store
+                    .again(|| log.trim_resting_on(settled, store.basis()))
+                    .await?;
             }
             LastWriters::new(sealed, config.last_writers_max)
         } else {
@@ -176,7 +185,11 @@ impl Sequencer {
             start = store.again(|| log.start()).await?;
             last_writers(store, start.next.0 - 1, &slots, config.last_writers_max).await?
         };
-        tracing::info!(epoch = epoch.0, slots = slots.len(), "the sequencer's log is taken over");
+        tracing::info!(
+            epoch = epoch.0,
+            slots = slots.len(),
+            "the sequencer's log is taken over"
+        );
         let state = State {
             sealed,
             decided: BTreeMap::new(),
@@ -196,7 +209,10 @@ impl Sequencer {
             broken: config.broken,
             slot_bytes_max,
             waiting: Mutex::default(),
-            ordering: sync::Mutex::new(Ordering { writer, last_writers }),
+            ordering: sync::Mutex::new(Ordering {
+                writer,
+                last_writers,
+            }),
             state: Mutex::new(state),
         };
         Ok((sequencer, slots))
@@ -204,7 +220,10 @@ impl Sequencer {
 
     /// Behind all that its predecessors have decided.
     pub(crate) fn sealed(&self) -> Cursor {
-        Cursor { next: SlotIndex(self.sealed + 1), epoch: self.epoch }
+        Cursor {
+            next: SlotIndex(self.sealed + 1),
+            epoch: self.epoch,
+        }
     }
 
     /// The last slot that is installed.
@@ -231,7 +250,12 @@ impl Sequencer {
     }
 
     /// What a wish is told before there is a slot for it; none: the slot decides.
-    fn judge(&self, waiting: &Waiting, batch: &Batch<'_>, ordered: &BTreeSet<Attempt>) -> Option<Answer> {
+    fn judge(
+        &self,
+        waiting: &Waiting,
+        batch: &Batch<'_>,
+        ordered: &BTreeSet<Attempt>,
+    ) -> Option<Answer> {
         let attempt = waiting.wish.attempt();
         {
             let state = self.state();
@@ -255,13 +279,31 @@ impl Sequencer {
     /// A slot is written: what it decides is known from now on.
     fn note(&self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
         let mut state = self.state();
-        state.settled.start(index, slot.commits.len() + slot.closed.len());
-        let commits = (0..).zip(&slot.commits).zip(records).map(|((place, commit), record)| {
-            (commit.attempt, Decision::Committed(Arc::clone(record), commit.record(index, place)))
-        });
-        let closed = slot.closed.iter().map(|(id, attempt)| (*attempt, Decision::Closed(id.clone())));
+        state
+            .settled
+            .start(index, slot.commits.len() + slot.closed.len());
+        let commits = (0..)
+            .zip(&slot.commits)
+            .zip(records)
+            .map(|((place, commit), record)| {
+                (
+                    commit.attempt,
+                    Decision::Committed(Arc::clone(record), commit.record(index, place)),
+                )
+            });
+        let closed = slot
+            .closed
+            .iter()
+            .map(|(id, attempt)| (*attempt, Decision::Closed(id.clone())));
         for (attempt, decision) in commits.chain(closed) {
-            state.decided.insert(attempt, Decided { decision, slot: index, is_settled: false });
+            state.decided.insert(
+                attempt,
+                Decided {
+                    decision,
+                    slot: index,
+                    is_settled: false,
+                },
+            );
         }
         state.last = index;
     }
@@ -270,15 +312,22 @@ impl Sequencer {
     pub(crate) async fn settle(&self, attempt: Attempt) -> Result<()> {
         let decision = {
             let state = self.state();
-            let unsettled = state.decided.get(&attempt).filter(|decided| !decided.is_settled);
+            let unsettled = state
+                .decided
+                .get(&attempt)
+                .filter(|decided| !decided.is_settled);
             unsettled.map(|decided| decided.decision.clone())
         };
         match decision {
             None => return Ok(()),
             Some(Decision::Committed(record, stored)) => {
-                self.store.settle_committed(&record.id, attempt, &stored).await?;
+                self.store
+                    .settle_committed(&record.id, attempt, &stored)
+                    .await?;
             }
-            Some(Decision::Closed(id)) => self.store.settle_aborted(&id, attempt).await.map(drop)?,
+            Some(Decision::Closed(id)) => {
+                self.store.settle_aborted(&id, attempt).await.map(drop)?
+            }
         }
         self.state().is_settled(attempt);
         Ok(())
@@ -290,15 +339,21 @@ impl Sequencer {
             let mut state = self.state();
             let through = state.settled.through().min(through);
             // Slots before its own seal are of an earlier epoch, and a start of this one before them would make them void.
-            let is_below_seal = through < state.sealed && self.broken != Some(Broken::TrimsBelowOwnSeal);
+            let is_below_seal =
+                through < state.sealed && self.broken != Some(Broken::TrimsBelowOwnSeal);
             if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
                 return Ok(());
             }
             state.forget_settled();
             state.trimmed = through;
-            Cursor { next: SlotIndex(through + 1), epoch: self.epoch }
+            Cursor {
+                next: SlotIndex(through + 1),
+                epoch: self.epoch,
+            }
         };
-        self.store.again(|| self.log.trim_resting_on(until, self.store.basis())).await
+        self.store
+            .again(|| self.log.trim_resting_on(until, self.store.basis()))
+            .await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -317,7 +372,9 @@ impl Decision {
 
 impl State {
     fn is_settled(&mut self, attempt: Attempt) {
-        let Some(decided) = self.decided.get_mut(&attempt) else { return };
+        let Some(decided) = self.decided.get_mut(&attempt) else {
+            return;
+        };
         // Two may have written the row.
         if std::mem::replace(&mut decided.is_settled, true) {
             return;
@@ -344,11 +401,17 @@ fn decode_slot(payload: &[u8]) -> Result<SequencedSlot> {
 
 /// Has the rows of all that `slots` decide say so, but for those of which the last slot says that they do.
 async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()> {
-    let settled = slots.iter().map(|(_, slot)| slot.settled).max().unwrap_or_default();
+    let settled = slots
+        .iter()
+        .map(|(_, slot)| slot.settled)
+        .max()
+        .unwrap_or_default();
     for (index, slot) in slots.iter().filter(|(index, _)| *index > settled) {
         for (place, commit) in (0..).zip(&slot.commits) {
             let record = commit.record(*index, place);
-            store.settle_committed(&commit.id, commit.attempt, &record).await?;
+            store
+                .settle_committed(&commit.id, commit.attempt, &record)
+                .await?;
         }
         for (id, attempt) in &slot.closed {
             store.settle_aborted(id, *attempt).await?;
@@ -380,10 +443,17 @@ async fn last_writers(
 impl Core {
     /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start:
     /// that has its row before it seals the log, and then closes by their rows what others handed over to it.
-    pub(crate) async fn take_over_sequencer(&self, store: &Arc<Store>, own: NodeId) -> Result<Sequencer> {
+    pub(crate) async fn take_over_sequencer(
+        &self,
+        store: &Arc<Store>,
+        own: NodeId,
+    ) -> Result<Sequencer> {
         let clock = Arc::clone(&self.clock);
-        let taken = Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
-        let is_last = registry::list_from(store, NodeId(own.0 + 1)).await?.is_empty();
+        let taken =
+            Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
+        let is_last = registry::list_from(store, NodeId(own.0 + 1))
+            .await?
+            .is_empty();
         if !is_last && !self.config.is_broken(Broken::OrdersBehindSuccessor) {
             store.fall();
             store.standing()?;
@@ -401,7 +471,12 @@ impl Core {
         seen: u64,
     ) -> Answer {
         let (told, mut decided) = oneshot::channel();
-        lock(&sequencer.waiting).push_back(Waiting { wish, writes, seen, told });
+        lock(&sequencer.waiting).push_back(Waiting {
+            wish,
+            writes,
+            seen,
+            told,
+        });
         loop {
             let mut ordering = sequencer.ordering.lock().await;
             // Whoever ordered before may have ordered this as well.
@@ -418,7 +493,12 @@ impl Core {
     }
 
     /// Decides about what waits, up to the bound of a slot, and tells those who wait.
-    async fn order_waiting(&self, node: &Arc<Node>, sequencer: &Sequencer, ordering: &mut Ordering) {
+    async fn order_waiting(
+        &self,
+        node: &Arc<Node>,
+        sequencer: &Sequencer,
+        ordering: &mut Ordering,
+    ) {
         let mut batch = ordering.last_writers.batch();
         let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
         let mut conflicting = Vec::new();
@@ -437,7 +517,11 @@ impl Core {
             }
             ordered.insert(waiting.wish.attempt());
             batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
-            if waiting.wish.request().is_some() { commits.push(waiting) } else { closed.push(waiting) }
+            if waiting.wish.request().is_some() {
+                commits.push(waiting)
+            } else {
+                closed.push(waiting)
+            }
         }
         let written = batch.into_written();
         if ordered.is_empty() {
@@ -448,29 +532,45 @@ impl Core {
             written_ms: sequencer.clock.now().0,
             by: node.id,
             settled: sequencer.state().settled.through(),
-            commits: commits.iter().filter_map(|waiting| waiting.wish.commit()).collect(),
+            commits: commits
+                .iter()
+                .filter_map(|waiting| waiting.wish.commit())
+                .collect(),
             closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
         };
         let writing = sequencer.store.writing();
-        let appended = sequencer.store.append_resting(&mut ordering.writer, encode(&slot)).await;
+        let appended = sequencer
+            .store
+            .append_resting(&mut ordering.writer, encode(&slot))
+            .await;
         writing.has_ended();
         let records = appended.map(|(index, point)| {
             ordering.last_writers.note(index, written);
             let writes = commits.iter().map(|waiting| waiting.writes.clone());
             let records = records(index, &slot, writes, point);
             sequencer.note(index, &slot, &records);
-            let cursor = Cursor { next: SlotIndex(index + 1), epoch: sequencer.epoch };
+            let cursor = Cursor {
+                next: SlotIndex(index + 1),
+                epoch: sequencer.epoch,
+            };
             self.hear_slot(node, cursor, &slot, &records);
             records
         });
         self.refuse(conflicting, records.is_ok());
         for (place, waiting) in commits.into_iter().enumerate() {
-            let answer = records.as_ref().map(|records| Arc::clone(&records[place])).map_err(Clone::clone);
+            let answer = records
+                .as_ref()
+                .map(|records| Arc::clone(&records[place]))
+                .map_err(Clone::clone);
             let _ = waiting.told.send(Some(answer));
         }
         for waiting in closed {
             let is_closed = Error::TransactionFinished(Outcome::Aborted);
-            let _ = waiting.told.send(Some(Err(records.as_ref().err().cloned().unwrap_or(is_closed))));
+            let _ = waiting.told.send(Some(Err(records
+                .as_ref()
+                .err()
+                .cloned()
+                .unwrap_or(is_closed))));
         }
     }
 
@@ -495,7 +595,9 @@ fn records(
     point: DurabilityPoint,
 ) -> Vec<Arc<CommitRecord>> {
     let commits = (0..).zip(&slot.commits).zip(writes);
-    commits.map(|((place, commit), writes)| Arc::new(record(index, place, commit, writes, point))).collect()
+    commits
+        .map(|((place, commit), writes)| Arc::new(record(index, place, commit, writes, point)))
+        .collect()
 }
 
 fn record(

@@ -35,8 +35,11 @@ pub struct Service {
 /// A node that has served for so long has not started in vain: if it falls, that is another outage.
 const SERVED_WELL: Duration = Duration::from_secs(10);
 /// Between two starts of one outage: each takes a node id, and tells all others.
-const START_AGAIN: Backoff =
-    Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(1), attempts_max: u32::MAX };
+const START_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(20),
+    longest: Duration::from_secs(1),
+    attempts_max: u32::MAX,
+};
 
 /// Nodes of this process fall as fast as they start, or do not start.
 #[derive(Debug)]
@@ -48,7 +51,10 @@ struct Outage {
 
 impl Default for Outage {
     fn default() -> Self {
-        Self { delays: START_AGAIN.delays(), said: ports::Outage::default() }
+        Self {
+            delays: START_AGAIN.delays(),
+            said: ports::Outage::default(),
+        }
     }
 }
 
@@ -72,36 +78,57 @@ pub struct Builder {
 impl Builder {
     /// With effects, which go to `destinations`.
     pub fn destinations(self, destinations: Destinations) -> Self {
-        Self { destinations, ..self }
+        Self {
+            destinations,
+            ..self
+        }
     }
 
     /// With values kept in packs among `objects`: a store that has once been given some is given the same ones for ever, by all
     /// its nodes.
     pub fn objects(self, objects: SharedObjects) -> Self {
-        Self { objects: Some(objects), ..self }
+        Self {
+            objects: Some(objects),
+            ..self
+        }
     }
 
     /// One of several nodes on a store that they share, as `membership` says, which reach each other by `peers`. Each
     /// answers the others by [`Engine::answer_peer`].
     pub fn among(self, membership: Arc<dyn Membership>, peers: Arc<dyn Peers>) -> Self {
-        Self { among: Some((membership, peers)), ..self }
+        Self {
+            among: Some((membership, peers)),
+            ..self
+        }
     }
 
     /// The service. Nothing happens before [`Service::start`].
     pub fn build(self, config: Config) -> Service {
-        let Self { parts, destinations, objects, among } = self;
+        let Self {
+            parts,
+            destinations,
+            objects,
+            among,
+        } = self;
         let (membership, peers) = match among {
             Some((membership, peers)) => (membership, Some(peers)),
             None => (Arc::new(Alone::default()) as _, None),
         };
-        Service { engine: Engine::new(parts, destinations, objects, membership, peers, config) }
+        Service {
+            engine: Engine::new(parts, destinations, objects, membership, peers, config),
+        }
     }
 }
 
 impl Service {
     /// A service on `parts`, of a node that is alone.
     pub fn builder(parts: Parts) -> Builder {
-        Builder { parts, destinations: Destinations::default(), objects: None, among: None }
+        Builder {
+            parts,
+            destinations: Destinations::default(),
+            objects: None,
+            among: None,
+        }
     }
 
     /// The same at once, without effects.
@@ -111,7 +138,9 @@ impl Service {
 
     /// The same with effects, which go to `destinations`.
     pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
-        Self::builder(parts).destinations(destinations).build(config)
+        Self::builder(parts)
+            .destinations(destinations)
+            .build(config)
     }
 
     /// Takes a node id, finishes what earlier starts left unless others see to that, and begins to serve. After an error it can

@@ -29,20 +29,34 @@ struct Mark {
 impl SlotAges {
     /// Ages in steps of `grain`; nothing was written yet behind `slot`.
     pub(crate) fn from(slot: u64, grain: Duration) -> Self {
-        Self { grain, marks: VecDeque::new(), through: slot }
+        Self {
+            grain,
+            marks: VecDeque::new(),
+            through: slot,
+        }
     }
 
     /// `slot` is written now.
     pub(crate) fn note(&mut self, slot: u64, now: Monotonic) {
         match self.marks.back_mut() {
-            Some(mark) if now.since(mark.first) < self.grain => (mark.slot, mark.last) = (slot, now),
-            _ => self.marks.push_back(Mark { first: now, last: now, slot }),
+            Some(mark) if now.since(mark.first) < self.grain => {
+                (mark.slot, mark.last) = (slot, now)
+            }
+            _ => self.marks.push_back(Mark {
+                first: now,
+                last: now,
+                slot,
+            }),
         }
     }
 
     /// Up to which slot all are at least `age` old.
     pub(crate) fn through(&mut self, now: Monotonic, age: Duration) -> u64 {
-        while let Some(mark) = self.marks.front().filter(|mark| now.since(mark.last) >= age) {
+        while let Some(mark) = self
+            .marks
+            .front()
+            .filter(|mark| now.since(mark.last) >= age)
+        {
             self.through = mark.slot;
             self.marks.pop_front();
         }
@@ -70,7 +84,10 @@ mod tests {
         // Two slots share a mark, and wait for the younger of them.
         assert_eq!(ages.marks.len(), 5);
         assert_eq!(ages.through(seconds(104), age), 3);
-        assert_eq!(ages.next_due(seconds(104), age), Some(Duration::from_secs(1)));
+        assert_eq!(
+            ages.next_due(seconds(104), age),
+            Some(Duration::from_secs(1))
+        );
         assert_eq!(ages.through(seconds(105), age), 5);
         assert_eq!(ages.through(seconds(111), age), 11);
         assert_eq!(ages.through(seconds(500), age), 13);

@@ -20,7 +20,10 @@ use crate::{
 /// What is to be validated of a transaction's reads; none: it is read-atomic.
 pub(crate) fn observed(transaction: &Transaction, reads: &ReadSet) -> Option<Observed> {
     let at = transaction.read_at()?;
-    Some(Observed { at, keys: reads.keys().map(Trace::of).collect() })
+    Some(Observed {
+        at,
+        keys: reads.keys().map(Trace::of).collect(),
+    })
 }
 
 /// What a key was at `slot`; `versions` are all of it that may still be needed, oldest first.

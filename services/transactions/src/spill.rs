@@ -65,15 +65,23 @@ impl Spills {
     }
 
     fn note(&mut self, writes: &[(Write, Bytes)]) {
-        self.keys.extend(writes.iter().map(|(write, _)| write.key.clone()));
-        let chunked = writes.iter().map(|(write, _)| (write.write, write.place.chunks()));
-        self.chunked.extend(chunked.filter(|(_, chunks)| *chunks > 0));
+        self.keys
+            .extend(writes.iter().map(|(write, _)| write.key.clone()));
+        let chunked = writes
+            .iter()
+            .map(|(write, _)| (write.write, write.place.chunks()));
+        self.chunked
+            .extend(chunked.filter(|(_, chunks)| *chunks > 0));
     }
 
     /// Its writes in chunks that `record` does not name.
     fn replaced(&self, record: &CommitRecord) -> Vec<(u32, u32)> {
         let named: BTreeSet<u32> = record.writes.iter().map(|write| write.write).collect();
-        self.chunked.iter().filter(|(write, _)| !named.contains(write)).copied().collect()
+        self.chunked
+            .iter()
+            .filter(|(write, _)| !named.contains(write))
+            .copied()
+            .collect()
     }
 }
 
@@ -81,7 +89,11 @@ impl Core {
     /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.config.attempt_buffer_bytes_max;
-        leave_now(transaction, state, if is_full { Which::All } else { Which::Large })
+        leave_now(
+            transaction,
+            state,
+            if is_full { Which::All } else { Which::Large },
+        )
     }
 
     /// Writes ahead what is leaving, whoever goes away meanwhile. Errors: the attempt is over.
@@ -116,9 +128,15 @@ impl Core {
         let all = self.view().open.all();
         let waits = |transaction: &&Arc<Transaction>| {
             let state = transaction.state();
-            if state.phase == Phase::Open { state.buffer.unwritten_bytes() } else { 0 }
+            if state.phase == Phase::Open {
+                state.buffer.unwritten_bytes()
+            } else {
+                0
+            }
         };
-        let Some(largest) = all.iter().max_by_key(waits) else { return false };
+        let Some(largest) = all.iter().max_by_key(waits) else {
+            return false;
+        };
         let leaving = {
             let mut state = largest.state();
             if state.phase != Phase::Open {
@@ -133,12 +151,25 @@ impl Core {
         }
     }
 
-    async fn write_ahead(self: &Arc<Self>, transaction: &Arc<Transaction>, leaving: &Leaving) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = &**transaction;
-        let writes: Vec<Write> = leaving.writes.iter().map(|(write, _)| write.clone()).collect();
+    async fn write_ahead(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        leaving: &Leaving,
+    ) -> Result<()> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**transaction;
+        let writes: Vec<Write> = leaving
+            .writes
+            .iter()
+            .map(|(write, _)| write.clone())
+            .collect();
         if !self.config.is_broken(Broken::SpillsUnlogged) {
             for part in WriteSet::parts_of(&writes, self.config.write_set_inline_bytes_max) {
-                let placed = node.log.append(Draft::spilled(id.clone(), *attempt, part)).await?;
+                let placed = node
+                    .log
+                    .append(Draft::spilled(id.clone(), *attempt, part))
+                    .await?;
                 transaction.state().spills.slots.push(placed.slot);
             }
         }
@@ -163,7 +194,11 @@ impl Core {
             }
             Phase::Open => {
                 tracing::debug!(%error, attempt = %transaction.attempt, "values could not be written ahead");
-                self.end(transaction, &mut state, &Err(Error::TransactionFinished(Outcome::Aborted)));
+                self.end(
+                    transaction,
+                    &mut state,
+                    &Err(Error::TransactionFinished(Outcome::Aborted)),
+                );
                 drop(state);
                 self.forget_begin(transaction);
                 Err(error)
@@ -174,7 +209,9 @@ impl Core {
     /// Deletes what an attempt wrote ahead that has ended without a commit.
     pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else { return };
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
         self.spawn(async move {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
@@ -196,12 +233,17 @@ impl Core {
             return settle(transaction, &spills);
         }
         let transaction = Arc::clone(transaction);
-        let Ok(at_work) = transaction.node.at_work() else { return };
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
         self.spawn(async move {
             let _at_work = at_work;
             for (write, chunks) in replaced {
-                if let Err(error) =
-                    transaction.node.store.delete_chunks(transaction.attempt, write, chunks).await
+                if let Err(error) = transaction
+                    .node
+                    .store
+                    .delete_chunks(transaction.attempt, write, chunks)
+                    .await
                 {
                     tracing::debug!(%error, "what was replaced is left to the log's resolver");
                     return;
@@ -229,7 +271,11 @@ fn leave_now(transaction: &Transaction, state: &mut State, which: Which) -> Opti
     let flight = Arc::clone(&transaction.flights).try_read_owned();
     let flight = flight.expect("whoever waits for the flights of an attempt has ended it first");
     let bytes = writes.iter().map(|(_, value)| value.len()).sum();
-    Some(Leaving { writes, bytes, _flight: flight })
+    Some(Leaving {
+        writes,
+        bytes,
+        _flight: flight,
+    })
 }
 
 fn note_stored(transaction: &Transaction, leaving: &Leaving) -> Result<()> {
@@ -243,9 +289,19 @@ fn note_stored(transaction: &Transaction, leaving: &Leaving) -> Result<()> {
     }
 }
 
-async fn write_values(core: &Arc<Core>, transaction: &Transaction, writes: &[(Write, Bytes)]) -> Result<()> {
-    let packing = core.pack_writes(transaction, writes.iter().map(|(write, value)| (write, Some(value))));
-    let (put, written) = futures_util::join!(packing.are_put(), put_versions(transaction, writes, &packing));
+async fn write_values(
+    core: &Arc<Core>,
+    transaction: &Transaction,
+    writes: &[(Write, Bytes)],
+) -> Result<()> {
+    let packing = core.pack_writes(
+        transaction,
+        writes.iter().map(|(write, value)| (write, Some(value))),
+    );
+    let (put, written) = futures_util::join!(
+        packing.are_put(),
+        put_versions(transaction, writes, &packing)
+    );
     put.and(written)
 }
 
@@ -254,7 +310,9 @@ async fn put_versions(
     writes: &[(Write, Bytes)],
     packing: &OnTheirWay,
 ) -> Result<()> {
-    let Transaction { id, attempt, node, .. } = transaction;
+    let Transaction {
+        id, attempt, node, ..
+    } = transaction;
     let all = stream::iter(writes.iter().map(Ok));
     all.try_for_each_concurrent(WRITES_AT_ONCE, |(write, value)| async move {
         // Nobody needs the rest.
@@ -262,7 +320,15 @@ async fn put_versions(
             return Err(refusal(answer));
         }
         node.store.put_chunks(*attempt, write, value).await?;
-        node.store.put_version(id, *attempt, write, Some(value.clone()), packing.located(write)).await
+        node.store
+            .put_version(
+                id,
+                *attempt,
+                write,
+                Some(value.clone()),
+                packing.located(write),
+            )
+            .await
     })
     .await
 }
@@ -301,7 +367,11 @@ pub(crate) async fn tidy_spilled(
 ) -> Result<()> {
     let (decision, point) = store.decision(id).await?;
     let decision = decision.filter(|decision| decision.attempt == attempt);
-    let Some(Decision { state: RowState::Committed(stored), .. }) = decision else {
+    let Some(Decision {
+        state: RowState::Committed(stored),
+        ..
+    }) = decision
+    else {
         for write in writes {
             store.delete_written(attempt, write).await?;
         }
@@ -311,9 +381,15 @@ pub(crate) async fn tidy_spilled(
         return Ok(());
     }
     let record = store.record(id, attempt, &stored, point).await?;
-    let is_named = |write: &&Write| record.write_of(&write.key).is_some_and(|last| last.write == write.write);
+    let is_named = |write: &&Write| {
+        record
+            .write_of(&write.key)
+            .is_some_and(|last| last.write == write.write)
+    };
     for write in writes.iter().filter(|write| !is_named(write)) {
-        store.delete_chunks(attempt, write.write, write.place.chunks()).await?;
+        store
+            .delete_chunks(attempt, write.write, write.place.chunks())
+            .await?;
     }
     Ok(())
 }

@@ -22,8 +22,8 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey, Position,
-    Update,
+    Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey,
+    Position, Update,
     key_value::{Name, Outcome, Read, Scan, SharedKeyValue, Value},
 };
 use primitives::{Appended, Backoff, Writer, retry, retry_repeatable};
@@ -41,12 +41,18 @@ use crate::{
 };
 
 /// For reads whose caller waits.
-const READ_AGAIN: Backoff =
-    Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(200), attempts_max: 6 };
+const READ_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_millis(200),
+    attempts_max: 6,
+};
 
 /// For writes that have to come to an end: as long as the node lives.
-const WRITE_AGAIN: Backoff =
-    Backoff { first: Duration::from_millis(5), longest: Duration::from_secs(1), attempts_max: u32::MAX };
+const WRITE_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_secs(1),
+    attempts_max: u32::MAX,
+};
 
 /// The store as one node sees it.
 #[derive(Debug)]
@@ -91,10 +97,23 @@ impl Store {
         entropy: Arc<dyn Entropy>,
         fell: Arc<Notify>,
     ) -> Self {
-        let DurabilityPoint { incarnation, position } = key_value.point();
+        let DurabilityPoint {
+            incarnation,
+            position,
+        } = key_value.point();
         let (fallen, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
         let freed = Mutex::default();
-        Self { key_value, buckets, clock, entropy, incarnation, reached, fallen, fell, freed }
+        Self {
+            key_value,
+            buckets,
+            clock,
+            entropy,
+            incarnation,
+            reached,
+            fallen,
+            fell,
+            freed,
+        }
     }
 
     pub(crate) fn key_value(&self) -> &SharedKeyValue {
@@ -182,11 +201,14 @@ impl Store {
         ];
         let update = Update::put(layout::format(), attributes).when(Condition::Absent);
         let (outcome, _) = self.update(update).await?;
-        let Outcome::Conflict(Some(item)) = outcome else { return Ok(()) };
+        let Outcome::Conflict(Some(item)) = outcome else {
+            return Ok(());
+        };
         let found = (item.integer("version"), item.integer("buckets"));
         if found != (Some(version), Some(buckets)) {
             let (version, buckets) = (found.0.unwrap_or_default(), found.1.unwrap_or_default());
-            let why = format!("the store has transactions of format {version} with {buckets} buckets");
+            let why =
+                format!("the store has transactions of format {version} with {buckets} buckets");
             return Err(Error::Corrupt(why.into()));
         }
         Ok(())
@@ -195,13 +217,19 @@ impl Store {
     // ---- calls
 
     pub(crate) async fn get(&self, key: &ItemKey) -> Result<Read<Option<Arc<Item>>>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || self.key_value.get(key)).await?;
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
+            self.key_value.get(key)
+        })
+        .await?;
         self.seen(read.point)?;
         Ok(read)
     }
 
     pub(crate) async fn scan(&self, scan: &Scan) -> Result<Read<ports::key_value::Page>> {
-        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || self.key_value.scan(scan)).await?;
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
+            self.key_value.scan(scan)
+        })
+        .await?;
         self.seen(read.point)?;
         Ok(read)
     }
@@ -229,12 +257,18 @@ impl Store {
         let mut is_uncertain = false;
         loop {
             self.standing()?;
-            match self.key_value.update(update.clone().resting_on(self.basis())).await {
+            match self
+                .key_value
+                .update(update.clone().resting_on(self.basis()))
+                .await
+            {
                 Ok(updated) => {
                     let point = self.seen(updated.receipt.point)?;
                     return Ok((updated.outcome, point));
                 }
-                Err(error) if error.is_retryable() && (is_uncertain || may_repeat(error.kind())) => {
+                Err(error)
+                    if error.is_retryable() && (is_uncertain || may_repeat(error.kind())) =>
+                {
                     is_uncertain |= error.kind() == ErrorKind::OutcomeUnknown;
                     self.pause(&mut delays).await;
                 }
@@ -251,7 +285,10 @@ impl Store {
     /// store goes back must not arrive there: a row would be committed whose data are gone.
     pub(crate) fn basis(&self) -> DurabilityPoint {
         let position = Position(self.reached.load(Ordering::SeqCst));
-        DurabilityPoint { incarnation: self.incarnation, position }
+        DurabilityPoint {
+            incarnation: self.incarnation,
+            position,
+        }
     }
 
     /// Tries something a few times that does no harm when it is repeated.
@@ -269,7 +306,11 @@ impl Store {
 
     /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`]. Where others write with the same
     /// writer this is held in [`Store::writing`].
-    pub(crate) async fn append(&self, writer: &mut Writer, payload: Bytes) -> Result<(u64, DurabilityPoint)> {
+    pub(crate) async fn append(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+    ) -> Result<(u64, DurabilityPoint)> {
         let mut delays = Self::delays();
         loop {
             self.standing()?;
@@ -285,7 +326,9 @@ impl Store {
                 Ok(Appended::Fenced) => self.fall(),
                 Err(error) if error.kind() == ErrorKind::Lost => self.fall(),
                 Err(error) if !is_certain && !error.is_retryable() => self.fall(),
-                Err(error) if is_certain && error.kind() == ErrorKind::NoRoom => return Err(Error::NoRoom),
+                Err(error) if is_certain && error.kind() == ErrorKind::NoRoom => {
+                    return Err(Error::NoRoom);
+                }
                 Err(error) if error.is_retryable() => self.pause(&mut delays).await,
                 Err(error) => return Err(error.into()),
             }
@@ -302,7 +345,10 @@ impl Store {
     ) -> Result<Option<(u64, DurabilityPoint)>> {
         self.standing()?;
         let basis = self.basis();
-        let changes = changes.into_iter().map(|change| change.resting_on(basis)).collect();
+        let changes = changes
+            .into_iter()
+            .map(|change| change.resting_on(basis))
+            .collect();
         match writer.append_with(payload, changes).await {
             // A node that fell meanwhile has changed the store all the same.
             Ok(Some((slot, point))) => {
@@ -320,7 +366,9 @@ impl Store {
 
     /// Makes `changes` in one step without a slot, as nobody may. For tests that show what it is for.
     pub(crate) async fn transact(&self, changes: Vec<Update>) -> Result<()> {
-        self.again(|| self.key_value.transact(changes.clone())).await.map(drop)
+        self.again(|| self.key_value.transact(changes.clone()))
+            .await
+            .map(drop)
     }
 
     /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
@@ -342,7 +390,9 @@ impl Store {
 
     /// Waits before something is tried again.
     pub(crate) async fn pause(&self, delays: &mut primitives::Delays) {
-        let delay = delays.next_delay(&*self.entropy).unwrap_or(WRITE_AGAIN.longest);
+        let delay = delays
+            .next_delay(&*self.entropy)
+            .unwrap_or(WRITE_AGAIN.longest);
         self.clock.sleep(delay).await;
     }
 

@@ -67,18 +67,29 @@ impl Core {
             return;
         }
         let own = self.own_horizon(node);
-        let needed = if self.is_alone() { None } else { self.agreeable_to_members(node) };
+        let needed = if self.is_alone() {
+            None
+        } else {
+            self.agreeable_to_members(node)
+        };
         let mut view = self.view();
         if !view.is_served_by(node) {
             return;
         }
-        let View { superseded, neighbours, .. } = &mut *view;
+        let View {
+            superseded,
+            neighbours,
+            ..
+        } = &mut *view;
         let needed = needed.as_ref().unwrap_or(neighbours.agreed());
         // In front of its start the own log has nothing to collect, and whoever never commits collects nothing.
-        let collected = neighbours.collected.max(node.log.start().next.0.saturating_sub(1));
+        let collected = neighbours
+            .collected
+            .max(node.log.start().next.0.saturating_sub(1));
         superseded.mark(own.heard, own.superseded_bytes);
         superseded.pass(|heard| {
-            heard.through(node.id) <= collected && (self.is_alone() || heard.minimum(needed) == *heard)
+            heard.through(node.id) <= collected
+                && (self.is_alone() || heard.minimum(needed) == *heard)
         });
     }
 }

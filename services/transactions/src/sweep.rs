@@ -55,7 +55,14 @@ impl Sweep {
     pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
         let next = Monotonic::default();
         let (scan, packs) = (None, None);
-        (!nodes.is_empty()).then_some(Self { nodes, next, buckets, bucket: 0, scan, packs })
+        (!nodes.is_empty()).then_some(Self {
+            nodes,
+            next,
+            buckets,
+            bucket: 0,
+            scan,
+            packs,
+        })
     }
 
     /// Whether versions and rows are done, and packs are counted.
@@ -84,15 +91,22 @@ impl Sweep {
 
 impl Core {
     /// Looks at the next page. False: that was the last.
-    pub(crate) async fn sweep(self: &Arc<Self>, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
-        let Some(scan) = sweep.page() else { return self.sweep_packs(node, sweep).await };
+    pub(crate) async fn sweep(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        sweep: &mut Sweep,
+    ) -> Result<bool> {
+        let Some(scan) = sweep.page() else {
+            return self.sweep_packs(node, sweep).await;
+        };
         let page = node.store.scan(&scan).await?.value;
         let is_version = sweep.bucket < sweep.buckets.count();
         let (current, partition) = (&*sweep, &scan.partition);
         let looks = stream::iter(page.items).map(|(sort, item)| async move {
             if is_version {
                 let item = VersionItem::decode(&item)?;
-                let place = layout::version_of(&ItemKey::new(partition, &sort), item.long_key.as_ref());
+                let place =
+                    layout::version_of(&ItemKey::new(partition, &sort), item.long_key.as_ref());
                 let (key, attempt) = place.ok_or_else(|| damaged("a version's key"))?;
                 if current.is_ours(attempt) {
                     self.sweep_version(node, &key, attempt, item).await?;
@@ -100,7 +114,8 @@ impl Core {
             } else {
                 let decision = Decision::decode(&item)?;
                 if current.is_ours(decision.attempt) {
-                    self.sweep_row(node, &TransactionId::new(sort)?, decision).await?;
+                    self.sweep_row(node, &TransactionId::new(sort)?, decision)
+                        .await?;
                 }
             }
             Ok(())
@@ -116,10 +131,14 @@ impl Core {
     async fn sweep_packs(&self, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
         let packs = match &mut sweep.packs {
             Some(packs) => packs,
-            None => sweep.packs.insert(self.packs_to_count(node, &sweep.nodes).await?),
+            None => sweep
+                .packs
+                .insert(self.packs_to_count(node, &sweep.nodes).await?),
         };
         for _ in 0..PACKS_AT_ONCE {
-            let Some(pack) = packs.last() else { return Ok(false) };
+            let Some(pack) = packs.last() else {
+                return Ok(false);
+            };
             self.count_pack(node, *pack).await?;
             packs.pop();
         }
@@ -127,14 +146,24 @@ impl Core {
     }
 
     /// Deletes a version that does not count.
-    async fn sweep_version(&self, node: &Node, key: &Key, attempt: Attempt, item: VersionItem) -> Result<()> {
+    async fn sweep_version(
+        &self,
+        node: &Node,
+        key: &Key,
+        attempt: Attempt,
+        item: VersionItem,
+    ) -> Result<()> {
         let (decision, _) = node.store.decision(&item.id).await?;
         let counts = decision.is_some_and(|decision| {
             decision.attempt == attempt && matches!(decision.state, State::Committed(_))
         });
         if !counts {
             self.counters.swept();
-            let write = Write { key: key.clone(), write: item.write, place: item.place };
+            let write = Write {
+                key: key.clone(),
+                write: item.write,
+                place: item.place,
+            };
             node.store.delete_written(attempt, &write).await?;
         }
         Ok(())
@@ -147,7 +176,11 @@ impl Core {
         id: &TransactionId,
         decision: Decision,
     ) -> Result<()> {
-        let Decision { attempt, state, is_released } = decision;
+        let Decision {
+            attempt,
+            state,
+            is_released,
+        } = decision;
         match state {
             State::Undecided => {
                 self.counters.swept();
@@ -164,9 +197,14 @@ impl Core {
                 node.store.drop_aborted(id, attempt).await
             }
             // Whoever has a name without a row is refused like one whose row is closed.
-            State::Aborted if id.generated().is_none() => node.store.drop_aborted(id, attempt).await,
+            State::Aborted if id.generated().is_none() => {
+                node.store.drop_aborted(id, attempt).await
+            }
             State::Committed(stored) if is_released => {
-                let record = node.store.record(id, attempt, &stored, ports::DurabilityPoint::DURABLE).await?;
+                let record = node
+                    .store
+                    .record(id, attempt, &stored, ports::DurabilityPoint::DURABLE)
+                    .await?;
                 self.drop_or_release(node, &record).await
             }
             State::Aborted | State::Committed(_) => Ok(()),

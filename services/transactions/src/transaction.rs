@@ -19,7 +19,9 @@ use crate::{
     Error, Result,
     effects::EffectBuffer,
     heard::Heard,
-    model::{Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId},
+    model::{
+        Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId,
+    },
     node::Node,
     pack,
     read_set::ReadSet,
@@ -127,14 +129,20 @@ impl Transaction {
 
     /// Its writes count from now on, and last once `point` is durable.
     pub(crate) fn decide(&self, committed: Committed, point: DurabilityPoint) {
-        self.decided.send_replace(Some(Shown { value: committed, point }));
+        self.decided.send_replace(Some(Shown {
+            value: committed,
+            point,
+        }));
     }
 
     /// Waits until its writes count, or it has ended otherwise.
     pub(crate) async fn decided(&self) -> Result<Shown<Committed>> {
         let mut decided = self.decided.subscribe();
         let shown = async {
-            let shown = decided.wait_for(Option::is_some).await.expect("the attempt itself holds the sender");
+            let shown = decided
+                .wait_for(Option::is_some)
+                .await
+                .expect("the attempt itself holds the sender");
             shown.expect("waited for")
         };
         tokio::select! {
@@ -159,15 +167,16 @@ impl Transaction {
 
     /// The slot of the sequencer's log at which it reads; none: it is read-atomic.
     pub(crate) fn read_at(&self) -> Option<u64> {
-        self.is_serializable().then(|| self.start.heard.through(NodeId::SEQUENCER))
+        self.is_serializable()
+            .then(|| self.start.heard.through(NodeId::SEQUENCER))
     }
 
     /// Errors: `Invalid` if `key` lies where a serializable transaction did not say that it would be.
     pub(crate) fn check_keyspace(&self, key: &Key) -> Result<()> {
         match &self.terms.keyspaces {
-            Some(named) if !named.contains(&key.keyspace()) => {
-                Err(Error::Invalid("the begin of this serializable transaction did not name the keyspace"))
-            }
+            Some(named) if !named.contains(&key.keyspace()) => Err(Error::Invalid(
+                "the begin of this serializable transaction did not name the keyspace",
+            )),
             _ => Ok(()),
         }
     }
@@ -204,7 +213,10 @@ impl Transaction {
     /// Waits for its end.
     pub(crate) async fn ended(&self) -> Answer {
         let mut ended = self.ended.subscribe();
-        let answer = ended.wait_for(Option::is_some).await.expect("the attempt itself holds the sender");
+        let answer = ended
+            .wait_for(Option::is_some)
+            .await
+            .expect("the attempt itself holds the sender");
         answer.clone().expect("waited for")
     }
 }
@@ -224,7 +236,10 @@ impl State {
 
     /// What it wrote and sends, for who commits it.
     pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
-        (std::mem::take(&mut self.buffer), std::mem::take(&mut self.effects))
+        (
+            std::mem::take(&mut self.buffer),
+            std::mem::take(&mut self.effects),
+        )
     }
 
     pub(crate) fn outcome(&self) -> Outcome {
@@ -250,7 +265,9 @@ pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
 pub(crate) fn refusal(answer: &Answer) -> Error {
     match answer {
         Ok(_) => Error::TransactionFinished(Outcome::Committed),
-        Err(Error::Conflict | Error::SnapshotTooOld) => Error::TransactionFinished(Outcome::Aborted),
+        Err(Error::Conflict | Error::SnapshotTooOld) => {
+            Error::TransactionFinished(Outcome::Aborted)
+        }
         Err(error) => error.clone(),
     }
 }

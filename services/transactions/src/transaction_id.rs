@@ -89,7 +89,10 @@ impl TransactionId {
         }
         let take = |shift: u32, width: u32| (bits >> shift) as u64 & ((1 << width) - 1);
         let node = NodeId(take(SEQUENCE_BITS + RANDOM_BITS, NODE_BITS) as u32);
-        let attempt = Attempt { node, sequence: take(RANDOM_BITS, SEQUENCE_BITS) };
+        let attempt = Attempt {
+            node,
+            sequence: take(RANDOM_BITS, SEQUENCE_BITS),
+        };
         let start = Timestamp(take(NODE_BITS + SEQUENCE_BITS + RANDOM_BITS, START_BITS));
         Some(Generated { start, attempt })
     }
@@ -97,10 +100,14 @@ impl TransactionId {
     /// Whether it has the form of a name drawn at random. One that is derived from such has not: a body that is run again late
     /// begins what it begins within itself again, and is to find it committed.
     pub fn is_random(&self) -> bool {
-        self.0.strip_prefix(RANDOM_PREFIX.as_bytes()).is_some_and(|digits| {
-            digits.len() == RANDOM_DIGITS
-                && digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-        })
+        self.0
+            .strip_prefix(RANDOM_PREFIX.as_bytes())
+            .is_some_and(|digits| {
+                digits.len() == RANDOM_DIGITS
+                    && digits
+                        .iter()
+                        .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+            })
     }
 
     /// Its bytes.
@@ -131,16 +138,31 @@ mod tests {
             (1_735_689_600_000, 12, 99, 0xbeef),
             ((1 << 48) - 1, (1 << 24) - 1, (1 << 40) - 1, u16::MAX),
         ] {
-            let attempt = Attempt { node: NodeId(node), sequence };
+            let attempt = Attempt {
+                node: NodeId(node),
+                sequence,
+            };
             let id = TransactionId::generate(Timestamp(start), attempt, random);
             assert_eq!(id.as_bytes().len(), GENERATED_BYTES);
-            assert_eq!(id.generated(), Some(Generated { start: Timestamp(start), attempt }), "{id:?}");
+            assert_eq!(
+                id.generated(),
+                Some(Generated {
+                    start: Timestamp(start),
+                    attempt
+                }),
+                "{id:?}"
+            );
         }
     }
 
     #[test]
     fn a_name_of_another_form_says_nothing() {
-        for name in ["order-17", "", "01ARZ3NDEKTSV4RRFFQ69G5FAI", "Z1ARZ3NDEKTSV4RRFFQ69G5FAV"] {
+        for name in [
+            "order-17",
+            "",
+            "01ARZ3NDEKTSV4RRFFQ69G5FAI",
+            "Z1ARZ3NDEKTSV4RRFFQ69G5FAV",
+        ] {
             let generated = TransactionId::new(name).map(|id| id.generated());
             assert!(matches!(generated, Err(_) | Ok(None)), "{name}");
         }

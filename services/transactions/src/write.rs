@@ -25,7 +25,12 @@ const CHUNK_ITEM_BYTES: usize = 4 << 10;
 
 impl Core {
     /// Buffers a write of `call`'s transaction.
-    pub(crate) async fn write(self: &Arc<Self>, call: &Call, key: Key, value: Option<Bytes>) -> Result<()> {
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        call: &Call,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<()> {
         self.check_write(&key, value.as_ref())?;
         let transaction = self.here(call).await?;
         self.buffer(&transaction, key, value).await
@@ -38,7 +43,9 @@ impl Core {
             return Err(Error::TooLarge("the key is too long for this store"));
         }
         if value.is_some_and(|value| value.len() > self.config.value_bytes_max) {
-            return Err(Error::TooLarge("the value is beyond the limit of one value"));
+            return Err(Error::TooLarge(
+                "the value is beyond the limit of one value",
+            ));
         }
         Ok(())
     }
@@ -48,12 +55,17 @@ impl Core {
         if let Some(value) = value.filter(|value| value.len() > self.config.pack_bytes_min)
             && self.objects.is_some()
         {
-            return Place::Packed { bytes: value.len() as u32, crc: crc32fast::hash(value) };
+            return Place::Packed {
+                bytes: value.len() as u32,
+                crc: crc32fast::hash(value),
+            };
         }
         let item_bytes_max = self.key_value.limits().item_bytes_max;
         let inline_bytes_max = self.config.inline_bytes_max.min(item_bytes_max / 4);
-        let chunk_bytes_max =
-            self.config.chunk_bytes_max.min(item_bytes_max.saturating_sub(CHUNK_ITEM_BYTES));
+        let chunk_bytes_max = self
+            .config
+            .chunk_bytes_max
+            .min(item_bytes_max.saturating_sub(CHUNK_ITEM_BYTES));
         Place::of(value, inline_bytes_max, chunk_bytes_max.max(1))
     }
 
@@ -96,7 +108,11 @@ impl Core {
         if buffer.written_bytes_with(key, value) > self.config.attempt_bytes_max {
             return Err(Error::TooLarge("the transaction writes too many bytes"));
         }
-        if after > before && !self.counters.buffer(after - before, self.config.node_buffer_bytes_max) {
+        if after > before
+            && !self
+                .counters
+                .buffer(after - before, self.config.node_buffer_bytes_max)
+        {
             return Err(Error::TooMuchBuffered);
         }
         buffer.write(key.clone(), place, value.cloned());

@@ -128,7 +128,11 @@ impl WriteBuffer {
         self.bytes = self.bytes_with(&key, value.as_ref());
         self.last += 1;
         let held = value.map_or(Held::Gone, Held::Memory);
-        let buffered = Buffered { write: self.last, place, held };
+        let buffered = Buffered {
+            write: self.last,
+            place,
+            held,
+        };
         self.unwritten_bytes += buffered.unwritten_bytes();
         let replaced = self.writes.insert(key, buffered);
         self.unwritten_bytes -= replaced.map_or(0, |old| old.unwritten_bytes());
@@ -138,13 +142,19 @@ impl WriteBuffer {
     pub fn leave(&mut self, which: Which) -> Vec<(Write, Bytes)> {
         let mut leaving = Vec::new();
         for (key, buffered) in &mut self.writes {
-            let Held::Memory(value) = &buffered.held else { continue };
+            let Held::Memory(value) = &buffered.held else {
+                continue;
+            };
             if which == Which::Large && buffered.place.chunks() == 0 {
                 continue;
             }
             let value = value.clone();
             buffered.held = Held::Leaving(value.clone());
-            let write = Write { key: key.clone(), write: buffered.write, place: buffered.place };
+            let write = Write {
+                key: key.clone(),
+                write: buffered.write,
+                place: buffered.place,
+            };
             leaving.push((write, value));
         }
         let bytes: usize = leaving.iter().map(|(_, value)| value.len()).sum();
@@ -204,12 +214,27 @@ mod tests {
         put(&mut buffer, "a", Some(1));
         put(&mut buffer, "b", Some(1));
         put(&mut buffer, "a", None);
-        assert_eq!(buffer.get(&key("a")), Some(&Buffered { write: 3, place: Place::Gone, held: Held::Gone }));
+        assert_eq!(
+            buffer.get(&key("a")),
+            Some(&Buffered {
+                write: 3,
+                place: Place::Gone,
+                held: Held::Gone
+            })
+        );
         assert_eq!(buffer.get(&key("c")), None);
         let set = buffer.write_set();
-        let set: Vec<_> =
-            set.iter().map(|write| (write.key.name().as_ref(), write.write, write.place)).collect();
-        assert_eq!(set, [(&b"a"[..], 3, Place::Gone), (b"b", 2, Place::Inline { bytes: 1 })]);
+        let set: Vec<_> = set
+            .iter()
+            .map(|write| (write.key.name().as_ref(), write.write, write.place))
+            .collect();
+        assert_eq!(
+            set,
+            [
+                (&b"a"[..], 3, Place::Gone),
+                (b"b", 2, Place::Inline { bytes: 1 })
+            ]
+        );
     }
 
     #[test]
@@ -226,17 +251,27 @@ mod tests {
             let sums = |buffer: &WriteBuffer| {
                 let all = || buffer.iter();
                 let unwritten: usize = all().map(|(_, entry)| entry.unwritten_bytes()).sum();
-                (all().map(|(key, entry)| entry.bytes(key)).sum::<usize>(), unwritten)
+                (
+                    all().map(|(key, entry)| entry.bytes(key)).sum::<usize>(),
+                    unwritten,
+                )
             };
             assert_eq!((buffer.bytes(), buffer.unwritten_bytes()), sums(&buffer));
             assert_eq!(buffer.bytes(), expected);
             if random.usize(..3) == 0 {
-                let which = if random.bool() { Which::All } else { Which::Large };
+                let which = if random.bool() {
+                    Which::All
+                } else {
+                    Which::Large
+                };
                 let leaving = buffer.leave(which);
                 assert!(leaving.iter().all(|(write, value)| which == Which::All
                     || write.place.chunks() as usize == value.len().div_ceil(10)));
                 if let Some((write, value)) = leaving.first() {
-                    assert_eq!(buffer.get(&write.key).and_then(Buffered::value), Some(value));
+                    assert_eq!(
+                        buffer.get(&write.key).and_then(Buffered::value),
+                        Some(value)
+                    );
                     buffer.stored(write);
                     assert_eq!(buffer.get(&write.key).and_then(Buffered::value), None);
                 }
@@ -254,6 +289,12 @@ mod tests {
         assert_eq!(buffer.leave(Which::All), [], "once");
         put(&mut buffer, "a", Some(5));
         buffer.stored(&leaving[0].0);
-        assert_eq!(buffer.get(&key("a")).and_then(Buffered::value).map(Bytes::len), Some(5));
+        assert_eq!(
+            buffer
+                .get(&key("a"))
+                .and_then(Buffered::value)
+                .map(Bytes::len),
+            Some(5)
+        );
     }
 }

@@ -71,8 +71,19 @@ impl Active {
             return None;
         }
         let number = self.given.fetch_add(1, Ordering::Relaxed);
-        claimed.insert(key.clone(), Entry { number, run: None, task: None });
-        Some(Claim { active: Arc::clone(self), key: key.clone(), number })
+        claimed.insert(
+            key.clone(),
+            Entry {
+                number,
+                run: None,
+                task: None,
+            },
+        );
+        Some(Claim {
+            active: Arc::clone(self),
+            key: key.clone(),
+            number,
+        })
     }
 
     /// Claims a run, once whoever has claimed it has looked.
@@ -84,8 +95,17 @@ impl Active {
             if let Some(claim) = self.claim(key) {
                 return Ok(claim);
             }
-            if let Some(entry) = self.claimed.lock().get(key).filter(|entry| entry.task.is_some()) {
-                return Err(if entry.run.is_some() { Taken::AtWork } else { Taken::InDoubt });
+            if let Some(entry) = self
+                .claimed
+                .lock()
+                .get(key)
+                .filter(|entry| entry.task.is_some())
+            {
+                return Err(if entry.run.is_some() {
+                    Taken::AtWork
+                } else {
+                    Taken::InDoubt
+                });
             }
             moved.await;
         }
@@ -138,7 +158,12 @@ impl Claim {
 
     /// What it takes to stop the holder; called by whoever has given the claim to a task.
     pub(crate) fn stopped_by(active: &Active, (key, number): (&Key, u64), task: AbortHandle) {
-        if let Some(entry) = active.claimed.lock().get_mut(key).filter(|entry| entry.number == number) {
+        if let Some(entry) = active
+            .claimed
+            .lock()
+            .get_mut(key)
+            .filter(|entry| entry.number == number)
+        {
             entry.task = Some(task);
         }
         active.moved.notify_waiters();

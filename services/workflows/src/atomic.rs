@@ -62,7 +62,9 @@ impl Run {
             tracing::debug!(run = %self.id, why, "an atomic run is made anew");
             if lost == LOST_MAX || conflicts == CONFLICTS_MAX {
                 let times = lost + conflicts;
-                let said = format!("its transaction was lost {times} times, the last time for this: {why}");
+                let said = format!(
+                    "its transaction was lost {times} times, the last time for this: {why}"
+                );
                 return Err(Failure::new("", "Workflow.TransactionFailed", &said));
             }
             service.pause(&mut delays).await;
@@ -71,7 +73,9 @@ impl Run {
 
     async fn as_one_transaction(self: &Arc<Self>, service: &Arc<Inner>) -> Result<Bytes, Undone> {
         let isolation = match self.workflow.isolation {
-            Asked::Serializable if !service.options.breaks(Broken::IsolatesNoRun) => Isolation::Serializable,
+            Asked::Serializable if !service.options.breaks(Broken::IsolatesNoRun) => {
+                Isolation::Serializable
+            }
             _ => Isolation::ReadAtomic,
         };
         // None: only its row is missing.
@@ -85,7 +89,11 @@ impl Run {
         }
         let output = gone?;
         let changes = overlay.close();
-        match self.store.commit_atomic(self.place(""), &call, &output, changes).await {
+        match self
+            .store
+            .commit_atomic(self.place(""), &call, &output, changes)
+            .await
+        {
             Ok(point) => {
                 self.saw(point);
                 Ok(output)
@@ -130,7 +138,10 @@ impl Run {
         let read = self.store.get_in(call, key).await;
         let (value, point) = read.inspect_err(|error| {
             // What is answered to an attempt whose transaction was begun anew meanwhile is nothing to that.
-            if !error.passes() && !error.is_refusal() && self.call_of_atomic().as_ref() == Some(call) {
+            if !error.passes()
+                && !error.is_refusal()
+                && self.call_of_atomic().as_ref() == Some(call)
+            {
                 *self.lost.lock() = Some(Lost::of(error));
             }
         })?;

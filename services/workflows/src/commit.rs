@@ -18,13 +18,20 @@ pub(crate) fn state_key(key: &Bytes) -> Result<Key> {
 pub(crate) async fn begin(engine: &Engine, begin: Begin) -> Result<Result<Call, DurabilityPoint>> {
     let begun = engine.begin(begin).await?;
     Ok(match begun.value {
-        Begun::Open { id, attempt } => Ok(Call { id, attempt: Some(attempt) }),
+        Begun::Open { id, attempt } => Ok(Call {
+            id,
+            attempt: Some(attempt),
+        }),
         Begun::Committed { .. } => Err(begun.point),
     })
 }
 
 /// Writes and sends all of it, and commits; or nothing of it counts.
-pub(crate) async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Result<DurabilityPoint> {
+pub(crate) async fn commit(
+    engine: &Engine,
+    call: &Call,
+    changes: Changes,
+) -> Result<DurabilityPoint> {
     let written = async {
         for (key, value) in changes.writes {
             match value {
@@ -49,7 +56,9 @@ pub(crate) async fn commit(engine: &Engine, call: &Call, changes: Changes) -> Re
 /// Why nothing was sent there.
 fn named(error: transactions::Error, destination: &str) -> Error {
     match error {
-        transactions::Error::NoSuchQueue => Error::Invalid(format!("there is no queue {destination:?}")),
+        transactions::Error::NoSuchQueue => {
+            Error::Invalid(format!("there is no queue {destination:?}"))
+        }
         transactions::Error::NoSuchFunction => {
             Error::Invalid(format!("there is no function {destination:?}"))
         }
@@ -58,7 +67,10 @@ fn named(error: transactions::Error, destination: &str) -> Error {
 }
 
 /// Whether a transaction of this name has committed, as far as that is known still.
-pub(crate) async fn has_committed(engine: &Engine, name: &TransactionId) -> Result<(bool, DurabilityPoint)> {
+pub(crate) async fn has_committed(
+    engine: &Engine,
+    name: &TransactionId,
+) -> Result<(bool, DurabilityPoint)> {
     match engine.status(name).await {
         Ok(shown) => Ok((shown.value == Outcome::Committed, shown.point)),
         Err(transactions::Error::NoSuchTransaction | transactions::Error::Expired) => {

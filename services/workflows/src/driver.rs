@@ -70,7 +70,11 @@ impl Store {
     /// A run that was seen under way, as this process's own; none: another one is at it, or it has ended.
     ///
     /// Errors: `Unavailable`, also while it cannot be said whether its driver lives.
-    pub(crate) async fn take(&self, (workflow, run): (&str, &str), row: RunRow) -> Result<Option<RunRow>> {
+    pub(crate) async fn take(
+        &self,
+        (workflow, run): (&str, &str),
+        row: RunRow,
+    ) -> Result<Option<RunRow>> {
         let own = self.own_driver()?;
         if own.is_none() || row.driver == own {
             return Ok(Some(row));
@@ -83,7 +87,10 @@ impl Store {
         }
         let names = own.map(|own| Action::set_integer(DRIVER, own.0.into()));
         let taken = Update::modify(layout::run(workflow, run), Vec::from_iter(names));
-        let updated = self.rows.update(taken.when(is_driven_by(row.driver))).await?;
+        let updated = self
+            .rows
+            .update(taken.when(is_driven_by(row.driver)))
+            .await?;
         let is_taken = matches!(updated.outcome, Outcome::Done(_));
         Ok(is_taken.then_some(RunRow { driver: own, ..row }))
     }
@@ -97,7 +104,12 @@ impl Store {
     }
 
     /// Errors: `AttemptEnded`, and what was begun is aborted, if it is not the begin of whoever is at the run.
-    pub(crate) async fn check_driver(&self, place: Place<'_>, engine: &Engine, call: &Call) -> Result<()> {
+    pub(crate) async fn check_driver(
+        &self,
+        place: Place<'_>,
+        engine: &Engine,
+        call: &Call,
+    ) -> Result<()> {
         if place.has_begun(call) {
             return Ok(());
         }
@@ -123,20 +135,38 @@ impl Store {
                 Ok((Outcome::Done(items.pop().flatten()), receipt.point))
             }
             Transacted::Conflict { index: 0, .. } => Err(Error::AttemptEnded),
-            Transacted::Conflict { item, receipt, .. } => Ok((Outcome::Conflict(item), receipt.point)),
+            Transacted::Conflict { item, receipt, .. } => {
+                Ok((Outcome::Conflict(item), receipt.point))
+            }
         }
     }
 
     /// Whether a driver is asked to end the run that began then.
-    async fn is_to_end(&self, (workflow, run): (&str, &str), driver: NodeId, began_ms: u64) -> Result<bool> {
-        let asked = self.rows.get(&layout::cancel(driver.0, workflow, run)).await?.value;
+    async fn is_to_end(
+        &self,
+        (workflow, run): (&str, &str),
+        driver: NodeId,
+        began_ms: u64,
+    ) -> Result<bool> {
+        let asked = self
+            .rows
+            .get(&layout::cancel(driver.0, workflow, run))
+            .await?
+            .value;
         Ok(asked.and_then(|item| item.integer(BEGAN)) == Some(began_ms as i64))
     }
 
     /// Asks the driver of a run to end it.
-    async fn ask_to_end(&self, (workflow, run): (&str, &str), driver: NodeId, began_ms: u64) -> Result<()> {
+    async fn ask_to_end(
+        &self,
+        (workflow, run): (&str, &str),
+        driver: NodeId,
+        began_ms: u64,
+    ) -> Result<()> {
         let began = vec![(BEGAN.into(), Value::Integer(began_ms as i64))];
-        self.rows.update(Update::put(layout::cancel(driver.0, workflow, run), began)).await?;
+        self.rows
+            .update(Update::put(layout::cancel(driver.0, workflow, run), began))
+            .await?;
         Ok(())
     }
 
@@ -148,7 +178,9 @@ impl Store {
         began_ms: u64,
     ) -> Result<()> {
         let is_this = Condition::attribute(BEGAN, Test::is_integer(began_ms as i64));
-        self.rows.update(Update::delete(layout::cancel(driver.0, workflow, run)).when(is_this)).await?;
+        self.rows
+            .update(Update::delete(layout::cancel(driver.0, workflow, run)).when(is_this))
+            .await?;
         Ok(())
     }
 
@@ -156,7 +188,10 @@ impl Store {
     async fn cancels(&self, node: NodeId) -> Result<Vec<(Key, u64)>> {
         let (rows, _) = self.rows_of(layout::cancels(node.0, PAGE_ROWS)).await?;
         let asked = rows.into_iter().filter_map(|(sort, item)| {
-            Some((layout::cancelled_of(&sort)?, u64::try_from(item.integer(BEGAN)?).ok()?))
+            Some((
+                layout::cancelled_of(&sort)?,
+                u64::try_from(item.integer(BEGAN)?).ok()?,
+            ))
         });
         Ok(asked.collect())
     }
@@ -183,7 +218,9 @@ impl Service {
 
     async fn end_what_others_ask(&self) -> Result<()> {
         let store = self.inner.homes.store(&Home::Near).await?;
-        let Some(own) = store.own_driver()? else { return Ok(()) };
+        let Some(own) = store.own_driver()? else {
+            return Ok(());
+        };
         for (key, began_ms) in store.cancels(own).await? {
             let row = match store.run(&key.0, &key.1).await {
                 Ok(found) => found.map(|(row, _)| row),
@@ -193,7 +230,8 @@ impl Service {
                     continue;
                 }
             };
-            let is_under_way = |row: &RunRow| (row.status, row.began_ms) == (Status::Running, began_ms);
+            let is_under_way =
+                |row: &RunRow| (row.status, row.began_ms) == (Status::Running, began_ms);
             if let Some(row) = row.filter(is_under_way) {
                 // It is yet to be taken by this one, or not.
                 if row.driver != Some(own) {
@@ -218,7 +256,9 @@ impl Service {
         (store, row): (&Store, &RunRow),
     ) -> Result<Option<End>> {
         let names = (key.0.as_str(), key.1.as_str());
-        let (Some(driver), Some(own)) = (row.driver, store.own_driver()?) else { return Ok(None) };
+        let (Some(driver), Some(own)) = (row.driver, store.own_driver()?) else {
+            return Ok(None);
+        };
         if !store.is_to_end(names, driver, row.began_ms).await? {
             return Ok(None);
         }
@@ -235,8 +275,15 @@ impl Service {
     }
 
     /// Has a run's driver end it; returns once it has, or is that no more.
-    pub(crate) async fn end_elsewhere(&self, (workflow, run): &Key, home: &Home, row: &RunRow) -> Result<()> {
-        let Some(driver) = row.driver else { return Ok(()) };
+    pub(crate) async fn end_elsewhere(
+        &self,
+        (workflow, run): &Key,
+        home: &Home,
+        row: &RunRow,
+    ) -> Result<()> {
+        let Some(driver) = row.driver else {
+            return Ok(());
+        };
         let store = self.inner.homes.store(home).await?;
         let names = (workflow.as_str(), run.as_str());
         let (mut delays, mut is_asked) = (None, false);
@@ -251,7 +298,8 @@ impl Service {
             let now = store.run(workflow, run).await;
             let is_at_it = match &now {
                 Ok(Some((now, _))) => {
-                    (now.status, now.driver, now.began_ms) == (Status::Running, Some(driver), row.began_ms)
+                    (now.status, now.driver, now.began_ms)
+                        == (Status::Running, Some(driver), row.began_ms)
                 }
                 Ok(None) => false,
                 Err(_) => true,
@@ -275,13 +323,17 @@ impl Service {
 async fn follow_members(handle: Handle) {
     let mut view = 0;
     loop {
-        let Some(service) = handle.upgrade() else { return };
+        let Some(service) = handle.upgrade() else {
+            return;
+        };
         let engine = service.inner.parts.transactions.clone();
         drop(service);
         view = engine.members_changed(view).await;
         drop(engine);
         handle
-            .until_done(Home::Near, WAITS, |service, home| async move { service.take_up(&home).await })
+            .until_done(Home::Near, WAITS, |service, home| async move {
+                service.take_up(&home).await
+            })
             .await;
     }
 }

@@ -16,7 +16,10 @@ use crate::{
 pub fn row(attributes: Vec<(&'static str, Vec<u8>)>) -> bool {
     let attributes = attributes.into_iter().map(|(name, bytes)| {
         let number = <[u8; 8]>::try_from(bytes.as_slice()).map(i64::from_be_bytes);
-        (Name::from(name), number.map_or_else(|_| Value::Bytes(bytes.into()), Value::Integer))
+        (
+            Name::from(name),
+            number.map_or_else(|_| Value::Bytes(bytes.into()), Value::Integer),
+        )
     });
     let item = Item::from_parts(Version(1), attributes.collect());
     if let Ok(row) = StepRow::decode(&item) {
@@ -27,7 +30,9 @@ pub fn row(attributes: Vec<(&'static str, Vec<u8>)>) -> bool {
         let again = Given::decode(&Item::from_parts(Version(1), given.encode()));
         assert_eq!(again.expect("what was written is read"), given);
     }
-    let Ok(row) = RunRow::decode(&item) else { return false };
+    let Ok(row) = RunRow::decode(&item) else {
+        return false;
+    };
     let again = RunRow::decode(&Item::from_parts(Version(1), row.encode()));
     assert_eq!(again.expect("what was written is read"), row);
     true

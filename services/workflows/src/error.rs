@@ -65,7 +65,9 @@ impl Error {
     /// What a far store would refuse.
     pub(crate) fn too_long(what: &str, bytes: usize, most: usize) -> Self {
         let taken = "as the far store takes them";
-        Self::TooLarge(format!("a {what} has {most} bytes at most, {taken}, and this one {bytes}"))
+        Self::TooLarge(format!(
+            "a {what} has {most} bytes at most, {taken}, and this one {bytes}"
+        ))
     }
 
     /// Whether the run is to be taken up again from what is at rest.
@@ -103,7 +105,15 @@ impl Error {
             Self::Port(error) => error.is_retryable() || error.kind() == ErrorKind::Lost,
             _ => false,
         };
-        if is_unseen { Self::Unseen { run: run.to_owned(), said, why: self.to_string() } } else { self }
+        if is_unseen {
+            Self::Unseen {
+                run: run.to_owned(),
+                said,
+                why: self.to_string(),
+            }
+        } else {
+            self
+        }
     }
 
     /// The same, for somebody else who waited for what has failed with it.
@@ -123,7 +133,11 @@ impl Error {
             Self::State(error) => {
                 matches!(
                     error,
-                    E::Invalid(_) | E::TooLarge(_) | E::NoSuchQueue | E::NoSuchFunction | E::Corrupt(_)
+                    E::Invalid(_)
+                        | E::TooLarge(_)
+                        | E::NoSuchQueue
+                        | E::NoSuchFunction
+                        | E::Corrupt(_)
                 )
             }
             Self::Invalid(_) | Self::TooLarge(_) => true,

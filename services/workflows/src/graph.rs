@@ -42,29 +42,39 @@ pub(crate) fn sequence<'run>(
 async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<Bytes, Failure> {
     match node {
         Node::Function(function) => {
-            let step = Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
+            let step = Step {
+                function: function.clone(),
+                retries: None,
+                backoff_ms: None,
+                timeout_s: None,
+            };
             run.step(&step, path, input, None).await
         }
         Node::Step(step) => run.step(step, path, input, None).await,
         Node::Parallel(Parallel { parallel }) => {
             let branches = parallel.iter().enumerate();
-            let branches = branches
-                .map(|(branch, nodes)| sequence(run, nodes, format!("{path}.{branch}."), input.clone()));
+            let branches = branches.map(|(branch, nodes)| {
+                sequence(run, nodes, format!("{path}.{branch}."), input.clone())
+            });
             list(run, &path, &try_join_all(branches).await?)
         }
         Node::Map(Map { map, concurrency }) => {
-            let elements =
-                elements(&input).map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
+            let elements = elements(&input)
+                .map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let each = elements.into_iter().enumerate().map(|(place, element)| {
                 let element = Bytes::from(element.get().to_owned());
                 sequence(run, map, format!("{path}.{place}."), element)
             });
-            let outputs: Vec<Bytes> = stream::iter(each).buffered(*concurrency).try_collect().await?;
+            let outputs: Vec<Bytes> = stream::iter(each)
+                .buffered(*concurrency)
+                .try_collect()
+                .await?;
             list(run, &path, &outputs)
         }
         Node::Choice(Choice { choice, otherwise }) => {
             let chosen = chosen(choice, &input);
-            let chosen = chosen.map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
+            let chosen =
+                chosen.map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let (branch, nodes) = match chosen {
                 Some(branch) => (branch, &choice[branch].steps),
                 None => (choice.len(), otherwise),
@@ -78,7 +88,9 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
 pub(crate) fn elements(input: &[u8]) -> Result<Vec<Box<RawValue>>, String> {
     serde_json::from_slice::<Elements>(input)
         .map(|Elements(elements)| elements)
-        .map_err(|error| format!("map is given a list of {MAP_ELEMENTS_MAX} elements at most: {error}"))
+        .map_err(|error| {
+            format!("map is given a list of {MAP_ELEMENTS_MAX} elements at most: {error}")
+        })
 }
 
 struct Elements(Vec<Box<RawValue>>);
@@ -113,9 +125,16 @@ impl<'de> Visitor<'de> for UpToTheMost {
 /// Which branch is taken; none: none of them. Errors: the input cannot be read, so nothing can be said of it.
 pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>, String> {
     // A function that answers nothing means null.
-    let given = if input.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(input) };
-    let given = given.map_err(|error| format!("choice is given JSON, 128 deep at most: {error}"))?;
-    Ok(branches.iter().position(|branch| holds(&branch.when, &given)))
+    let given = if input.is_empty() {
+        Ok(Value::Null)
+    } else {
+        serde_json::from_slice(input)
+    };
+    let given =
+        given.map_err(|error| format!("choice is given JSON, 128 deep at most: {error}"))?;
+    Ok(branches
+        .iter()
+        .position(|branch| holds(&branch.when, &given)))
 }
 
 /// A list in JSON of outputs. Errors: it is too long.
@@ -149,14 +168,28 @@ fn holds(when: &When, input: &Value) -> bool {
     let number = found.and_then(Value::as_number);
     let is = |order, bound| number.and_then(|number| compare(number, bound)) == Some(order);
     when.exists.is_none_or(|exists| found.is_some() == exists)
-        && when.equals.as_ref().is_none_or(|equals| found.is_some_and(|found| is_same(found, equals)))
-        && when.below.as_ref().is_none_or(|below| is(Ordering::Less, below))
-        && when.above.as_ref().is_none_or(|above| is(Ordering::Greater, above))
+        && when
+            .equals
+            .as_ref()
+            .is_none_or(|equals| found.is_some_and(|found| is_same(found, equals)))
+        && when
+            .below
+            .as_ref()
+            .is_none_or(|below| is(Ordering::Less, below))
+        && when
+            .above
+            .as_ref()
+            .is_none_or(|above| is(Ordering::Greater, above))
 }
 
 /// Integers are compared as such: from 2^53 on several of them are one number with a point.
 fn compare(one: &Number, other: &Number) -> Option<Ordering> {
-    let integer = |number: &Number| number.as_i64().map(i128::from).or(number.as_u64().map(i128::from));
+    let integer = |number: &Number| {
+        number
+            .as_i64()
+            .map(i128::from)
+            .or(number.as_u64().map(i128::from))
+    };
     match (integer(one), integer(other)) {
         (Some(one), Some(other)) => Some(one.cmp(&other)),
         _ => one.as_f64()?.partial_cmp(&other.as_f64()?),
@@ -171,7 +204,10 @@ fn is_same(found: &Value, equals: &Value) -> bool {
         }
         (Value::Array(found), Value::Array(equals)) => {
             found.len() == equals.len()
-                && found.iter().zip(equals).all(|(found, equals)| is_same(found, equals))
+                && found
+                    .iter()
+                    .zip(equals)
+                    .all(|(found, equals)| is_same(found, equals))
         }
         (Value::Object(found), Value::Object(equals)) => {
             let has = |(name, equals)| found.get(name).is_some_and(|found| is_same(found, equals));
@@ -191,50 +227,84 @@ mod tests {
     #[test]
     fn conditions_look_at_what_the_path_names() {
         let input = json!({"a": {"b": [1, {"c": "x"}]}, "n": 5});
-        let holds =
-            |when: serde_json::Value| holds(&serde_json::from_value(when).expect("a condition"), &input);
+        let holds = |when: serde_json::Value| {
+            holds(&serde_json::from_value(when).expect("a condition"), &input)
+        };
         assert!(holds(json!({"path": "a.b.1.c", "equals": "x"})));
         assert!(!holds(json!({"path": "a.b.1.c", "equals": "y"})));
         assert!(
-            holds(json!({"path": "n", "above": 4, "below": 6})) && !holds(json!({"path": "n", "below": 5}))
+            holds(json!({"path": "n", "above": 4, "below": 6}))
+                && !holds(json!({"path": "n", "below": 5}))
         );
-        assert!(holds(json!({"path": "z", "exists": false})) && !holds(json!({"path": "z", "above": 0})));
+        assert!(
+            holds(json!({"path": "z", "exists": false}))
+                && !holds(json!({"path": "z", "above": 0}))
+        );
         assert!(holds(json!({"exists": true})));
         assert!(
             holds(json!({"path": "n", "above": 4.5, "below": 5.5}))
                 && !holds(json!({"path": "n", "above": 5.5}))
         );
-        assert!(holds(json!({"path": "n", "equals": 5.0})) && !holds(json!({"path": "n", "equals": 5.5})));
-        assert!(holds(json!({"path": "a", "equals": {"b": [1.0, {"c": "x"}]}})));
         assert!(
-            !holds(json!({"path": "a", "equals": {"b": [1]}})) && !holds(json!({"path": "a", "equals": {}}))
+            holds(json!({"path": "n", "equals": 5.0}))
+                && !holds(json!({"path": "n", "equals": 5.5}))
+        );
+        assert!(holds(
+            json!({"path": "a", "equals": {"b": [1.0, {"c": "x"}]}})
+        ));
+        assert!(
+            !holds(json!({"path": "a", "equals": {"b": [1]}}))
+                && !holds(json!({"path": "a", "equals": {}}))
         );
     }
 
     #[test]
     fn integers_are_compared_as_integers() {
         let input = json!({"n": 9_007_199_254_740_993_u64, "most": u64::MAX, "least": i64::MIN});
-        let holds =
-            |when: serde_json::Value| holds(&serde_json::from_value(when).expect("a condition"), &input);
-        assert!(holds(json!({"path": "n", "above": 9_007_199_254_740_992_u64})));
-        assert!(holds(json!({"path": "n", "below": 9_007_199_254_740_994_u64})));
-        assert!(!holds(json!({"path": "n", "equals": 9_007_199_254_740_992_u64})));
-        assert!(holds(json!({"path": "most", "above": u64::MAX - 1, "equals": u64::MAX})));
+        let holds = |when: serde_json::Value| {
+            holds(&serde_json::from_value(when).expect("a condition"), &input)
+        };
+        assert!(holds(
+            json!({"path": "n", "above": 9_007_199_254_740_992_u64})
+        ));
+        assert!(holds(
+            json!({"path": "n", "below": 9_007_199_254_740_994_u64})
+        ));
+        assert!(!holds(
+            json!({"path": "n", "equals": 9_007_199_254_740_992_u64})
+        ));
+        assert!(holds(
+            json!({"path": "most", "above": u64::MAX - 1, "equals": u64::MAX})
+        ));
         assert!(holds(json!({"path": "least", "below": i64::MIN + 1})));
         assert!(!holds(json!({"path": "most", "below": i64::MIN})));
     }
 
     #[test]
     fn lists_are_json_whatever_is_in_them() {
-        let outputs = [Bytes::from("1"), Bytes::new(), Bytes::from("no JSON"), Bytes::from("{\"a\":[]}")];
+        let outputs = [
+            Bytes::from("1"),
+            Bytes::new(),
+            Bytes::from("no JSON"),
+            Bytes::from("{\"a\":[]}"),
+        ];
         assert_eq!(listed(&outputs), Bytes::from("[1,null,null,{\"a\":[]}]"));
     }
 
     #[test]
     fn a_list_for_a_map_is_read_up_to_its_bound() {
         let of = |count: usize| format!("[{}]", vec!["{\"a\":[1]}"; count].join(",")).into_bytes();
-        assert_eq!(elements(&of(MAP_ELEMENTS_MAX)).expect("as many as may be").len(), MAP_ELEMENTS_MAX);
-        assert!(elements(&of(MAP_ELEMENTS_MAX + 1)).expect_err("one more").contains("more"));
+        assert_eq!(
+            elements(&of(MAP_ELEMENTS_MAX))
+                .expect("as many as may be")
+                .len(),
+            MAP_ELEMENTS_MAX
+        );
+        assert!(
+            elements(&of(MAP_ELEMENTS_MAX + 1))
+                .expect_err("one more")
+                .contains("more")
+        );
         assert_eq!(elements(b" [ ] ").expect("a list").len(), 0);
         for none in ["", "{}", "[", "[1,]", "[1] 2", "nul", "\u{0}"] {
             elements(none.as_bytes()).expect_err(none);
@@ -242,15 +312,18 @@ mod tests {
     }
 
     fn branches() -> Vec<Branch> {
-        let branches =
-            json!([{"when": {"path": "a.0", "equals": 1}, "steps": ["f"]}, {"when": {}, "steps": []}]);
+        let branches = json!([{"when": {"path": "a.0", "equals": 1}, "steps": ["f"]}, {"when": {}, "steps": []}]);
         serde_json::from_value(branches).expect("branches")
     }
 
     #[test]
     fn nothing_is_chosen_by_what_cannot_be_read() {
         assert_eq!(chosen(&branches(), br#"{"a":[1]}"#), Ok(Some(0)));
-        assert_eq!(chosen(&branches(), b""), Ok(Some(1)), "it answered nothing, which is null");
+        assert_eq!(
+            chosen(&branches(), b""),
+            Ok(Some(1)),
+            "it answered nothing, which is null"
+        );
         let deep = ["[".repeat(5000), "]".repeat(5000)].concat();
         for unread in [b"no JSON".as_slice(), b"{", deep.as_bytes(), b"\xff"] {
             chosen(&branches(), unread).expect_err("it cannot be read");

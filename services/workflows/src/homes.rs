@@ -79,9 +79,17 @@ pub struct FarStore {
 
 impl FarStore {
     fn of(health: &Health) -> Self {
-        let ended = || health.ended.map(|kind| format!("this server uses it no more: {kind}"));
+        let ended = || {
+            health
+                .ended
+                .map(|kind| format!("this server uses it no more: {kind}"))
+        };
         Self {
-            trouble: health.failing.as_ref().map(|failing| failing.reason.clone()).or_else(ended),
+            trouble: health
+                .failing
+                .as_ref()
+                .map(|failing| failing.reason.clone())
+                .or_else(ended),
             answered: health.answered,
             waiting_bytes: health.pending_bytes as u64,
             waiting_for: health.pending_for,
@@ -91,13 +99,22 @@ impl FarStore {
 
     /// The same, when it has not been asked for anything meanwhile.
     fn later(self, meanwhile: Duration) -> Self {
-        Self { answered: self.answered.map(|answered| answered + meanwhile), ..self }
+        Self {
+            answered: self.answered.map(|answered| answered + meanwhile),
+            ..self
+        }
     }
 
     /// One that could not be opened.
     fn unopened(trouble: String) -> Self {
         let (trouble, waiting_for) = (Some(trouble), Duration::ZERO);
-        Self { trouble, answered: None, waiting_bytes: 0, waiting_for, stopped_runs: 0 }
+        Self {
+            trouble,
+            answered: None,
+            waiting_bytes: 0,
+            waiting_for,
+            stopped_runs: 0,
+        }
     }
 }
 
@@ -163,7 +180,11 @@ struct UnderWay {
 impl Slotted {
     /// What the trouble is with one that is not open yet.
     fn trouble(&self) -> &'static str {
-        match self.opening.as_ref().map(|opening| *opening.awaits.borrow()) {
+        match self
+            .opening
+            .as_ref()
+            .map(|opening| *opening.awaits.borrow())
+        {
             Some(Awaited::Owner) => {
                 "another server is at work there, or was so seconds ago: ask that one, or this one again later"
             }
@@ -184,8 +205,24 @@ impl Homes {
         let near = Store::of_transactions(Arc::clone(&near_rows), engine.clone(), options);
         let options = options.clone();
         let slots = Mutex::default();
-        let ranges = Ranges { near_rows, engine, runner, far_stores, clock, entropy, options, slots, told };
-        (Self { near, ranges: Arc::new(ranges) }, events)
+        let ranges = Ranges {
+            near_rows,
+            engine,
+            runner,
+            far_stores,
+            clock,
+            entropy,
+            options,
+            slots,
+            told,
+        };
+        (
+            Self {
+                near,
+                ranges: Arc::new(ranges),
+            },
+            events,
+        )
     }
 
     /// Where a workflow without a far store lies.
@@ -195,7 +232,10 @@ impl Homes {
 
     /// Where new runs of `workflow` lie.
     pub(crate) fn of(&self, workflow: &Workflow) -> Home {
-        let home = workflow.far.as_deref().map_or(Home::Near, |address| self.at(address));
+        let home = workflow
+            .far
+            .as_deref()
+            .map_or(Home::Near, |address| self.at(address));
         if let Home::Far(place) = &home {
             self.ranges.agree(place, workflow.synchrony);
         }
@@ -216,11 +256,22 @@ impl Homes {
     /// The same, but one that is known stays reached as it is: who has noted this address may have been told an older one.
     pub(crate) fn found_at(&self, address: &str) -> Home {
         let place: Arc<str> = place_of(address).into();
-        self.ranges.slots.lock().entry(Arc::clone(&place)).or_insert_with(|| {
-            let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
-            let state = Slotted { address: address.to_owned(), ..Slotted::default() };
-            Arc::new(Slot { place, state: Mutex::new(state), tried })
-        });
+        self.ranges
+            .slots
+            .lock()
+            .entry(Arc::clone(&place))
+            .or_insert_with(|| {
+                let (place, tried) = (Arc::clone(&place), watch::Sender::new(0));
+                let state = Slotted {
+                    address: address.to_owned(),
+                    ..Slotted::default()
+                };
+                Arc::new(Slot {
+                    place,
+                    state: Mutex::new(state),
+                    tried,
+                })
+            });
         Home::Far(place)
     }
 
@@ -269,10 +320,16 @@ impl Homes {
                 (None, None) if state.opening.is_some() => {
                     Some(FarStore::unopened(state.trouble().to_owned()))
                 }
-                (None, None) => state.given_back.clone().map(|(at, store)| store.later(now.since(at))),
+                (None, None) => state
+                    .given_back
+                    .clone()
+                    .map(|(at, store)| store.later(now.since(at))),
             }
         };
-        slots.iter().filter_map(|(place, slot)| Some((place.to_string(), health(slot)?))).collect()
+        slots
+            .iter()
+            .filter_map(|(place, slot)| Some((place.to_string(), health(slot)?)))
+            .collect()
     }
 
     /// Whether a far store does not answer as it should, as far as anybody has asked it; returns at once.
@@ -281,7 +338,10 @@ impl Homes {
         let slot = self.ranges.slots.lock().get(place).cloned();
         slot.is_some_and(|slot| {
             let state = slot.state.lock();
-            state.range.as_ref().is_some_and(|range| range.health().failing.is_some())
+            state
+                .range
+                .as_ref()
+                .is_some_and(|range| range.health().failing.is_some())
         })
     }
 
@@ -333,7 +393,11 @@ impl Ranges {
             ended.stop();
             state.ended_epoch = Some(ended.epoch());
         }
-        state.range.as_mut().map(|range| range.store(&self.options)).transpose()
+        state
+            .range
+            .as_mut()
+            .map(|range| range.store(&self.options))
+            .transpose()
     }
 
     /// One of the workflows of a far store asks for `wanted`: another deployment may have changed what holds.
@@ -341,17 +405,24 @@ impl Ranges {
         let slot = self.slots.lock().get(place).cloned();
         let Some(slot) = slot else { return };
         let mut state = slot.state.lock();
-        let Some(range) = state.range.as_mut().filter(|range| range.says() != wanted) else { return };
+        let Some(range) = state.range.as_mut().filter(|range| range.says() != wanted) else {
+            return;
+        };
         range.say(self.said(place));
     }
 
     /// The strictest that a deployed workflow of this far store asks for.
     fn said(&self, place: &str) -> Said {
         let deployed = self.runner.workflows();
-        let here = deployed
-            .values()
-            .filter(|workflow| workflow.far.as_deref().is_some_and(|far| place_of(far) == place));
-        here.map(|workflow| workflow.synchrony).max().unwrap_or_default()
+        let here = deployed.values().filter(|workflow| {
+            workflow
+                .far
+                .as_deref()
+                .is_some_and(|far| place_of(far) == place)
+        });
+        here.map(|workflow| workflow.synchrony)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Has the range opened, unless somebody is at it.
@@ -372,7 +443,8 @@ impl Ranges {
                 match opened {
                     Ok(range) => {
                         if ranges.options.among_others {
-                            let (slot, clock) = (Arc::downgrade(&task_slot), Arc::clone(&ranges.clock));
+                            let (slot, clock) =
+                                (Arc::downgrade(&task_slot), Arc::clone(&ranges.clock));
                             tokio::spawn(look_after(slot, range.epoch(), clock));
                         }
                         state.range = Some(range);
@@ -391,7 +463,10 @@ impl Ranges {
                 }
             }
         });
-        state.opening = Some(UnderWay { task: task.abort_handle(), awaits });
+        state.opening = Some(UnderWay {
+            task: task.abort_handle(),
+            awaits,
+        });
     }
 
     async fn open(
@@ -407,7 +482,11 @@ impl Ranges {
         }
         let name = Bytes::from([RANGE, &slot.place].concat());
         let opening = Opening {
-            stores: Stores { near: Arc::clone(&self.near_rows), far, range: name },
+            stores: Stores {
+                near: Arc::clone(&self.near_rows),
+                far,
+                range: name,
+            },
             said: self.said(&slot.place),
             ended_epoch,
             tells,
@@ -421,7 +500,11 @@ impl Ranges {
 }
 
 /// Tells once a range has ended with its near store. One that another server has taken is that one's to see to.
-async fn tell_of_its_end(ended: impl Future<Output = Ended>, home: Home, told: mpsc::Sender<Event>) {
+async fn tell_of_its_end(
+    ended: impl Future<Output = Ended>,
+    home: Home,
+    told: mpsc::Sender<Event>,
+) {
     if ended.await == Ended::NearLost {
         // Nobody listens where nothing was started, or any more.
         let _ = told.send(Event::Ended(home)).await;
@@ -436,9 +519,13 @@ async fn look_after(slot: Weak<Slot>, epoch: u64, clock: Arc<dyn Clock>) {
         let (idle, lane) = {
             let mut state = slot.state.lock();
             let is_awaited = slot.tried.receiver_count() > 0;
-            let Some(range) = state.range.as_mut().filter(|range| range.epoch() == epoch) else { return };
+            let Some(range) = state.range.as_mut().filter(|range| range.epoch() == epoch) else {
+                return;
+            };
             let (lane, health) = (range.lane(), range.health());
-            let idle = (range.is_idle() && !is_awaited).then(|| state.range.take()).flatten();
+            let idle = (range.is_idle() && !is_awaited)
+                .then(|| state.range.take())
+                .flatten();
             if idle.is_some() {
                 state.given_back = Some((clock.monotonic(), FarStore::of(&health)));
                 // Also where that fails: nobody here has it any more, and who is asked just then need not wait for this one's lease.

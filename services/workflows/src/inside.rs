@@ -40,7 +40,11 @@ impl Service {
     pub async fn put(&self, token: &str, key: Bytes, value: Option<Bytes>) -> Result<()> {
         // What no transaction would take is refused now.
         transactions::model::Key::new(key.clone())?;
-        self.inner.attempts.find(token)?.put(key, value, &self.inner.options).await
+        self.inner
+            .attempts
+            .find(token)?
+            .put(key, value, &self.inner.options)
+            .await
     }
 
     /// Sends, once the attempt counts. What could not be sent then is refused now, where the code that sends hears it.
@@ -67,7 +71,11 @@ impl Service {
     /// Errors: `Invalid` in an atomic run (W5), `AttemptEnded`, `Port`, `State`.
     pub async fn settle(&self, token: &str) -> Result<()> {
         let attempt = self.inner.attempts.find(token)?;
-        if !self.inner.options.breaks(Broken::CountsElsewhereBeforeTheEnd) {
+        if !self
+            .inner
+            .options
+            .breaks(Broken::CountsElsewhereBeforeTheEnd)
+        {
             attempt.may_let_out()?;
         }
         attempt.go_on(&self.inner).await?;
@@ -92,7 +100,10 @@ impl Service {
         }
         let id = around.run.request_id(&path);
         let attempt = Arc::new(around.run.attempt_at(&self.inner, path, 1).within(&around));
-        let step = self.inner.attempts.open(&attempt, Some(token), &*self.inner.parts.entropy)?;
+        let step = self
+            .inner
+            .attempts
+            .open(&attempt, Some(token), &*self.inner.parts.entropy)?;
         Ok(Opened::Open { step, id })
     }
 
@@ -105,14 +116,18 @@ impl Service {
             // Until it counts its code waits.
             Ok(()) => {
                 around
-                    .of_far(async { Ok(attempt.run.count(&self.inner, &attempt, name, output).await) })
+                    .of_far(async {
+                        Ok(attempt.run.count(&self.inner, &attempt, name, output).await)
+                    })
                     .await?
             }
             Err(failure) => Err(failure),
         };
         match counted {
             Ok(output) => Ok(Ok(output)),
-            Err(Failure::Failed(failure)) => Ok(Err(give_up(&around, &attempt, name, failure).await)),
+            Err(Failure::Failed(failure)) => {
+                Ok(Err(give_up(&around, &attempt, name, failure).await))
+            }
             Err(Failure::Stopped) => Err(Error::AttemptEnded),
         }
     }
@@ -126,9 +141,16 @@ impl Service {
             around.asked.interrupt();
             return Err(Error::AttemptEnded);
         }
-        let attempt = self.inner.attempts.close(token).ok_or(Error::AttemptEnded)?;
+        let attempt = self
+            .inner
+            .attempts
+            .close(token)
+            .ok_or(Error::AttemptEnded)?;
         // What it asked for may have been refused since this process is another node by now.
-        attempt.run.store.check_own(attempt.run.place(&attempt.path))?;
+        attempt
+            .run
+            .store
+            .check_own(attempt.run.place(&attempt.path))?;
         match Failure::said(name, said) {
             Failure::Failed(failure) => Ok(give_up(&around, &attempt, name, failure).await),
             Failure::Stopped => Err(Error::AttemptEnded),
@@ -144,12 +166,23 @@ impl Service {
             return Ok(came_to);
         }
         let began_ms = self.inner.now_ms();
-        let step = Step { function: function.to_owned(), retries: None, backoff_ms: None, timeout_s: None };
-        match around.run.step(&step, path.clone(), input, Some(&around)).await {
+        let step = Step {
+            function: function.to_owned(),
+            retries: None,
+            backoff_ms: None,
+            timeout_s: None,
+        };
+        match around
+            .run
+            .step(&step, path.clone(), input, Some(&around))
+            .await
+        {
             Ok(output) => Ok(Ok(output)),
             Err(Failure::Failed(failure)) => {
                 let tries = 1 + self.inner.parts.runner.retries(function).unwrap_or(0);
-                let row = around.run.failed(function, tries, began_ms, failure.clone());
+                let row = around
+                    .run
+                    .failed(function, tries, began_ms, failure.clone());
                 around.tell_failure(path, row).await;
                 Ok(Err(failure))
             }
@@ -171,7 +204,9 @@ impl Service {
 
 /// What a step came to that counts. Errors: `Invalid` if it is another step.
 fn counted(run: &Run, path: &str, name: &str) -> Result<Option<CameTo>> {
-    let Some(row) = run.counted(path) else { return Ok(None) };
+    let Some(row) = run.counted(path) else {
+        return Ok(None);
+    };
     if row.function != name {
         let say = format!(
             "step {path} of this run was {:?}, and the code calls {name:?} now: a run needs the code it began with",
@@ -185,7 +220,9 @@ fn counted(run: &Run, path: &str, name: &str) -> Result<Option<CameTo>> {
 /// Tells the code around of a failure.
 async fn give_up(around: &Attempt, attempt: &Attempt, name: &str, failure: Bytes) -> Bytes {
     attempt.close();
-    let row = attempt.run.failed(name, attempt.tries, attempt.began_ms, failure.clone());
+    let row = attempt
+        .run
+        .failed(name, attempt.tries, attempt.began_ms, failure.clone());
     around.tell_failure(attempt.path.clone(), row).await;
     failure
 }

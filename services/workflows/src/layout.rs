@@ -61,7 +61,12 @@ fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
     if let Some(last) = until.last_mut() {
         *last += 1;
     }
-    Scan { partition: partition(workflow), from: from.to_vec().into(), until: Some(until.into()), items_max }
+    Scan {
+        partition: partition(workflow),
+        from: from.to_vec().into(),
+        until: Some(until.into()),
+        items_max,
+    }
 }
 
 /// Where a workflow is listed.
@@ -81,7 +86,10 @@ pub(crate) fn store_mark() -> Key {
 
 /// That a workflow has rows in the far store at `place`.
 pub(crate) fn home(workflow: &str, place: &str) -> Key {
-    Key::new(HOMES, [workflow.as_bytes(), &[0], place.as_bytes()].concat())
+    Key::new(
+        HOMES,
+        [workflow.as_bytes(), &[0], place.as_bytes()].concat(),
+    )
 }
 
 /// All such.
@@ -92,7 +100,12 @@ pub(crate) fn all_homes(items_max: usize) -> Scan {
 /// Those of one workflow.
 pub(crate) fn homes(workflow: &str, items_max: usize) -> Scan {
     let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
-    Scan { partition: Bytes::from_static(HOMES), from, until: Some(until), items_max }
+    Scan {
+        partition: Bytes::from_static(HOMES),
+        from,
+        until: Some(until),
+        items_max,
+    }
 }
 
 /// The workflow of such a row.
@@ -103,14 +116,30 @@ pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
 
 /// That the node with this number is asked to end a run.
 pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
-    Key::new(CANCELS, [&node.to_be_bytes(), workflow.as_bytes(), &[0], run.as_bytes()].concat())
+    Key::new(
+        CANCELS,
+        [
+            &node.to_be_bytes(),
+            workflow.as_bytes(),
+            &[0],
+            run.as_bytes(),
+        ]
+        .concat(),
+    )
 }
 
 /// All that a node is asked to end.
 pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
     let from = Bytes::copy_from_slice(&node.to_be_bytes());
-    let until = node.checked_add(1).map(|next| Bytes::copy_from_slice(&next.to_be_bytes()));
-    Scan { partition: Bytes::from_static(CANCELS), from, until, items_max }
+    let until = node
+        .checked_add(1)
+        .map(|next| Bytes::copy_from_slice(&next.to_be_bytes()));
+    Scan {
+        partition: Bytes::from_static(CANCELS),
+        from,
+        until,
+        items_max,
+    }
 }
 
 /// The workflow and the run of such a row.
@@ -134,7 +163,10 @@ pub(crate) fn run(workflow: &str, run: &str) -> Key {
 pub(crate) fn runs(workflow: &str, after: Option<&str>, items_max: usize) -> Scan {
     let all = scan(workflow, &[RUN], items_max);
     match after {
-        Some(after) => Scan { from: [&[RUN], after.as_bytes(), &[0]].concat().into(), ..all },
+        Some(after) => Scan {
+            from: [&[RUN], after.as_bytes(), &[0]].concat().into(),
+            ..all
+        },
         None => all,
     }
 }
@@ -148,7 +180,11 @@ pub(crate) fn all_active(workflow: &str, items_max: usize) -> Scan {
 }
 
 pub(crate) fn finished(workflow: &str, ended_ms: u64, run: &str) -> Key {
-    key(workflow, FINISHED, &[&ended_ms.to_be_bytes(), run.as_bytes()])
+    key(
+        workflow,
+        FINISHED,
+        &[&ended_ms.to_be_bytes(), run.as_bytes()],
+    )
 }
 
 pub(crate) fn all_finished(workflow: &str, items_max: usize) -> Scan {
@@ -162,7 +198,10 @@ pub(crate) fn refused(workflow: &str, run: &str) -> Key {
 /// When the run of a row among the finished ones has ended, and which it is.
 pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*ended), String::from_utf8(run.to_vec()).ok()?))
+    Some((
+        u64::from_be_bytes(*ended),
+        String::from_utf8(run.to_vec()).ok()?,
+    ))
 }
 
 /// The run of a row of one that is, or is under way.
@@ -175,7 +214,11 @@ pub(crate) fn step(workflow: &str, run: &str, path: &str) -> Key {
 }
 
 pub(crate) fn steps(workflow: &str, run: &str, items_max: usize) -> Scan {
-    scan(workflow, &[&[JOURNAL], run.as_bytes(), &[0]].concat(), items_max)
+    scan(
+        workflow,
+        &[&[JOURNAL], run.as_bytes(), &[0]].concat(),
+        items_max,
+    )
 }
 
 /// The path of a step's row.
@@ -205,13 +248,20 @@ pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
 
 /// In a range: what functions call keys that begin with `prefix`, behind `after`.
 pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
-    let from = after.map_or(prefix.clone(), |after| prefix.clone().max([after, &[0][..]].concat().into()));
+    let from = after.map_or(prefix.clone(), |after| {
+        prefix.clone().max([after, &[0][..]].concat().into())
+    });
     let until = prefix.iter().rposition(|byte| *byte < u8::MAX).map(|kept| {
         let mut until = prefix[..=kept].to_vec();
         until[kept] += 1;
         until.into()
     });
-    Scan { partition: Bytes::from_static(STATE), from, until, items_max }
+    Scan {
+        partition: Bytes::from_static(STATE),
+        from,
+        until,
+        items_max,
+    }
 }
 
 /// Another one for a run that is begun under an id whose first run was forgotten: names of transactions are remembered for longer.
@@ -223,7 +273,11 @@ fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     }
     hash.update(began_ms.to_be_bytes());
     let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
-    hash.finalize().iter().take(16).flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+    hash.finalize()
+        .iter()
+        .take(16)
+        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
+        .collect()
 }
 
 /// What the names of transactions begin with in which steps come to count: nobody else's may.
@@ -236,7 +290,13 @@ pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) 
 }
 
 /// What names the messages that one attempt of a step has count ahead of it: the next attempt may send others in their places.
-pub(crate) fn ahead(workflow: &str, run: &str, began_ms: u64, path: &str, attempt: u64) -> TransactionId {
+pub(crate) fn ahead(
+    workflow: &str,
+    run: &str,
+    began_ms: u64,
+    path: &str,
+    attempt: u64,
+) -> TransactionId {
     transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
 }
 
@@ -261,12 +321,24 @@ mod tests {
 
     #[test]
     fn rows_of_one_run_are_read_back_and_not_those_of_another() {
-        assert_eq!(path_of("run", &step("w", "run", "0.1").sort()), Some("0.1".to_owned()));
-        assert_eq!(finished_of(&finished("w", 7, "run").sort()), Some((7, "run".to_owned())));
+        assert_eq!(
+            path_of("run", &step("w", "run", "0.1").sort()),
+            Some("0.1".to_owned())
+        );
+        assert_eq!(
+            finished_of(&finished("w", 7, "run").sort()),
+            Some((7, "run".to_owned()))
+        );
         assert_eq!(run_of(&run("w", "run").sort()), Some("run".to_owned()));
-        assert_eq!(workflow_of(&home("w", "redis://host").sort()), Some("w".to_owned()));
+        assert_eq!(
+            workflow_of(&home("w", "redis://host").sort()),
+            Some("w".to_owned())
+        );
         assert_eq!(unsent_of(&unsent(7).sort()), Some(7));
-        assert_eq!(cancelled_of(&cancel(7, "w", "run").sort()), Some(("w".to_owned(), "run".to_owned())));
+        assert_eq!(
+            cancelled_of(&cancel(7, "w", "run").sort()),
+            Some(("w".to_owned(), "run".to_owned()))
+        );
         let is_home = |key: Key| {
             let Scan { from, until, .. } = homes("w", 1);
             key.sort() >= from && Some(key.sort()) < until
@@ -280,8 +352,13 @@ mod tests {
 
     #[test]
     fn keys_of_a_prefix_are_a_range() {
-        let keys: Vec<Bytes> = ["", "a", "a\0", "ab", "b"].map(|key| Bytes::from(key.to_owned())).into();
-        let all = keys.iter().cloned().chain([Bytes::from_static(b"\xff"), Bytes::from_static(b"\xff\xffz")]);
+        let keys: Vec<Bytes> = ["", "a", "a\0", "ab", "b"]
+            .map(|key| Bytes::from(key.to_owned()))
+            .into();
+        let all = keys.iter().cloned().chain([
+            Bytes::from_static(b"\xff"),
+            Bytes::from_static(b"\xff\xffz"),
+        ]);
         let all: Vec<Bytes> = all.collect();
         for prefix in &all {
             for after in [None].into_iter().chain(all.iter().map(Some)) {
@@ -291,7 +368,11 @@ mod tests {
                     let is_asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
                     // Behind all of a prefix the range is empty, wherever it begins.
                     let is_empty = until.as_ref().is_some_and(|until| *until <= from);
-                    assert_eq!(is_within && !is_empty, is_asked, "{prefix:?} {after:?} {key:?}");
+                    assert_eq!(
+                        is_within && !is_empty,
+                        is_asked,
+                        "{prefix:?} {after:?} {key:?}"
+                    );
                 }
             }
         }
@@ -303,9 +384,24 @@ mod tests {
         assert_eq!((id.len(), &id[14..15]), (36, "4"));
         assert_eq!(id, request_id("w", "run", 1, "0"));
         assert_ne!(id, request_id("wr", "un", 1, "0"));
-        assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 1, "1"));
-        assert_ne!(transaction("w", "run", 1, "0"), transaction("w", "run", 2, "0"), "begun anew");
-        assert_ne!(ahead("w", "run", 1, "0", 7), transaction("w", "run", 1, "0"), "counts with its step");
-        assert_ne!(ahead("w", "run", 1, "0", 7), ahead("w", "run", 1, "0", 8), "another attempt");
+        assert_ne!(
+            transaction("w", "run", 1, "0"),
+            transaction("w", "run", 1, "1")
+        );
+        assert_ne!(
+            transaction("w", "run", 1, "0"),
+            transaction("w", "run", 2, "0"),
+            "begun anew"
+        );
+        assert_ne!(
+            ahead("w", "run", 1, "0", 7),
+            transaction("w", "run", 1, "0"),
+            "counts with its step"
+        );
+        assert_ne!(
+            ahead("w", "run", 1, "0", 7),
+            ahead("w", "run", 1, "0", 8),
+            "another attempt"
+        );
     }
 }

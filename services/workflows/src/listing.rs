@@ -54,7 +54,9 @@ impl Attempt {
         // Looked at first: what an attempt writes meanwhile is its own doing, and one that has ended is told so.
         let written = self.overlay.written(&listing.prefix)?;
         let page = self.of_far(self.run.list(listing)).await?;
-        Ok(laid_over(page, written, listing, |key| self.run.store.place(key)))
+        Ok(laid_over(page, written, listing, |key| {
+            self.run.store.place(key)
+        }))
     }
 }
 
@@ -75,14 +77,18 @@ impl Run {
             Ok(value.map(|value| listed(key, value)))
         };
         let read = stream::iter(keys.into_iter().map(read)).buffered(READS_AT_ONCE);
-        read.try_filter_map(|listed| async { Ok(listed) }).try_collect().await
+        read.try_filter_map(|listed| async { Ok(listed) })
+            .try_collect()
+            .await
     }
 }
 
 impl Store {
     /// A page of the keys that count.
     async fn list_keys(&self, listing: &Listing) -> Result<(Page, DurabilityPoint)> {
-        let State::Transactions(engine) = &self.state else { return self.list_range(listing).await };
+        let State::Transactions(engine) = &self.state else {
+            return self.list_range(listing).await;
+        };
         let shown = engine.list_now(listing).await?;
         Ok((shown.value, shown.point))
     }
@@ -91,7 +97,10 @@ impl Store {
         let keys_max = listing.keys_max.clamp(1, KEYS_MAX);
         let after = listing.after.as_ref().map(Key::name);
         let mut scan: Scan = state_keys(&listing.prefix, after, keys_max);
-        let Read { value: Rows { items, next }, point } = loop {
+        let Read {
+            value: Rows { items, next },
+            point,
+        } = loop {
             let read = self.rows.scan(&scan).await?;
             match &read.value.next {
                 // All there was is deleted, near and not yet far; where to go on is said by a key that is shown.
@@ -123,7 +132,11 @@ impl Store {
 
 fn listed(key: Key, value: Bytes) -> Listed {
     let bytes = value.len() as u64;
-    Listed { key, bytes, value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX) }
+    Listed {
+        key,
+        bytes,
+        value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX),
+    }
 }
 
 /// Ends a page where it has enough.
@@ -133,7 +146,11 @@ fn cut(page: &mut Page, keys_max: usize) {
         bytes += listed.value.as_ref().map_or(0, Bytes::len);
         bytes >= VALUES_BYTES_MAX
     };
-    let enough = page.keys.iter().position(is_full).map_or(keys_max, |last| keys_max.min(last + 1));
+    let enough = page
+        .keys
+        .iter()
+        .position(is_full)
+        .map_or(keys_max, |last| keys_max.min(last + 1));
     if enough < page.keys.len() {
         page.keys.truncate(enough);
         page.next = page.keys.last().map(|last| last.key.clone());
@@ -141,14 +158,24 @@ fn cut(page: &mut Page, keys_max: usize) {
 }
 
 /// What counts, with what was written over it.
-fn laid_over(page: Page, written: Writes, listing: &Listing, place: impl Fn(&Key) -> Bytes) -> Page {
+fn laid_over(
+    page: Page,
+    written: Writes,
+    listing: &Listing,
+    place: impl Fn(&Key) -> Bytes,
+) -> Page {
     let Page { keys, next } = page;
-    let mut merged: BTreeMap<Bytes, Listed> = keys.into_iter().map(|it| (place(&it.key), it)).collect();
-    let (after, until) = (listing.after.as_ref().map(&place), next.as_ref().map(&place));
+    let mut merged: BTreeMap<Bytes, Listed> =
+        keys.into_iter().map(|it| (place(&it.key), it)).collect();
+    let (after, until) = (
+        listing.after.as_ref().map(&place),
+        next.as_ref().map(&place),
+    );
     for (name, value) in written {
         let Ok(key) = Key::new(name) else { continue };
         let at = place(&key);
-        if after.as_ref().is_some_and(|after| at <= *after) || until.as_ref().is_some_and(|until| at > *until)
+        if after.as_ref().is_some_and(|after| at <= *after)
+            || until.as_ref().is_some_and(|until| at > *until)
         {
             continue;
         }
@@ -157,7 +184,10 @@ fn laid_over(page: Page, written: Writes, listing: &Listing, place: impl Fn(&Key
             None => merged.remove(&at),
         };
     }
-    let mut page = Page { keys: merged.into_values().collect(), next };
+    let mut page = Page {
+        keys: merged.into_values().collect(),
+        next,
+    };
     cut(&mut page, listing.keys_max.clamp(1, KEYS_MAX));
     page
 }
@@ -171,30 +201,66 @@ mod tests {
     }
 
     fn names(page: &Page) -> Vec<&str> {
-        page.keys.iter().map(|it| std::str::from_utf8(it.key.name()).expect("text")).collect()
+        page.keys
+            .iter()
+            .map(|it| std::str::from_utf8(it.key.name()).expect("text"))
+            .collect()
     }
 
-    fn over(counts: &[&str], next: Option<&str>, written: &[(&str, bool)], keys_max: usize) -> Page {
-        let keys = counts.iter().map(|name| listed(key(name), "counts".into())).collect();
-        let page = Page { keys, next: next.map(key) };
+    fn over(
+        counts: &[&str],
+        next: Option<&str>,
+        written: &[(&str, bool)],
+        keys_max: usize,
+    ) -> Page {
+        let keys = counts
+            .iter()
+            .map(|name| listed(key(name), "counts".into()))
+            .collect();
+        let page = Page {
+            keys,
+            next: next.map(key),
+        };
         let written = written.iter().map(|(name, is_put)| {
-            (Bytes::from(name.to_string()), is_put.then(|| Bytes::from_static(b"written")))
+            (
+                Bytes::from(name.to_string()),
+                is_put.then(|| Bytes::from_static(b"written")),
+            )
         });
-        let listing = Listing { prefix: Bytes::new(), after: Some(key("b")), keys_max };
+        let listing = Listing {
+            prefix: Bytes::new(),
+            after: Some(key("b")),
+            keys_max,
+        };
         laid_over(page, written.collect(), &listing, |key| key.name().clone())
     }
 
     /// W2: what an attempt wrote is in its pages once, in order, and what it deleted is not.
     #[test]
     fn what_was_written_is_laid_over_what_counts() {
-        let written = [("a", true), ("c", true), ("d", false), ("e", true), ("g", true)];
+        let written = [
+            ("a", true),
+            ("c", true),
+            ("d", false),
+            ("e", true),
+            ("g", true),
+        ];
         let page = over(&["c", "d", "f"], None, &written, 10);
-        assert_eq!((names(&page), page.next.clone()), (vec!["c", "e", "f", "g"], None));
+        assert_eq!(
+            (names(&page), page.next.clone()),
+            (vec!["c", "e", "f", "g"], None)
+        );
         // Of what lies behind the page, nothing yet; and what is too much for this page is in the next.
         let page = over(&["c", "d", "f"], Some("f"), &written, 10);
-        assert_eq!((names(&page), page.next.clone()), (vec!["c", "e", "f"], Some(key("f"))));
+        assert_eq!(
+            (names(&page), page.next.clone()),
+            (vec!["c", "e", "f"], Some(key("f")))
+        );
         let page = over(&["c", "d", "f"], None, &written, 2);
-        assert_eq!((names(&page), page.next.clone()), (vec!["c", "e"], Some(key("e"))));
+        assert_eq!(
+            (names(&page), page.next.clone()),
+            (vec!["c", "e"], Some(key("e")))
+        );
         assert_eq!(page.keys[0].value.as_deref(), Some(&b"written"[..]));
     }
 }

@@ -29,12 +29,18 @@ pub(crate) async fn is_one_store(
     }
 }
 
-async fn compare(near: &dyn KeyValue, far: &dyn KeyValue, entropy: &dyn Entropy) -> ports::Result<bool> {
+async fn compare(
+    near: &dyn KeyValue,
+    far: &dyn KeyValue,
+    entropy: &dyn Entropy,
+) -> ports::Result<bool> {
     let key = layout::store_mark();
     let mut read = near.get(&key).await?;
     if read.value.is_none() {
-        let drawn: Bytes =
-            [entropy.next_u64(), entropy.next_u64()].iter().flat_map(|half| half.to_be_bytes()).collect();
+        let drawn: Bytes = [entropy.next_u64(), entropy.next_u64()]
+            .iter()
+            .flat_map(|half| half.to_be_bytes())
+            .collect();
         let put = Update::put(key.clone(), vec![(DRAWN.into(), Value::Bytes(drawn))]);
         near.update(put.when(Condition::Absent)).await?;
         read = near.get(&key).await?;
@@ -43,6 +49,8 @@ async fn compare(near: &dyn KeyValue, far: &dyn KeyValue, entropy: &dyn Entropy)
     near.externalize(read.point).await?;
     let there = far.get(&key).await?.value;
     Ok(there.is_some_and(|there| {
-        read.value.is_some_and(|here| here.bytes(DRAWN).is_some() && here.bytes(DRAWN) == there.bytes(DRAWN))
+        read.value.is_some_and(|here| {
+            here.bytes(DRAWN).is_some() && here.bytes(DRAWN) == there.bytes(DRAWN)
+        })
     }))
 }

@@ -42,7 +42,10 @@ impl Asked {
     /// The answer to `call`, which the far store may have to give.
     async fn of<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut waiting = Waiting { asked: self, is_over: false };
+        let mut waiting = Waiting {
+            asked: self,
+            is_over: false,
+        };
         let answer = call.await;
         waiting.is_over = true;
         if answer.as_ref().is_err_and(is_outage) {
@@ -83,7 +86,11 @@ fn is_outage(error: &Error) -> bool {
 impl Attempt {
     /// The answer to what its code asks, noted if the far store is to give it.
     pub(crate) async fn of_far<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        if self.run.store.is_apart() { self.asked.of(call).await } else { call.await }
+        if self.run.store.is_apart() {
+            self.asked.of(call).await
+        } else {
+            call.await
+        }
     }
 }
 

@@ -56,8 +56,11 @@ const PAGE_ROWS: usize = 50;
 /// What a row takes beside its effects.
 const ROW_BYTES: usize = 8 << 10;
 /// For destinations that fail: as long as the range is ours.
-const SEND_AGAIN: Backoff =
-    Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30), attempts_max: u32::MAX };
+const SEND_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(20),
+    longest: Duration::from_secs(30),
+    attempts_max: u32::MAX,
+};
 
 /// Whose they are, of a row: one after the other.
 const RUN: &str = "run";
@@ -145,9 +148,15 @@ impl Outbox {
             unsent: Mutex::default(),
         };
         let left = shared.left().await?;
-        let outbox = Arc::new(Self { shared: Arc::new(shared), tasks: Mutex::default() });
+        let outbox = Arc::new(Self {
+            shared: Arc::new(shared),
+            tasks: Mutex::default(),
+        });
         for (run, unsent) in left {
-            outbox.shared.next.fetch_max(unsent.number + 1, Ordering::Relaxed);
+            outbox
+                .shared
+                .next
+                .fetch_max(unsent.number + 1, Ordering::Relaxed);
             if options.broken != Some(Broken::ForgetsUnsent) {
                 outbox.push(run, [unsent]);
             }
@@ -165,15 +174,27 @@ impl Outbox {
         if !changes.sends.is_empty() && self.count() >= UNSENT_MAX {
             return Err(transactions::Error::TooMuchBuffered.into());
         }
-        let bytes_max = self.shared.rows().limits().item_bytes_max.saturating_sub(ROW_BYTES);
+        let bytes_max = self
+            .shared
+            .rows()
+            .limits()
+            .item_bytes_max
+            .saturating_sub(ROW_BYTES);
         let rows = rows(place, changes, bytes_max)?;
-        let from = self.shared.next.fetch_add(rows.len() as u64, Ordering::Relaxed);
+        let from = self
+            .shared
+            .next
+            .fetch_add(rows.len() as u64, Ordering::Relaxed);
         let numbers = from..from + rows.len() as u64;
         let put = |(number, row): (u64, &Row)| {
             Update::put(layout::unsent(number), row.encode()).when(Condition::Absent)
         };
         let updates = numbers.clone().zip(&rows).map(put).collect();
-        Ok(Enclosed { run: run_of(place), numbers, updates })
+        Ok(Enclosed {
+            run: run_of(place),
+            numbers,
+            updates,
+        })
     }
 
     /// The record counts, and is far-durable once `point` is.
@@ -241,7 +262,13 @@ impl Shared {
                 let number = layout::unsent_of(&sort)
                     .ok_or_else(|| ports::Error::corrupt("read the key of something unsent"))?;
                 match Row::decode(&item) {
-                    Ok(row) => left.push((row.run, Unsent { number, point: page.point })),
+                    Ok(row) => left.push((
+                        row.run,
+                        Unsent {
+                            number,
+                            point: page.point,
+                        },
+                    )),
                     Err(error) => {
                         tracing::error!(%error, number, "what a step has sent cannot be read, and is not sent");
                     }
@@ -301,7 +328,9 @@ impl Shared {
                     is_failing = true;
                 }
             }
-            self.clock.sleep(delays.next_delay(&*self.entropy).unwrap_or_default()).await;
+            self.clock
+                .sleep(delays.next_delay(&*self.entropy).unwrap_or_default())
+                .await;
         }
     }
 
@@ -310,7 +339,11 @@ impl Shared {
         if self.broken == Some(Broken::SendsBeforeFar) {
             return Ok(());
         }
-        let answer = self.rows().externalize(unsent.point).await.map_err(Error::from);
+        let answer = self
+            .rows()
+            .externalize(unsent.point)
+            .await
+            .map_err(Error::from);
         if !answer.as_ref().is_err_and(Error::is_refusal) {
             return answer;
         }
@@ -323,16 +356,21 @@ impl Shared {
 
     async fn send_row(&self, number: u64) -> Result<()> {
         let read = self.rows().get(&layout::unsent(number)).await?;
-        let Some(item) = read.value else { return Ok(()) };
+        let Some(item) = read.value else {
+            return Ok(());
+        };
         let row = Row::decode(&item)?;
         for (place, effect) in (0..).zip(row.effects).skip(row.sent as usize) {
             let id = match self.broken {
-                Some(Broken::NamesSendsAnew) => Bytes::from(format!("{:x}", self.entropy.next_u64())),
+                Some(Broken::NamesSendsAnew) => {
+                    Bytes::from(format!("{:x}", self.entropy.next_u64()))
+                }
                 _ => effect_id(&row.id, row.first + place),
             };
             self.engine.send_now(effect, id).await?;
             let sent = vec![Action::set_integer(SENT, i64::from(place) + 1)];
-            self.note(Update::modify(layout::unsent(number), sent).when(Condition::Exists)).await?;
+            self.note(Update::modify(layout::unsent(number), sent).when(Condition::Exists))
+                .await?;
         }
         self.note(Update::delete(layout::unsent(number))).await
     }
@@ -367,14 +405,22 @@ impl Shared {
 }
 
 fn run_of(place: Place<'_>) -> Bytes {
-    [place.workflow.as_bytes(), &[0], place.run.as_bytes()].concat().into()
+    [place.workflow.as_bytes(), &[0], place.run.as_bytes()]
+        .concat()
+        .into()
 }
 
 /// What a step sends, in rows of so many bytes.
 fn rows(place: Place<'_>, changes: &Changes, bytes_max: usize) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = Vec::new();
     let mut bytes = 0;
-    let Place { workflow, run, began_ms, path, .. } = place;
+    let Place {
+        workflow,
+        run,
+        began_ms,
+        path,
+        ..
+    } = place;
     let with_step = layout::transaction(workflow, run, began_ms, path);
     let ahead = layout::ahead(workflow, run, began_ms, path, changes.attempt);
     let first_of_step = changes.first + changes.ahead as u32;
@@ -382,16 +428,31 @@ fn rows(place: Place<'_>, changes: &Changes, bytes_max: usize) -> Result<Vec<Row
         let more = effect.bytes_len();
         if more > bytes_max {
             let say = "a message of a workflow with this far store";
-            return Err(Error::TooLarge(format!("{say} has {bytes_max} bytes at most, with its names")));
+            return Err(Error::TooLarge(format!(
+                "{say} has {bytes_max} bytes at most, with its names"
+            )));
         }
-        let id = if at < first_of_step { &ahead } else { &with_step };
+        let id = if at < first_of_step {
+            &ahead
+        } else {
+            &with_step
+        };
         if rows.last().is_none_or(|row| row.id != *id) || bytes + more > bytes_max {
             let id = id.clone();
-            rows.push(Row { run: run_of(place), id, first: at, effects: Vec::new(), sent: 0 });
+            rows.push(Row {
+                run: run_of(place),
+                id,
+                first: at,
+                effects: Vec::new(),
+                sent: 0,
+            });
             bytes = 0;
         }
         bytes += more;
-        rows.last_mut().expect("there is one").effects.push(effect.clone());
+        rows.last_mut()
+            .expect("there is one")
+            .effects
+            .push(effect.clone());
     }
     Ok(rows)
 }
@@ -428,38 +489,79 @@ mod tests {
     use super::*;
 
     fn message(body: &[u8]) -> Effect {
-        Effect::Message { queue: "q".to_owned(), group: Bytes::new(), body: Bytes::copy_from_slice(body) }
+        Effect::Message {
+            queue: "q".to_owned(),
+            group: Bytes::new(),
+            body: Bytes::copy_from_slice(body),
+        }
     }
 
-    const STEP: Place<'static> = Place { workflow: "w", run: "r", began_ms: 1, driver: None, path: "0" };
+    const STEP: Place<'static> = Place {
+        workflow: "w",
+        run: "r",
+        began_ms: 1,
+        driver: None,
+        path: "0",
+    };
 
     /// W2: what counts with the step goes under the step's id, also behind what may count already under that of the attempt.
     #[test]
     fn what_an_attempt_has_count_ahead_of_its_step_has_an_id_of_its_own() {
-        let sends: Vec<Effect> = [b"a", b"b", b"c"].iter().map(|body| message(*body)).collect();
-        let changes = Changes { first: 5, sends, ahead: 2, attempt: 7, ..Changes::default() };
+        let sends: Vec<Effect> = [b"a", b"b", b"c"]
+            .iter()
+            .map(|body| message(*body))
+            .collect();
+        let changes = Changes {
+            first: 5,
+            sends,
+            ahead: 2,
+            attempt: 7,
+            ..Changes::default()
+        };
         let named = |changes: &Changes| {
             let cut = rows(STEP, changes, 1_000).expect("each fits");
-            cut.into_iter().map(|row| (row.id, row.first, row.effects.len())).collect::<Vec<_>>()
+            cut.into_iter()
+                .map(|row| (row.id, row.first, row.effects.len()))
+                .collect::<Vec<_>>()
         };
-        let (step, ahead) = (layout::transaction("w", "r", 1, "0"), layout::ahead("w", "r", 1, "0", 7));
+        let (step, ahead) = (
+            layout::transaction("w", "r", 1, "0"),
+            layout::ahead("w", "r", 1, "0", 7),
+        );
         assert_eq!(named(&changes), [(ahead.clone(), 5, 2), (step, 7, 1)]);
-        let of_the_next = Changes { attempt: 8, ..changes };
+        let of_the_next = Changes {
+            attempt: 8,
+            ..changes
+        };
         assert_ne!(named(&of_the_next)[0].0, ahead);
     }
 
     /// W2: whatever fits where, places go on.
     #[test]
     fn what_a_step_sends_is_cut_into_rows_in_its_order() {
-        let sends: Vec<Effect> = [[1; 100], [2; 100], [3; 100]].iter().map(|body| message(body)).collect();
-        let changes = Changes { first: 5, sends: sends.clone(), ..Changes::default() };
+        let sends: Vec<Effect> = [[1; 100], [2; 100], [3; 100]]
+            .iter()
+            .map(|body| message(body))
+            .collect();
+        let changes = Changes {
+            first: 5,
+            sends: sends.clone(),
+            ..Changes::default()
+        };
         let two = 2 * sends[0].bytes_len();
         let cut = rows(STEP, &changes, two).expect("each fits");
         assert_eq!(
-            cut.iter().map(|row| (row.first, row.effects.len())).collect::<Vec<_>>(),
+            cut.iter()
+                .map(|row| (row.first, row.effects.len()))
+                .collect::<Vec<_>>(),
             [(5, 2), (7, 1)]
         );
-        assert_eq!(cut.iter().flat_map(|row| row.effects.clone()).collect::<Vec<_>>(), sends);
+        assert_eq!(
+            cut.iter()
+                .flat_map(|row| row.effects.clone())
+                .collect::<Vec<_>>(),
+            sends
+        );
         assert!(matches!(rows(STEP, &changes, 100), Err(Error::TooLarge(_))));
         let item = Item::from_parts(Version(1), cut[1].encode());
         assert_eq!(Row::decode(&item).expect("whole"), cut[1]);

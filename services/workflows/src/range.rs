@@ -46,7 +46,16 @@ pub(crate) struct Range {
 
 impl Range {
     pub(crate) async fn open(opening: Opening<'_>) -> Result<Self> {
-        let Opening { stores, said, ended_epoch, tells, engine, clock, entropy, options } = opening;
+        let Opening {
+            stores,
+            said,
+            ended_epoch,
+            tells,
+            engine,
+            clock,
+            entropy,
+            options,
+        } = opening;
         let terms = synchrony::Options {
             mode: mode(said),
             linger: LINGER,
@@ -56,15 +65,25 @@ impl Range {
             ..synchrony::Options::default()
         };
         let (its_clock, its_entropy) = (Arc::clone(&clock), Arc::clone(&entropy));
-        let synchrony = Synchrony::open_telling(stores, terms, (its_clock, its_entropy), tells).await?;
+        let synchrony =
+            Synchrony::open_telling(stores, terms, (its_clock, its_entropy), tells).await?;
         let outbox = Outbox::open(synchrony.lane()?, engine, (clock, entropy), options).await?;
-        Ok(Self { synchrony, outbox, said, is_used: true })
+        Ok(Self {
+            synchrony,
+            outbox,
+            said,
+            is_used: true,
+        })
     }
 
     /// A place for one run, or one look, with a lane of its own.
     pub(crate) fn store(&mut self, options: &Options) -> Result<Store> {
         self.is_used = true;
-        Ok(Store::of_range(Arc::new(self.synchrony.lane()?), Arc::clone(&self.outbox), options))
+        Ok(Store::of_range(
+            Arc::new(self.synchrony.lane()?),
+            Arc::clone(&self.outbox),
+            options,
+        ))
     }
 
     /// That of its outbox.
@@ -100,7 +119,8 @@ impl Range {
         let was_used = std::mem::take(&mut self.is_used);
         let health = self.synchrony.health();
         // What a permanent error has stopped is sent again by who opens the range next: that is for whoever starts a server to ask for.
-        let is_done = health.pending_records == 0 && health.poisoned_lanes == 0 && health.ended.is_none();
+        let is_done =
+            health.pending_records == 0 && health.poisoned_lanes == 0 && health.ended.is_none();
         !was_used && is_done && self.outbox.is_empty() && self.synchrony.lanes_held() == 1
     }
 

@@ -49,11 +49,17 @@ impl Status {
 
     /// The status that is called `name`.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, _, called)| *called == name).map(|(status, ..)| *status)
+        Self::ALL
+            .iter()
+            .find(|(_, _, called)| *called == name)
+            .map(|(status, ..)| *status)
     }
 
     fn number(self) -> i64 {
-        Self::ALL.iter().find(|(status, ..)| *status == self).map_or(0, |(_, number, _)| *number)
+        Self::ALL
+            .iter()
+            .find(|(status, ..)| *status == self)
+            .map_or(0, |(_, number, _)| *number)
     }
 }
 
@@ -67,7 +73,8 @@ pub(crate) struct Given {
 
 impl Given {
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
-        let definition = serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
+        let definition =
+            serde_json::to_vec(&self.workflow).expect("strings and numbers always serialise");
         vec![
             (INPUT.into(), Value::Bytes(self.input.clone())),
             (DEFINITION.into(), Value::Bytes(definition.into())),
@@ -77,7 +84,10 @@ impl Given {
     pub(crate) fn decode(item: &Item) -> Result<Self> {
         let decoded = || {
             let workflow = serde_json::from_slice(item.bytes(DEFINITION)?).ok()?;
-            Some(Self { input: item.bytes(INPUT)?.clone(), workflow })
+            Some(Self {
+                input: item.bytes(INPUT)?.clone(),
+                workflow,
+            })
         };
         decoded().ok_or_else(|| Error::corrupt("read what a run was given"))
     }
@@ -99,12 +109,16 @@ pub(crate) struct RunRow {
 
 /// Whether a run is under way, and this driver's.
 pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
-    let is_running = ports::Condition::attribute(STATUS, Test::is_integer(Status::Running.number()));
+    let is_running =
+        ports::Condition::attribute(STATUS, Test::is_integer(Status::Running.number()));
     let is_the_driver = match driver {
         Some(driver) => Test::is_integer(driver.0.into()),
         None => Test::Absent,
     };
-    ports::Condition::All(vec![is_running, ports::Condition::attribute(DRIVER, is_the_driver)])
+    ports::Condition::All(vec![
+        is_running,
+        ports::Condition::attribute(DRIVER, is_the_driver),
+    ])
 }
 
 /// Whether it is a run that has ended then.
@@ -121,7 +135,14 @@ pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
 impl RunRow {
     /// A run that has begun.
     pub(crate) fn begun(began_ms: u64, driver: Option<NodeId>) -> Self {
-        Self { status: Status::Running, output: None, error: None, began_ms, ended_ms: None, driver }
+        Self {
+            status: Status::Running,
+            output: None,
+            error: None,
+            began_ms,
+            ended_ms: None,
+            driver,
+        }
     }
 
     /// The same, failed, since what it wrote was refused for good.
@@ -134,7 +155,13 @@ impl RunRow {
             "step": "", "errorType": "Workflow.NotWritten", "errorMessage": said,
         });
         let error = Some(Bytes::from(error.to_string()));
-        Self { status: Status::Failed, output: None, error, ended_ms: Some(now_ms), ..self.clone() }
+        Self {
+            status: Status::Failed,
+            output: None,
+            error,
+            ended_ms: Some(now_ms),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<(Name, Value)> {
@@ -144,10 +171,18 @@ impl RunRow {
         ];
         let bytes = [(OUTPUT, &self.output), (ERROR, &self.error)];
         attributes.extend(
-            bytes.into_iter().filter_map(|(name, value)| Some((name.into(), Value::Bytes(value.clone()?)))),
+            bytes
+                .into_iter()
+                .filter_map(|(name, value)| Some((name.into(), Value::Bytes(value.clone()?)))),
         );
-        attributes.extend(self.ended_ms.map(|ended| (ENDED.into(), Value::Integer(ended as i64))));
-        attributes.extend(self.driver.map(|driver| (DRIVER.into(), Value::Integer(driver.0.into()))));
+        attributes.extend(
+            self.ended_ms
+                .map(|ended| (ENDED.into(), Value::Integer(ended as i64))),
+        );
+        attributes.extend(
+            self.driver
+                .map(|driver| (DRIVER.into(), Value::Integer(driver.0.into()))),
+        );
         attributes
     }
 
@@ -155,7 +190,10 @@ impl RunRow {
         let decoded = || {
             let number = item.integer(STATUS)?;
             Some(Self {
-                status: Status::ALL.iter().find(|(_, status, _)| *status == number)?.0,
+                status: Status::ALL
+                    .iter()
+                    .find(|(_, status, _)| *status == number)?
+                    .0,
                 output: item.bytes(OUTPUT).cloned(),
                 error: item.bytes(ERROR).cloned(),
                 began_ms: item.integer(BEGAN)? as u64,
@@ -212,7 +250,10 @@ impl StepRow {
             (BEGAN.into(), Value::Integer(self.began_ms as i64)),
             (ENDED.into(), Value::Integer(self.ended_ms as i64)),
         ];
-        attributes.extend(self.attempt.map(|attempt| (ATTEMPT.into(), Value::Integer(attempt))));
+        attributes.extend(
+            self.attempt
+                .map(|attempt| (ATTEMPT.into(), Value::Integer(attempt))),
+        );
         attributes
     }
 
@@ -248,7 +289,10 @@ mod tests {
                 {"choice":[{"when":{"path":"a","equals":1},"steps":["f"]}],"otherwise":["g"]}]}"#,
         )
         .expect("a workflow");
-        let given = Given { input: Bytes::from("{}"), workflow };
+        let given = Given {
+            input: Bytes::from("{}"),
+            workflow,
+        };
         let item = Item::from_parts(Version(1), given.encode());
         assert_eq!(Given::decode(&item).expect("whole"), given);
         let run = RunRow {
@@ -267,7 +311,11 @@ mod tests {
             began_ms: 1,
             ended_ms: 2,
         };
-        let failed = StepRow { came_to: Err(Bytes::from("{}")), attempt: None, ..step.clone() };
+        let failed = StepRow {
+            came_to: Err(Bytes::from("{}")),
+            attempt: None,
+            ..step.clone()
+        };
         for step in [step, failed] {
             let item = Item::from_parts(Version(1), step.encode());
             assert_eq!(StepRow::decode(&item).expect("whole"), step);
@@ -288,7 +336,8 @@ mod tests {
             (-2_i64..6).prop_map(Value::Integer),
             vec(any::<u8>(), 0..20).prop_map(|bytes| Value::Bytes(bytes.into())),
             definition.prop_map(|text| Value::Bytes(text.into())),
-            (1_usize..4000).prop_map(|deep| Value::Bytes(format!("{{\"steps\":{}", "[".repeat(deep)).into())),
+            (1_usize..4000)
+                .prop_map(|deep| Value::Bytes(format!("{{\"steps\":{}", "[".repeat(deep)).into())),
         ]
     }
 

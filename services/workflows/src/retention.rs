@@ -11,10 +11,14 @@ impl Service {
     /// After the end of `run`: forgets those of its workflow that are kept no longer.
     pub(crate) async fn sweep(&self, run: &Arc<Run>) {
         let now = self.inner.parts.clock.monotonic();
-        let Ok(_one_at_a_time) = self.inner.sweeping.try_lock() else { return };
+        let Ok(_one_at_a_time) = self.inner.sweeping.try_lock() else {
+            return;
+        };
         {
             let mut swept = self.inner.swept.lock();
-            let is_early = swept.get(&run.name).is_some_and(|last| now.since(*last) < SWEEP_EVERY);
+            let is_early = swept
+                .get(&run.name)
+                .is_some_and(|last| now.since(*last) < SWEEP_EVERY);
             if is_early {
                 return;
             }
@@ -30,13 +34,21 @@ impl Service {
         if options.breaks(Broken::ForgetsNoRun) {
             return Ok(());
         }
-        let kept_for =
-            if options.breaks(Broken::ForgetsRunsAtOnce) { Duration::ZERO } else { options.finished_for };
+        let kept_for = if options.breaks(Broken::ForgetsRunsAtOnce) {
+            Duration::ZERO
+        } else {
+            options.finished_for
+        };
         let finished = run.store.finished(&run.name).await?;
-        let until = self.inner.now_ms().saturating_sub(kept_for.as_millis() as u64);
+        let until = self
+            .inner
+            .now_ms()
+            .saturating_sub(kept_for.as_millis() as u64);
         let too_many = finished.len().saturating_sub(options.finished_max);
         let old = finished.into_iter().enumerate();
-        for (_, (ended_ms, id)) in old.filter(|(place, (ended, _))| *place < too_many || *ended < until) {
+        for (_, (ended_ms, id)) in
+            old.filter(|(place, (ended, _))| *place < too_many || *ended < until)
+        {
             run.store.forget(&run.name, ended_ms, &id).await?;
         }
         Ok(())
@@ -61,8 +73,14 @@ mod tests {
 
     fn store(near: &World) -> Store {
         let (key_value, clock, entropy) = (near.key_value(), near.clock(), near.entropy());
-        let parts = transactions::Parts { key_value: Arc::clone(&key_value), clock, entropy };
-        let engine = transactions::Service::builder(parts).build(transactions::Config::default()).engine();
+        let parts = transactions::Parts {
+            key_value: Arc::clone(&key_value),
+            clock,
+            entropy,
+        };
+        let engine = transactions::Service::builder(parts)
+            .build(transactions::Config::default())
+            .engine();
         Store::of_transactions(key_value, engine, &Options::default())
     }
 
@@ -70,8 +88,14 @@ mod tests {
     async fn begin(store: &Store, began_ms: u64) -> RunRow {
         let row = RunRow::begun(began_ms, None);
         let workflow: Workflow = serde_json::from_str(r#"{"steps":["f"]}"#).expect("a workflow");
-        let given = Given { input: Bytes::new(), workflow };
-        let (there, _) = store.begin_run("w", "run", &row, &given).await.expect("begun");
+        let given = Given {
+            input: Bytes::new(),
+            workflow,
+        };
+        let (there, _) = store
+            .begin_run("w", "run", &row, &given)
+            .await
+            .expect("begun");
         assert_eq!(there, None);
         let step = StepRow {
             function: "f".to_owned(),
@@ -81,8 +105,17 @@ mod tests {
             began_ms,
             ended_ms: began_ms,
         };
-        let place = Place { workflow: "w", run: "run", began_ms, driver: None, path: "0" };
-        let (counted, _) = store.count_step(place, &step, &Changes::default()).await.expect("it is written");
+        let place = Place {
+            workflow: "w",
+            run: "run",
+            began_ms,
+            driver: None,
+            path: "0",
+        };
+        let (counted, _) = store
+            .count_step(place, &step, &Changes::default())
+            .await
+            .expect("it is written");
         assert_eq!(counted, step.came_to);
         row
     }
@@ -94,17 +127,34 @@ mod tests {
             let near = World::new(1);
             let store = store(&near);
             let first = begin(&store, 1).await;
-            let ended = RunRow { status: Status::Succeeded, ended_ms: Some(2), ..first };
+            let ended = RunRow {
+                status: Status::Succeeded,
+                ended_ms: Some(2),
+                ..first
+            };
             store.end_run("w", "run", &ended).await.expect("ended");
-            assert_eq!(store.finished("w").await.expect("read"), [(2, "run".to_owned())]);
+            assert_eq!(
+                store.finished("w").await.expect("read"),
+                [(2, "run".to_owned())]
+            );
             store.forget("w", 2, "run").await.expect("it goes");
             assert_eq!(store.run("w", "run").await.expect("read"), None);
-            assert_eq!(store.steps("w", "run", 1).await.expect("read").0, BTreeMap::new());
+            assert_eq!(
+                store.steps("w", "run", 1).await.expect("read").0,
+                BTreeMap::new()
+            );
             let second = begin(&store, 3).await;
             store.forget("w", 2, "run").await.expect("it has gone");
-            let (there, _) = store.run("w", "run").await.expect("read").expect("it is under way");
+            let (there, _) = store
+                .run("w", "run")
+                .await
+                .expect("read")
+                .expect("it is under way");
             assert_eq!(there, second);
-            store.given("w", "run").await.expect("it was given something");
+            store
+                .given("w", "run")
+                .await
+                .expect("it was given something");
             assert_eq!(store.steps("w", "run", 3).await.expect("read").0.len(), 1);
         });
     }

@@ -131,9 +131,9 @@ fn failed(step: &str, payload: &[u8], most: usize) -> Failure {
         error_type: &'a str,
     }
     match serde_json::from_slice(payload) {
-        Ok(Said { error_type: "Function.ResponseSizeTooLarge" }) => {
-            too_large(step, "more bytes than a function may answer with", most)
-        }
+        Ok(Said {
+            error_type: "Function.ResponseSizeTooLarge",
+        }) => too_large(step, "more bytes than a function may answer with", most),
         _ => Failure::said(step, payload),
     }
 }
@@ -146,8 +146,9 @@ fn as_json(step: &str, answered: Bytes) -> Result<Bytes, Failure> {
     match serde_json::from_slice::<&RawValue>(&answered) {
         Ok(_) => Ok(answered),
         Err(error) => {
-            let said =
-                format!("a result is JSON, which has no NaN and no infinity; this one is not: {error}");
+            let said = format!(
+                "a result is JSON, which has no NaN and no infinity; this one is not: {error}"
+            );
             Err(Failure::new(step, "Workflow.ResultNoJson", &said))
         }
     }
@@ -185,7 +186,9 @@ impl Run {
         let left = self
             .workflow
             .timeout()
-            .saturating_sub(Duration::from_millis(service.now_ms().saturating_sub(self.row.began_ms)));
+            .saturating_sub(Duration::from_millis(
+                service.now_ms().saturating_sub(self.row.began_ms),
+            ));
         let came_to = tokio::select! {
             biased;
             came_to = self.attempts(service) => came_to,
@@ -208,10 +211,20 @@ impl Run {
         };
         // A branch that was dropped beside another that failed may be coming to count.
         self.settled().await;
-        let row = RunRow { status, output, error, ended_ms: Some(service.now_ms()), ..self.row.clone() };
-        let ended = self.until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row)).await;
+        let row = RunRow {
+            status,
+            output,
+            error,
+            ended_ms: Some(service.now_ms()),
+            ..self.row.clone()
+        };
+        let ended = self
+            .until_it_passes(service, || self.store.end_run(&self.name, &self.id, &row))
+            .await;
         let ended = match ended {
-            Err(error) if error.is_refusal() => self.fail(service, &error).await.map(|()| Status::Failed),
+            Err(error) if error.is_refusal() => {
+                self.fail(service, &error).await.map(|()| Status::Failed)
+            }
             ended => ended.map(|_| row.status),
         };
         match ended {
@@ -231,13 +244,23 @@ impl Run {
     async fn fail(&self, service: &Inner, why: &Error) -> Result<()> {
         let row = self.row.refused(why, service.now_ms());
         let ended = self.until_it_passes(service, || async {
-            service.homes.store(&self.home).await?.end_run(&self.name, &self.id, &row).await
+            service
+                .homes
+                .store(&self.home)
+                .await?
+                .end_run(&self.name, &self.id, &row)
+                .await
         });
         match ended.await {
             // Its own row was refused, too.
             Err(error) if error.is_refusal() && self.store.is_apart() => {
                 let note = || async {
-                    service.homes.store(&self.home).await?.note_refused(&self.name, &self.id, &row).await
+                    service
+                        .homes
+                        .store(&self.home)
+                        .await?
+                        .note_refused(&self.name, &self.id, &row)
+                        .await
                 };
                 self.until_it_passes(service, note).await
             }
@@ -287,18 +310,39 @@ impl Run {
     }
 
     pub(crate) fn place<'a>(&'a self, path: &'a str) -> Place<'a> {
-        let RunRow { began_ms, driver, .. } = self.row;
-        Place { workflow: &self.name, run: &self.id, began_ms, driver, path }
+        let RunRow {
+            began_ms, driver, ..
+        } = self.row;
+        Place {
+            workflow: &self.name,
+            run: &self.id,
+            began_ms,
+            driver,
+            path,
+        }
     }
 
     pub(crate) async fn go(self: &Arc<Self>) -> Result<Bytes, Failure> {
         match &self.workflow.function {
             Some(function) => {
-                let step =
-                    Step { function: function.clone(), retries: None, backoff_ms: None, timeout_s: None };
-                self.step(&step, "0".to_owned(), self.input.clone(), None).await
+                let step = Step {
+                    function: function.clone(),
+                    retries: None,
+                    backoff_ms: None,
+                    timeout_s: None,
+                };
+                self.step(&step, "0".to_owned(), self.input.clone(), None)
+                    .await
             }
-            None => graph::sequence(self, &self.workflow.steps, String::new(), self.input.clone()).await,
+            None => {
+                graph::sequence(
+                    self,
+                    &self.workflow.steps,
+                    String::new(),
+                    self.input.clone(),
+                )
+                .await
+            }
         }
     }
 
@@ -315,8 +359,13 @@ impl Run {
         }
         let service = self.service.upgrade().ok_or(Failure::Stopped)?;
         let runner = &service.parts.runner;
-        let tries_max = 1 + step.retries.or_else(|| runner.retries(&step.function)).unwrap_or(0);
-        let mut backoff = step.backoff_ms.map_or(service.options.backoff, Duration::from_millis);
+        let tries_max = 1 + step
+            .retries
+            .or_else(|| runner.retries(&step.function))
+            .unwrap_or(0);
+        let mut backoff = step
+            .backoff_ms
+            .map_or(service.options.backoff, Duration::from_millis);
         let (mut tries, mut uncounted) = (0, 0);
         loop {
             tries += 1;
@@ -338,7 +387,13 @@ impl Run {
             }
             // It may have failed for that alone, and would for as long as it is tried here.
             let stays = service.options.breaks(Broken::StaysInALostRange);
-            if !stays && self.store.still_serves().await.is_err_and(|error| error.means_anew()) {
+            if !stays
+                && self
+                    .store
+                    .still_serves()
+                    .await
+                    .is_err_and(|error| error.means_anew())
+            {
                 return Err(Failure::Stopped);
             }
             // What it asked for may have been refused since this process is another node by now.
@@ -354,8 +409,15 @@ impl Run {
             } else if tries - uncounted >= tries_max {
                 return Err(failure);
             }
-            let jitter = service.parts.entropy.below(1 + backoff.as_millis() as u64 / 4);
-            service.parts.clock.sleep(backoff + Duration::from_millis(jitter)).await;
+            let jitter = service
+                .parts
+                .entropy
+                .below(1 + backoff.as_millis() as u64 / 4);
+            service
+                .parts
+                .clock
+                .sleep(backoff + Duration::from_millis(jitter))
+                .await;
             backoff = (2 * backoff).min(service.options.backoff_max);
         }
     }
@@ -375,7 +437,9 @@ impl Run {
         let ran = service.parts.runner.run(&step.function, invocation).await;
         let ran = ran.map_err(|said| Failure::new(&step.function, "Workflow.NotRun", &said))?;
         let most = self.store.bytes_max();
-        let output = ran.result.map_err(|error| failed(&step.function, &error.payload, most))?;
+        let output = ran
+            .result
+            .map_err(|error| failed(&step.function, &error.payload, most))?;
         if open.attempt.asked.was_interrupted() {
             return Err(Failure::new(
                 &step.function,
@@ -385,26 +449,47 @@ impl Run {
         }
         let output = as_json(&step.function, output)?;
         self.check_length(&step.function, output.len())?;
-        self.count(service, &open.attempt, &step.function, output).await
+        self.count(service, &open.attempt, &step.function, output)
+            .await
     }
 
     /// Errors: what `step` comes to has more bytes than a row may hold.
     pub(crate) fn check_length(&self, step: &str, bytes: usize) -> Result<(), Failure> {
         let most = self.store.bytes_max();
-        if bytes > most { Err(too_large(step, &format!("{bytes} bytes"), most)) } else { Ok(()) }
+        if bytes > most {
+            Err(too_large(step, &format!("{bytes} bytes"), most))
+        } else {
+            Ok(())
+        }
     }
 
     fn open<'s>(self: &Arc<Self>, service: &'s Inner, path: &str, tries: u32) -> Open<'s> {
         let attempt = Arc::new(self.attempt_at(service, path.to_owned(), tries));
-        let token = service.attempts.open(&attempt, None, &*service.parts.entropy);
+        let token = service
+            .attempts
+            .open(&attempt, None, &*service.parts.entropy);
         let token = token.expect("it is within none that might be over");
         let stays = service.options.breaks(Broken::HearsWhoHasEnded);
-        Open { attempts: &service.attempts, token, attempt, stays }
+        Open {
+            attempts: &service.attempts,
+            token,
+            attempt,
+            stays,
+        }
     }
 
     /// An attempt of the step at `path`, which nobody knows yet.
-    pub(crate) fn attempt_at(self: &Arc<Self>, service: &Inner, path: String, tries: u32) -> Attempt {
-        let below = self.atomic.lock().as_ref().map(|(overlay, _)| Arc::clone(overlay));
+    pub(crate) fn attempt_at(
+        self: &Arc<Self>,
+        service: &Inner,
+        path: String,
+        tries: u32,
+    ) -> Attempt {
+        let below = self
+            .atomic
+            .lock()
+            .as_ref()
+            .map(|(overlay, _)| Arc::clone(overlay));
         let overlay = Overlay::of_attempt(below, service.parts.entropy.next_u64());
         Attempt::new(Arc::clone(self), path, overlay, tries, service.now_ms())
     }
@@ -430,16 +515,31 @@ impl Run {
             return self.count_in_atomic(service, attempt, row, changes);
         }
         let counted = Arc::new((attempt.path.clone(), row.clone(), changes));
-        let came_to = match self.until_it_passes(service, || self.count_apart(&counted)).await {
+        let came_to = match self
+            .until_it_passes(service, || self.count_apart(&counted))
+            .await
+        {
             Ok((came_to, point)) => {
                 self.saw(point);
                 came_to
             }
             // Somebody else goes on with it, or a store has gone back.
             Err(error) if error.means_anew() => return Err(Failure::Stopped),
-            Err(error) => return Err(Failure::new(function, "Workflow.NotWritten", &error.to_string())),
+            Err(error) => {
+                return Err(Failure::new(
+                    function,
+                    "Workflow.NotWritten",
+                    &error.to_string(),
+                ));
+            }
         };
-        self.journal.lock().insert(attempt.path.clone(), StepRow { came_to: came_to.clone(), ..row });
+        self.journal.lock().insert(
+            attempt.path.clone(),
+            StepRow {
+                came_to: came_to.clone(),
+                ..row
+            },
+        );
         came_to.map_err(Failure::Failed)
     }
 
@@ -453,22 +553,35 @@ impl Run {
     ) -> Result<Bytes, Failure> {
         // Held until it is in the journal, which goes with the transaction.
         let atomic = self.atomic.lock();
-        let overlay = atomic.as_ref().filter(|(overlay, _)| attempt.overlay.is_over(overlay));
+        let overlay = atomic
+            .as_ref()
+            .filter(|(overlay, _)| attempt.overlay.is_over(overlay));
         let (overlay, _) = overlay.ok_or(Failure::Stopped)?;
         // Who finishes it twice has it count once.
         if let Some(counted) = self.counted(&attempt.path) {
             return counted.came_to.map_err(Failure::Failed);
         }
         let merged = overlay.merge(changes, &service.options);
-        merged.map_err(|error| Failure::new(&row.function, "Workflow.TooLarge", &error.to_string()))?;
+        merged.map_err(|error| {
+            Failure::new(&row.function, "Workflow.TooLarge", &error.to_string())
+        })?;
         let came_to = row.came_to.clone();
         self.journal.lock().insert(attempt.path.clone(), row);
         came_to.map_err(Failure::Failed)
     }
 
     /// What the step at `path` is at rest as if the code that has called it goes on after its failure (W2).
-    pub(crate) fn failed(&self, function: &str, tries: u32, began_ms: u64, failure: Bytes) -> StepRow {
-        let ended_ms = self.service.upgrade().map_or(began_ms, |service| service.now_ms());
+    pub(crate) fn failed(
+        &self,
+        function: &str,
+        tries: u32,
+        began_ms: u64,
+        failure: Bytes,
+    ) -> StepRow {
+        let ended_ms = self
+            .service
+            .upgrade()
+            .map_or(began_ms, |service| service.now_ms());
         StepRow {
             function: function.to_owned(),
             came_to: Err(failure),
@@ -495,11 +608,23 @@ impl Run {
             return Ok(());
         }
         let counted = Arc::new((path.to_owned(), row.clone(), Changes::default()));
-        let (came_to, point) = self.until_it_passes(service, || self.count_apart(&counted)).await?;
+        let (came_to, point) = self
+            .until_it_passes(service, || self.count_apart(&counted))
+            .await?;
         self.saw(point);
         let is_so = came_to == row.came_to;
-        self.journal.lock().insert(path.to_owned(), StepRow { came_to, ..row.clone() });
-        if is_so { Ok(()) } else { Err(Error::AttemptEnded) }
+        self.journal.lock().insert(
+            path.to_owned(),
+            StepRow {
+                came_to,
+                ..row.clone()
+            },
+        );
+        if is_so {
+            Ok(())
+        } else {
+            Err(Error::AttemptEnded)
+        }
     }
 
     /// What it is about goes on if nobody waits for it any more, and is waited for by who ends the run.
@@ -518,7 +643,8 @@ impl Run {
             drop(counting);
             result
         });
-        task.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
+        task.await
+            .unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
     }
 
     /// Once this has returned, nothing comes to count any more.
@@ -566,7 +692,10 @@ impl Run {
         if *counting == Counting::Over {
             return Err(Error::AttemptEnded);
         }
-        let point = self.store.publish(self.place(path), changes.clone()).await?;
+        let point = self
+            .store
+            .publish(self.place(path), changes.clone())
+            .await?;
         self.saw(point);
         Ok(())
     }

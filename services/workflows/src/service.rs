@@ -84,7 +84,9 @@ impl Runner for functions::Service {
     }
 
     async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {
-        Self::run(self, function, invocation).await.map_err(|error| error.to_string())
+        Self::run(self, function, invocation)
+            .await
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -147,7 +149,9 @@ impl Inner {
             attempts_max: u32::MAX,
         };
         let delays = delays.get_or_insert_with(|| backoff.delays());
-        let delay = delays.next_delay(&*self.parts.entropy).unwrap_or(backoff.longest);
+        let delay = delays
+            .next_delay(&*self.parts.entropy)
+            .unwrap_or(backoff.longest);
         self.parts.clock.sleep(delay).await;
     }
 
@@ -155,7 +159,10 @@ impl Inner {
     pub(crate) fn told(&self, error: Error) -> Error {
         let error = error.told();
         if let Error::Refused(refused) = &error {
-            let said = self.refusals.lock().failed(self.parts.clock.monotonic(), &refused.to_string());
+            let said = self
+                .refusals
+                .lock()
+                .failed(self.parts.clock.monotonic(), &refused.to_string());
             if let Some(lasts) = said {
                 tracing::warn!(error = %refused, ?lasts, "a far store refuses for good what runs have written");
             }
@@ -195,7 +202,10 @@ impl Service {
             refusals: Mutex::default(),
             waiting: Mutex::default(),
         };
-        Self { inner: Arc::new(inner), tasks: Arc::default() }
+        Self {
+            inner: Arc::new(inner),
+            tasks: Arc::default(),
+        }
     }
 
     /// Takes up the runs that earlier starts have left (W4), wherever they have left them: those of a far store once it is reached,
@@ -203,19 +213,38 @@ impl Service {
     pub async fn start(&self) -> Result<()> {
         let inner = &self.inner;
         for name in inner.homes.near().listed().await? {
-            inner.listed.lock().entry(name).or_default().insert(Home::Near);
+            inner
+                .listed
+                .lock()
+                .entry(name)
+                .or_default()
+                .insert(Home::Near);
         }
         let mut far = BTreeSet::new();
         for (name, address) in inner.homes.near().listed_homes().await? {
             let home = inner.homes.at(&address);
-            inner.listed.lock().entry(name).or_default().insert(home.clone());
+            inner
+                .listed
+                .lock()
+                .entry(name)
+                .or_default()
+                .insert(home.clone());
             far.insert(home);
         }
         // As they are deployed, the addresses are the newest.
-        far.extend(inner.parts.runner.workflows().values().map(|workflow| inner.homes.of(workflow)));
+        far.extend(
+            inner
+                .parts
+                .runner
+                .workflows()
+                .values()
+                .map(|workflow| inner.homes.of(workflow)),
+        );
         far.remove(&Home::Near);
         if self.take_up(&Home::Near).await.is_err() {
-            self.keep_at(Home::Near, WAITS, |service, home| async move { service.take_up(&home).await });
+            self.keep_at(Home::Near, WAITS, |service, home| async move {
+                service.take_up(&home).await
+            });
         }
         if inner.options.among_others {
             self.drive_among_others();
@@ -225,9 +254,11 @@ impl Service {
             self.spawn(async move {
                 while let (Some(event), Some(service)) = (events.recv().await, service.upgrade()) {
                     match event {
-                        Event::Opened(home) => service.keep_at(home, WAITS, |service, home| async move {
-                            service.take_up(&home).await
-                        }),
+                        Event::Opened(home) => {
+                            service.keep_at(home, WAITS, |service, home| async move {
+                                service.take_up(&home).await
+                            })
+                        }
                         Event::Ended(home) => service.have_opened(home),
                     }
                 }
@@ -269,8 +300,9 @@ impl Service {
         let mut all = Ok(());
         for workflow in store.listed().await? {
             let runs = stream::iter(store.active(&workflow).await?);
-            let mut driven =
-                runs.map(|run| self.drive((workflow.clone(), run), home)).buffer_unordered(TAKEN_AT_ONCE);
+            let mut driven = runs
+                .map(|run| self.drive((workflow.clone(), run), home))
+                .buffer_unordered(TAKEN_AT_ONCE);
             while let Some(one) = driven.next().await {
                 all = all.and(one);
             }
@@ -296,13 +328,19 @@ impl Service {
         };
         let (service, key) = (self.clone(), (name.to_owned(), id.clone()));
         // Whoever asks may give up, and then somebody is at what was begun all the same.
-        let begun = self.apart(Box::pin(async move { service.begin_here(key, is_named, input).await }));
+        let begun = self.apart(Box::pin(async move {
+            service.begin_here(key, is_named, input).await
+        }));
         let late = || {
-            ports::Error::new(ErrorKind::OutcomeUnknown, "begin a run: its store does not take it in time")
+            ports::Error::new(
+                ErrorKind::OutcomeUnknown,
+                "begin a run: its store does not take it in time",
+            )
         };
         match self.within(ANSWER_MAX, late, begun).await {
             Err(error) if error.leaves_in_doubt() => {
-                let said = format!("the run {id:?} may have begun: begin it again under this id only");
+                let said =
+                    format!("the run {id:?} may have begun: begin it again under this id only");
                 Err(error.unseen(&id, said))
             }
             begun => begun.map(|()| id),
@@ -314,7 +352,9 @@ impl Service {
         let (name, id) = &key;
         let workflow = inner.parts.runner.workflow(name);
         let workflow = workflow.ok_or_else(|| Error::NoSuchWorkflow(name.clone()))?;
-        let Some(claim) = self.claim_to_begin(&key).await? else { return Ok(()) };
+        let Some(claim) = self.claim_to_begin(&key).await? else {
+            return Ok(());
+        };
         // With this one's own claim.
         if inner.active.len() > inner.options.runs_max {
             return Err(Error::TooManyRuns);
@@ -322,14 +362,20 @@ impl Service {
         let home = inner.homes.of(&workflow);
         let store = inner.homes.store(&home).await?;
         if input.len() > store.bytes_max() {
-            return Err(Error::TooLarge(format!("an input has {} bytes at most", store.bytes_max())));
+            return Err(Error::TooLarge(format!(
+                "an input has {} bytes at most",
+                store.bytes_max()
+            )));
         }
         if is_named && self.goes_on_elsewhere(&claim, &home).await? {
             return Ok(());
         }
         self.list(&store, name, &workflow).await?;
         let row = RunRow::begun(inner.now_ms(), store.own_driver()?);
-        let given = Given { input, workflow: (*workflow).clone() };
+        let given = Given {
+            input,
+            workflow: (*workflow).clone(),
+        };
         let (there, point) = match store.begin_run(name, id, &row, &given).await {
             // It may be there, or come to be, and whoever asked may not come back.
             Err(error) if error.passes() => {
@@ -345,7 +391,13 @@ impl Service {
             None => {
                 inner.tally.began();
                 let rows = (row, given);
-                Some(Run::new(inner, key, rows, (home.clone(), store), (BTreeMap::new(), point)))
+                Some(Run::new(
+                    inner,
+                    key,
+                    rows,
+                    (home.clone(), store),
+                    (BTreeMap::new(), point),
+                ))
             }
             // It was begun, and the answer lost; or it has ended.
             Some(there) if there.status == Status::Running => {
@@ -392,7 +444,9 @@ impl Service {
                 claim
             }
         };
-        let Some((row, _)) = store.run(&key.0, &key.1).await? else { return Ok(()) };
+        let Some((row, _)) = store.run(&key.0, &key.1).await? else {
+            return Ok(());
+        };
         if row.status == Status::Running
             && let Some(run) = self.resume(key, row, (home, store)).await?
         {
@@ -402,7 +456,12 @@ impl Service {
     }
 
     /// A run as it is at rest, to go on with; none: it has ended, or another process is at it. Only for who has claimed it.
-    async fn resume(&self, key: Key, row: RunRow, (home, store): (&Home, Store)) -> Result<Option<Arc<Run>>> {
+    async fn resume(
+        &self,
+        key: Key,
+        row: RunRow,
+        (home, store): (&Home, Store),
+    ) -> Result<Option<Arc<Run>>> {
         let (name, id) = &key;
         if let Some((refused, _)) = store.refused(name, id, row.began_ms).await? {
             // What was refused may be gone with its near store, or be taken now: what was said of the run stays.
@@ -420,10 +479,18 @@ impl Service {
             },
             Some(_) => return Ok(None),
         };
-        let Some(row) = store.take((name, id), row).await? else { return Ok(None) };
+        let Some(row) = store.take((name, id), row).await? else {
+            return Ok(None);
+        };
         let given = store.given(name, id).await?;
         let journal = store.steps(name, id, row.began_ms).await?;
-        Ok(Some(Run::new(&self.inner, key, (row, given), (home.clone(), store), journal)))
+        Ok(Some(Run::new(
+            &self.inner,
+            key,
+            (row, given),
+            (home.clone(), store),
+            journal,
+        )))
     }
 
     /// Works at a run until it has ended: at `run`, or else at what is at rest a while later.
@@ -434,7 +501,9 @@ impl Service {
         let (key, number) = (claim.key().clone(), claim.number());
         let service = self.clone_without_tasks();
         let task = self.spawn(async move {
-            let Some(service) = service.upgrade() else { return };
+            let Some(service) = service.upgrade() else {
+                return;
+            };
             let run = loop {
                 let now = match run.take() {
                     Some(run) => run,
@@ -457,7 +526,10 @@ impl Service {
 
     /// Takes up a run that is begun later than it was looked for.
     fn look_later(&self, key: Key, home: Home) {
-        let (handle, clock) = (self.clone_without_tasks(), Arc::clone(&self.inner.parts.clock));
+        let (handle, clock) = (
+            self.clone_without_tasks(),
+            Arc::clone(&self.inner.parts.clock),
+        );
         self.spawn(async move {
             for _ in 0..LATE_LOOKS {
                 clock.sleep(LATE_LOOK_EVERY).await;
@@ -484,7 +556,10 @@ impl Service {
             };
             match again.await {
                 Ok(again) => {
-                    self.inner.waiting.lock().ended(self.inner.parts.clock.monotonic());
+                    self.inner
+                        .waiting
+                        .lock()
+                        .ended(self.inner.parts.clock.monotonic());
                     return again;
                 }
                 Err(error) => {
@@ -533,7 +608,9 @@ impl Service {
             // Who asked may have given up.
             let _ = tell.send(what.await);
         });
-        told.await.unwrap_or_else(|_| Err(ports::Error::unavailable("go on while the server stops").into()))
+        told.await.unwrap_or_else(|_| {
+            Err(ports::Error::unavailable("go on while the server stops").into())
+        })
     }
 
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
@@ -543,7 +620,10 @@ impl Service {
     }
 
     pub(crate) fn clone_without_tasks(&self) -> Handle {
-        Handle { inner: Arc::downgrade(&self.inner), tasks: Arc::downgrade(&self.tasks) }
+        Handle {
+            inner: Arc::downgrade(&self.inner),
+            tasks: Arc::downgrade(&self.tasks),
+        }
     }
 }
 
@@ -555,7 +635,10 @@ pub(crate) struct Handle {
 
 impl Handle {
     pub(crate) fn upgrade(&self) -> Option<Service> {
-        Some(Service { inner: self.inner.upgrade()?, tasks: self.tasks.upgrade()? })
+        Some(Service {
+            inner: self.inner.upgrade()?,
+            tasks: self.tasks.upgrade()?,
+        })
     }
 
     /// As [`Service::keep_at`] does; returns once it has succeeded, or nobody is left to do it.

@@ -72,7 +72,12 @@ impl Service {
 
     async fn shown_within(&self, most: Duration, name: &str, id: &str) -> Result<RunView> {
         let waited = Waited::default();
-        self.within(most, self.late(&waited), Box::pin(self.show(name, id, &waited))).await
+        self.within(
+            most,
+            self.late(&waited),
+            Box::pin(self.show(name, id, &waited)),
+        )
+        .await
     }
 
     /// The answer, or `late` in its place.
@@ -98,7 +103,9 @@ impl Service {
     async fn show(&self, name: &str, id: &str, waited: &Waited) -> Result<RunView> {
         let (home, store, (row, point)) = self.find(name, id, waited).await?;
         match store.externalize(point).await {
-            Err(error) if store.is_apart() && error.is_refusal() => self.show_refused(&home, name, id).await,
+            Err(error) if store.is_apart() && error.is_refusal() => {
+                self.show_refused(&home, name, id).await
+            }
             externalized => {
                 externalized?;
                 self.show_far(&home, (name, id), row).await
@@ -107,7 +114,12 @@ impl Service {
     }
 
     /// A run whose row is far. One that has not ended, and is noted as refused, will be ended by whoever takes it up.
-    async fn show_far(&self, home: &Home, (name, id): (&str, &str), row: RunRow) -> Result<RunView> {
+    async fn show_far(
+        &self,
+        home: &Home,
+        (name, id): (&str, &str),
+        row: RunRow,
+    ) -> Result<RunView> {
         if matches!(home, Home::Far(_)) && row.status == Status::Running {
             // In a lane that has read nothing else of it.
             let store = self.inner.homes.store(home).await?;
@@ -144,7 +156,9 @@ impl Service {
         refused: Error,
     ) -> Result<RunView> {
         let store = self.inner.homes.store(home).await?;
-        store.note_refused(name, id, &row.refused(&refused, self.inner.now_ms())).await?;
+        store
+            .note_refused(name, id, &row.refused(&refused, self.inner.now_ms()))
+            .await?;
         let noted = store.refused(name, id, row.began_ms).await?;
         let (row, point) = noted.ok_or(refused)?;
         store.externalize(point).await?;
@@ -162,7 +176,8 @@ impl Service {
                 externalized => return externalized.map(|()| store),
             }
         }
-        Err(refused.unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
+        Err(refused
+            .unwrap_or_else(|| ports::Error::unavailable("find what the far store takes").into()))
     }
 
     /// A run, and where it lies: first of all where its workflow is at home now, and at last where another process has noted some.
@@ -173,19 +188,29 @@ impl Service {
             found => return found,
         };
         let all = self.inner.all_homes_of(name).await?;
-        let more: Vec<Home> = all.into_iter().filter(|home| !known.contains(home)).collect();
+        let more: Vec<Home> = all
+            .into_iter()
+            .filter(|home| !known.contains(home))
+            .collect();
         match self.find_in(&more, (name, id), waited).await {
             Err(Error::NoSuchRun(_)) => Err(missing),
             found => found,
         }
     }
 
-    async fn find_in(&self, homes: &[Home], (name, id): (&str, &str), waited: &Waited) -> Result<Found> {
+    async fn find_in(
+        &self,
+        homes: &[Home],
+        (name, id): (&str, &str),
+        waited: &Waited,
+    ) -> Result<Found> {
         let mut missing = Error::NoSuchRun(id.to_owned());
         for home in homes {
             waited.is_for(home);
             let found = async {
-                let Some(store) = self.inner.homes.store_to_search(home).await? else { return Ok(None) };
+                let Some(store) = self.inner.homes.store_to_search(home).await? else {
+                    return Ok(None);
+                };
                 let row = store.run(name, id).await?;
                 Ok(row.map(|row| (store, row)))
             };
@@ -219,7 +244,13 @@ impl Service {
             if view.status != Status::Running || left.is_zero() {
                 return Ok(view);
             }
-            if !is_under_way || self.inner.active.ended(&key).is_some_and(|ended| *ended.borrow()) {
+            if !is_under_way
+                || self
+                    .inner
+                    .active
+                    .ended(&key)
+                    .is_some_and(|ended| *ended.borrow())
+            {
                 // It is just being taken up.
                 self.inner.parts.clock.sleep(LOOK_AGAIN.min(left)).await;
             }
@@ -234,7 +265,9 @@ impl Service {
                  and begin it again under this id only"
             )
         };
-        self.wait(name, id, most).await.map_err(|error| error.unseen(id, said()))
+        self.wait(name, id, most)
+            .await
+            .map_err(|error| error.unseen(id, said()))
     }
 
     /// Some runs of a workflow behind `after`, in the order of their ids, as lists have them, and where to go on.
@@ -260,7 +293,9 @@ impl Service {
         let mut until: Option<String> = None;
         for home in self.inner.all_homes_of(name).await? {
             waited.is_for(&home);
-            let Some(store) = self.inner.homes.store_to_search(&home).await? else { continue };
+            let Some(store) = self.inner.homes.store_to_search(&home).await? else {
+                continue;
+            };
             let here = store.runs(name, after, PAGE_RUNS).await?;
             store.externalize(here.point).await?;
             // Behind the end of a page there may be more, here and in between what is elsewhere.
@@ -271,7 +306,9 @@ impl Service {
         }
         rows.retain(|(id, _)| until.as_ref().is_none_or(|until| id <= until));
         rows.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let wanted = rows.into_iter().filter(|(_, row)| status.is_none_or(|status| row.status == status));
+        let wanted = rows
+            .into_iter()
+            .filter(|(_, row)| status.is_none_or(|status| row.status == status));
         let views = wanted.map(|(id, row)| RunView::listed(id, &row));
         Ok((views.collect(), until))
     }
@@ -279,14 +316,22 @@ impl Service {
     /// The steps of a run that count, in the order in which they ended. Errors: `Unavailable` if that takes too long.
     pub async fn steps(&self, name: &str, id: &str) -> Result<Vec<StepView>> {
         let waited = Waited::default();
-        self.within(ANSWER_MAX, self.late(&waited), Box::pin(self.counted(name, id, &waited))).await
+        self.within(
+            ANSWER_MAX,
+            self.late(&waited),
+            Box::pin(self.counted(name, id, &waited)),
+        )
+        .await
     }
 
     async fn counted(&self, name: &str, id: &str, waited: &Waited) -> Result<Vec<StepView>> {
         let (_, store, (row, _)) = self.find(name, id, waited).await?;
         let (steps, point) = store.steps(name, id, row.began_ms).await?;
         store.externalize(point).await?;
-        let mut steps: Vec<StepView> = steps.into_iter().map(|(path, row)| StepView::of(path, row)).collect();
+        let mut steps: Vec<StepView> = steps
+            .into_iter()
+            .map(|(path, row)| StepView::of(path, row))
+            .collect();
         steps.sort_by_key(|step| (step.ended_ms, step.began_ms));
         Ok(steps)
     }
@@ -356,7 +401,9 @@ impl Service {
     /// Ends a run, for who has claimed it.
     pub(crate) async fn end_claimed(&self, (name, id): &Key, home: &Home) -> Result<End> {
         let store = self.inner.homes.store(home).await?;
-        let Some((seen, _)) = store.run(name, id).await? else { return Ok(End::Written) };
+        let Some((seen, _)) = store.run(name, id).await? else {
+            return Ok(End::Written);
+        };
         if seen.status != Status::Running {
             return Ok(End::Written);
         }
@@ -364,19 +411,39 @@ impl Service {
             Ok(Some(row)) => row,
             Ok(None) => return Ok(End::Elsewhere(seen)),
             // Whether its driver lives cannot be said yet: it is asked, and somebody will know.
-            Err(error) if error.passes() && seen.driver.is_some() => return Ok(End::Elsewhere(seen)),
+            Err(error) if error.passes() && seen.driver.is_some() => {
+                return Ok(End::Elsewhere(seen));
+            }
             Err(error) => return Err(error),
         };
         // Of an atomic run it must be known that it will not commit.
         let is_atomic = store.given(name, id).await?.workflow.atomic;
-        let RunRow { began_ms, driver, .. } = row;
-        let place = Place { workflow: name, run: id, began_ms, driver, path: "" };
-        if is_atomic && store.begin_atomic(place, Isolation::default()).await?.is_none() {
+        let RunRow {
+            began_ms, driver, ..
+        } = row;
+        let place = Place {
+            workflow: name,
+            run: id,
+            began_ms,
+            driver,
+            path: "",
+        };
+        if is_atomic
+            && store
+                .begin_atomic(place, Isolation::default())
+                .await?
+                .is_none()
+        {
             return Ok(End::Own);
         }
         let cancelled = || {
             let ended_ms = Some(self.inner.now_ms());
-            RunRow { status: Status::Cancelled, output: None, ended_ms, ..row.clone() }
+            RunRow {
+                status: Status::Cancelled,
+                output: None,
+                ended_ms,
+                ..row.clone()
+            }
         };
         // What was said of it stays.
         let noted = store.refused(name, id, row.began_ms).await?;
@@ -391,7 +458,9 @@ impl Service {
             }
             Err(Error::RunEnded) => Ok(match store.run(name, id).await? {
                 // Another process has taken it just now.
-                Some((there, _)) if there.status == Status::Running && there.began_ms == began_ms => {
+                Some((there, _))
+                    if there.status == Status::Running && there.began_ms == began_ms =>
+                {
                     End::Elsewhere(there)
                 }
                 _ => End::Written,
@@ -455,7 +524,10 @@ pub(crate) mod tests {
         }
 
         fn workflows(&self) -> BTreeMap<String, Arc<Workflow>> {
-            self.workflow("w").map(|workflow| ("w".to_owned(), workflow)).into_iter().collect()
+            self.workflow("w")
+                .map(|workflow| ("w".to_owned(), workflow))
+                .into_iter()
+                .collect()
         }
 
         fn retries(&self, _: &str) -> Option<u32> {
@@ -473,7 +545,11 @@ pub(crate) mod tests {
     #[async_trait]
     impl FarStores for AllButOne {
         async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
-            if address == AWAY { Err(ports::Error::unavailable("reach it")) } else { Ok(self.0.key_value()) }
+            if address == AWAY {
+                Err(ports::Error::unavailable("reach it"))
+            } else {
+                Ok(self.0.key_value())
+            }
         }
     }
 
@@ -484,7 +560,9 @@ pub(crate) mod tests {
             clock: Arc::clone(&clock),
             entropy: Arc::clone(&entropy),
         };
-        let engine = transactions::Service::builder(parts).build(transactions::Config::default()).engine();
+        let engine = transactions::Service::builder(parts)
+            .build(transactions::Config::default())
+            .engine();
         let parts = Parts {
             runner: Arc::new(Moved),
             key_value,
@@ -501,14 +579,34 @@ pub(crate) mod tests {
     fn who_gives_up_is_told_of_the_far_store_that_was_waited_for() {
         simulated::run(async {
             let service = service(&World::new(1));
-            service.inner.homes.near().list_home("w", AWAY).await.expect("it is noted");
+            service
+                .inner
+                .homes
+                .near()
+                .list_home("w", AWAY)
+                .await
+                .expect("it is noted");
             service.start().await.expect("it starts");
             let waited = Waited::default();
             let said = || service.late(&waited)().to_string();
-            service.find("w", "run", &waited).await.expect_err("it may be where nobody answers");
-            assert!(said().contains(&format!("the far store {AWAY} does not take it: ")), "{}", said());
-            service.now_at("w", &waited).await.expect("this one answers");
-            assert!(said().contains("its store does not answer in time"), "{}", said());
+            service
+                .find("w", "run", &waited)
+                .await
+                .expect_err("it may be where nobody answers");
+            assert!(
+                said().contains(&format!("the far store {AWAY} does not take it: ")),
+                "{}",
+                said()
+            );
+            service
+                .now_at("w", &waited)
+                .await
+                .expect("this one answers");
+            assert!(
+                said().contains("its store does not answer in time"),
+                "{}",
+                said()
+            );
             service.stop().await;
         });
     }

@@ -54,19 +54,42 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
-    pub(crate) fn new(run: Arc<Run>, path: String, overlay: Arc<Overlay>, tries: u32, began_ms: u64) -> Self {
+    pub(crate) fn new(
+        run: Arc<Run>,
+        path: String,
+        overlay: Arc<Overlay>,
+        tries: u32,
+        began_ms: u64,
+    ) -> Self {
         let (called, asked, told, publishing) = Default::default();
-        Self { run, path, overlay, began_ms, tries, called, asked, told, publishing }
+        Self {
+            run,
+            path,
+            overlay,
+            began_ms,
+            tries,
+            called,
+            asked,
+            told,
+            publishing,
+        }
     }
 
     /// The same as one within `around`, whose function does it.
     pub(crate) fn within(self, around: &Self) -> Self {
-        Self { asked: Arc::clone(&around.asked), ..self }
+        Self {
+            asked: Arc::clone(&around.asked),
+            ..self
+        }
     }
 
     /// Where its code's next step stands.
     pub(crate) fn next_path(&self) -> String {
-        format!("{}/{}", self.path, self.called.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{}/{}",
+            self.path,
+            self.called.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
     /// Its code is told of a step's failure.
@@ -79,7 +102,8 @@ impl Attempt {
         let mut told = self.told.lock().await;
         while let Some((path, row)) = told.front() {
             if !service.options.breaks(Broken::ForgetsFailures) {
-                self.of_far(self.run.count_failure(service, self, (path, row))).await?;
+                self.of_far(self.run.count_failure(service, self, (path, row)))
+                    .await?;
             }
             told.pop_front();
         }
@@ -149,9 +173,9 @@ impl Attempt {
         let published = async {
             // Who asks may give up; what is under way is told apart from what is not all the same.
             let published = tokio::spawn(async move { attempt.publish(&options).await });
-            published
-                .await
-                .unwrap_or_else(|_| Err(ports::Error::unavailable("publish what a step wrote").into()))?;
+            published.await.unwrap_or_else(|_| {
+                Err(ports::Error::unavailable("publish what a step wrote").into())
+            })?;
             self.run.externalize().await
         };
         self.of_far(published).await
@@ -208,7 +232,12 @@ impl Attempts {
         parent: Option<&str>,
         entropy: &dyn Entropy,
     ) -> Result<Arc<str>> {
-        let token: Arc<str> = format!("step-{:016x}{:016x}", entropy.next_u64(), entropy.next_u64()).into();
+        let token: Arc<str> = format!(
+            "step-{:016x}{:016x}",
+            entropy.next_u64(),
+            entropy.next_u64()
+        )
+        .into();
         let mut known = self.known.write();
         let (parent, owner) = match parent {
             None => (None, Arc::clone(&token)),
@@ -224,7 +253,12 @@ impl Attempts {
                 (Some(parent), owner)
             }
         };
-        let entry = Known { attempt: Arc::clone(attempt), parent, owner, within: BTreeSet::new() };
+        let entry = Known {
+            attempt: Arc::clone(attempt),
+            parent,
+            owner,
+            within: BTreeSet::new(),
+        };
         known.insert(Arc::clone(&token), entry);
         Ok(token)
     }
@@ -232,7 +266,10 @@ impl Attempts {
     /// Errors: `AttemptEnded` if it is not under way.
     pub(crate) fn find(&self, token: &str) -> Result<Arc<Attempt>> {
         let known = self.known.read();
-        known.get(token).map(|known| Arc::clone(&known.attempt)).ok_or(Error::AttemptEnded)
+        known
+            .get(token)
+            .map(|known| Arc::clone(&known.attempt))
+            .ok_or(Error::AttemptEnded)
     }
 
     /// The attempt whose code has begun that of `token`. Errors: `AttemptEnded` if one of them is over, `Invalid` if it is within none.
@@ -241,12 +278,20 @@ impl Attempts {
         let within = known.get(token).ok_or(Error::AttemptEnded)?;
         let refuse = || Error::Invalid("it is no step within a step".to_owned());
         let around = within.parent.as_ref().ok_or_else(refuse)?;
-        known.get(around).map(|known| Arc::clone(&known.attempt)).ok_or(Error::AttemptEnded)
+        known
+            .get(around)
+            .map(|known| Arc::clone(&known.attempt))
+            .ok_or(Error::AttemptEnded)
     }
 
     /// Whether `token` is that of `owner` or of a step within it.
     pub(crate) fn is_within(&self, owner: &str, token: &str) -> bool {
-        owner == token || self.known.read().get(token).is_some_and(|known| &*known.owner == owner)
+        owner == token
+            || self
+                .known
+                .read()
+                .get(token)
+                .is_some_and(|known| &*known.owner == owner)
     }
 
     /// An attempt is over, and so is what is within; what they have written is dropped. None: it was over.
@@ -270,7 +315,11 @@ impl Attempts {
 
     /// The function that has begun `token` is heard no more, with whatever it has begun.
     pub(crate) fn interrupt(&self, token: &str) {
-        let owner = self.known.read().get(token).map(|known| Arc::clone(&known.owner));
+        let owner = self
+            .known
+            .read()
+            .get(token)
+            .map(|known| Arc::clone(&known.owner));
         if let Some(owner) = owner {
             // What it has written goes once it has ended.
             self.take(&owner);
@@ -280,13 +329,19 @@ impl Attempts {
     fn forget(&self, token: &str) -> Option<(Arc<Attempt>, Vec<Arc<Attempt>>)> {
         let mut known = self.known.write();
         let gone = known.remove(token)?;
-        if let Some(around) = gone.parent.as_ref().and_then(|parent| known.get_mut(parent)) {
+        if let Some(around) = gone
+            .parent
+            .as_ref()
+            .and_then(|parent| known.get_mut(parent))
+        {
             around.within.remove(token);
         }
         let mut within = Vec::new();
         let mut left = Vec::from_iter(gone.within);
         while let Some(token) = left.pop() {
-            let Some(gone) = known.remove(&token) else { continue };
+            let Some(gone) = known.remove(&token) else {
+                continue;
+            };
             left.extend(gone.within);
             within.push(gone.attempt);
         }

@@ -37,8 +37,8 @@ use crate::{
     outbox::Outbox,
     overlay::Changes,
     records::{
-        ATTEMPT, CameTo, Given, RunRow, Status, StepRow, has_ended, is_before, is_driven_by, is_of_earlier,
-        number_of,
+        ATTEMPT, CameTo, Given, RunRow, Status, StepRow, has_ended, is_before, is_driven_by,
+        is_of_earlier, number_of,
     },
     run::FAILURE_BYTES_MAX,
 };
@@ -103,17 +103,29 @@ impl Place<'_> {
 
 fn value(value: Option<&Bytes>) -> ports::key_value::Change {
     use ports::key_value::Change;
-    value.map_or(Change::Delete, |value| Change::Put(vec![(VALUE.into(), Value::Bytes(value.clone()))]))
+    value.map_or(Change::Delete, |value| {
+        Change::Put(vec![(VALUE.into(), Value::Bytes(value.clone()))])
+    })
 }
 
 impl Store {
     pub(crate) fn of_transactions(rows: SharedKeyValue, engine: Engine, options: &Options) -> Self {
         let (state, is_shared) = (State::Transactions(engine), options.among_others);
-        Self { rows, state, is_shared, broken: options.broken }
+        Self {
+            rows,
+            state,
+            is_shared,
+            broken: options.broken,
+        }
     }
 
     pub(crate) fn of_range(rows: SharedKeyValue, outbox: Arc<Outbox>, options: &Options) -> Self {
-        Self { rows, state: State::Range(outbox), is_shared: false, broken: options.broken }
+        Self {
+            rows,
+            state: State::Range(outbox),
+            is_shared: false,
+            broken: options.broken,
+        }
     }
 
     /// Whether what counts here is elsewhere than what transactions write.
@@ -135,13 +147,20 @@ impl Store {
 
     /// The longest that a row may hold beside what it always may: how a run failed, and its names.
     pub(crate) fn bytes_max(&self) -> usize {
-        self.rows.limits().item_bytes_max.saturating_sub(ROW_RESERVE_BYTES)
+        self.rows
+            .limits()
+            .item_bytes_max
+            .saturating_sub(ROW_RESERVE_BYTES)
     }
 
     /// Errors: `TooLarge` for a key that no item here can have.
     pub(crate) fn check_key(&self, bytes: usize) -> Result<()> {
         let most = self.rows.limits().key_bytes_max;
-        if self.is_apart() && bytes > most { Err(Error::too_long("key", bytes, most)) } else { Ok(()) }
+        if self.is_apart() && bytes > most {
+            Err(Error::too_long("key", bytes, most))
+        } else {
+            Ok(())
+        }
     }
 
     /// The last value of `key` that counts.
@@ -153,13 +172,20 @@ impl Store {
             }
             State::Range(_) => {
                 let read = self.rows.get(&layout::state(key)).await?;
-                Ok((read.value.and_then(|item| item.bytes(VALUE).cloned()), read.point))
+                Ok((
+                    read.value.and_then(|item| item.bytes(VALUE).cloned()),
+                    read.point,
+                ))
             }
         }
     }
 
     /// Has `changes` count now, by themselves.
-    pub(crate) async fn publish(&self, place: Place<'_>, changes: Changes) -> Result<DurabilityPoint> {
+    pub(crate) async fn publish(
+        &self,
+        place: Place<'_>,
+        changes: Changes,
+    ) -> Result<DurabilityPoint> {
         self.check_own(place)?;
         if changes.is_empty() {
             return Ok(DurabilityPoint::DURABLE);
@@ -167,7 +193,9 @@ impl Store {
         match &self.state {
             State::Transactions(engine) => {
                 let call = begin(engine, Begin::default()).await?;
-                let Ok(call) = call else { return Err(Error::AttemptEnded) };
+                let Ok(call) = call else {
+                    return Err(Error::AttemptEnded);
+                };
                 self.check_driver(place, engine, &call).await?;
                 commit(engine, &call, changes).await
             }
@@ -203,7 +231,9 @@ impl Store {
             }
         }
         match &self.state {
-            State::Transactions(engine) => self.count_in_transaction(engine, place, row, changes).await,
+            State::Transactions(engine) => {
+                self.count_in_transaction(engine, place, row, changes).await
+            }
             State::Range(outbox) => self.count_in_range(outbox, place, row, changes).await,
         }
     }
@@ -220,7 +250,8 @@ impl Store {
             Transacted::Done { receipt, .. } => Ok((row.came_to.clone(), receipt.point)),
             Transacted::Conflict { item, receipt, .. } => {
                 let there = item.as_deref().map(StepRow::decode).transpose()?;
-                let there = there.ok_or_else(|| ports::Error::corrupt("find the step that is in the way"))?;
+                let there = there
+                    .ok_or_else(|| ports::Error::corrupt("find the step that is in the way"))?;
                 Ok((there.came_to, receipt.point))
             }
         }
@@ -261,7 +292,9 @@ impl Store {
             }
             Ok(transacted)
         });
-        recorded.await.unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
+        recorded
+            .await
+            .unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
     }
 
     async fn count_in_transaction(
@@ -275,14 +308,25 @@ impl Store {
         self.check_own(place)?;
         let name = layout::transaction(place.workflow, place.run, place.began_ms, place.path);
         let id = Some(name).filter(|_| self.broken != Some(Broken::NamesNoStep));
-        let call = match begin(engine, Begin { id, ..Begin::default() }).await? {
+        let call = match begin(
+            engine,
+            Begin {
+                id,
+                ..Begin::default()
+            },
+        )
+        .await?
+        {
             Ok(call) => call,
             Err(point) => return self.counted(place, point).await,
         };
         self.check_driver(place, engine, &call).await?;
         let number = call.attempt.map(number_of).unwrap_or_default();
         let is_early = self.broken == Some(Broken::ResultBeforeWrites);
-        let numbered = StepRow { attempt: Some(number).filter(|_| !is_early), ..row.clone() };
+        let numbered = StepRow {
+            attempt: Some(number).filter(|_| !is_early),
+            ..row.clone()
+        };
         let put = Update::put(place.row(), numbered.encode()).when(is_before(number));
         let (outcome, written) = self.write_step(place, put).await?;
         if let Outcome::Conflict(item) = outcome {
@@ -306,7 +350,11 @@ impl Store {
     }
 
     /// What a step has come to whose transaction has committed.
-    async fn counted(&self, place: Place<'_>, point: DurabilityPoint) -> Result<(CameTo, DurabilityPoint)> {
+    async fn counted(
+        &self,
+        place: Place<'_>,
+        point: DurabilityPoint,
+    ) -> Result<(CameTo, DurabilityPoint)> {
         let read = self.rows.get(&place.row()).await?;
         let row = read.value.as_deref().map(StepRow::decode).transpose()?;
         let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a step that counts"))?;
@@ -320,11 +368,13 @@ impl Store {
         run: &str,
         began_ms: u64,
     ) -> Result<(BTreeMap<String, StepRow>, DurabilityPoint)> {
-        let (rows, mut point) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
+        let (rows, mut point) = self
+            .rows_of(layout::steps(workflow, run, PAGE_ROWS))
+            .await?;
         let mut steps = BTreeMap::new();
         for (sort, item) in rows {
-            let path =
-                layout::path_of(run, &sort).ok_or_else(|| ports::Error::corrupt("read a step's key"))?;
+            let path = layout::path_of(run, &sort)
+                .ok_or_else(|| ports::Error::corrupt("read a step's key"))?;
             let row = StepRow::decode(&item)?;
             let counts = match (row.attempt, &self.state) {
                 (Some(_), State::Transactions(engine)) => {
@@ -343,13 +393,31 @@ impl Store {
     }
 
     /// Begins the transaction of an atomic run; none: it has committed. Errors: `AttemptEnded` for who is not its driver any more.
-    pub(crate) async fn begin_atomic(&self, place: Place<'_>, isolation: Isolation) -> Result<Option<Call>> {
+    pub(crate) async fn begin_atomic(
+        &self,
+        place: Place<'_>,
+        isolation: Isolation,
+    ) -> Result<Option<Call>> {
         let State::Transactions(engine) = &self.state else {
             return Err(Error::Invalid("an atomic run has no far store".to_owned()));
         };
         self.check_own(place)?;
-        let id = Some(layout::transaction(place.workflow, place.run, place.began_ms, ""));
-        let begun = begin(engine, Begin { id, isolation, ..Begin::default() }).await?.ok();
+        let id = Some(layout::transaction(
+            place.workflow,
+            place.run,
+            place.began_ms,
+            "",
+        ));
+        let begun = begin(
+            engine,
+            Begin {
+                id,
+                isolation,
+                ..Begin::default()
+            },
+        )
+        .await?
+        .ok();
         if let Some(call) = &begun {
             self.check_driver(place, engine, call).await?;
         }
@@ -357,8 +425,14 @@ impl Store {
     }
 
     /// Reads in a transaction.
-    pub(crate) async fn get_in(&self, call: &Call, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
-        let State::Transactions(engine) = &self.state else { return self.get(key).await };
+    pub(crate) async fn get_in(
+        &self,
+        call: &Call,
+        key: &Bytes,
+    ) -> Result<(Option<Bytes>, DurabilityPoint)> {
+        let State::Transactions(engine) = &self.state else {
+            return self.get(key).await;
+        };
         let shown = engine.get(call, &state_key(key)?).await?;
         Ok((shown.value, shown.point))
     }
@@ -371,10 +445,15 @@ impl Store {
         output: &Bytes,
         changes: Changes,
     ) -> Result<DurabilityPoint> {
-        let State::Transactions(engine) = &self.state else { return Ok(DurabilityPoint::DURABLE) };
+        let State::Transactions(engine) = &self.state else {
+            return Ok(DurabilityPoint::DURABLE);
+        };
         let key = layout::run(place.workflow, place.run);
         let told = Update::modify(key, vec![Action::set("output", output.clone())]);
-        let updated = self.rows.update(told.when(is_driven_by(place.driver))).await?;
+        let updated = self
+            .rows
+            .update(told.when(is_driven_by(place.driver)))
+            .await?;
         if let Outcome::Conflict(_) = updated.outcome {
             return Err(Error::RunEnded);
         }
@@ -404,7 +483,12 @@ impl Store {
     }
 
     /// Ends a run as `row` says. Errors: `RunEnded` if it has been ended otherwise, or has another driver.
-    pub(crate) async fn end_run(&self, workflow: &str, run: &str, row: &RunRow) -> Result<DurabilityPoint> {
+    pub(crate) async fn end_run(
+        &self,
+        workflow: &str,
+        run: &str,
+        row: &RunRow,
+    ) -> Result<DurabilityPoint> {
         let ended = row.ended_ms.unwrap_or_default();
         let updates = vec![
             Update::put(layout::run(workflow, run), row.encode()).when(is_driven_by(row.driver)),
@@ -414,16 +498,22 @@ impl Store {
         match self.rows.transact(updates).await {
             Ok(Transacted::Done { receipt, .. }) => Ok(receipt.point),
             Ok(Transacted::Conflict { .. }) => Err(Error::RunEnded),
-            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => match self.run(workflow, run).await? {
-                Some((there, point)) if there == *row => Ok(point),
-                Some((there, _)) if there.status == Status::Running => Err(error.into()),
-                _ => Err(Error::RunEnded),
-            },
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+                match self.run(workflow, run).await? {
+                    Some((there, point)) if there == *row => Ok(point),
+                    Some((there, _)) if there.status == Status::Running => Err(error.into()),
+                    _ => Err(Error::RunEnded),
+                }
+            }
             Err(error) => Err(error.into()),
         }
     }
 
-    pub(crate) async fn run(&self, workflow: &str, run: &str) -> Result<Option<(RunRow, DurabilityPoint)>> {
+    pub(crate) async fn run(
+        &self,
+        workflow: &str,
+        run: &str,
+    ) -> Result<Option<(RunRow, DurabilityPoint)>> {
         let read = self.rows.get(&layout::run(workflow, run)).await?;
         let row = read.value.as_deref().map(RunRow::decode).transpose()?;
         Ok(row.map(|row| (row, read.point)))
@@ -432,7 +522,9 @@ impl Store {
     /// What a run was given that there is.
     pub(crate) async fn given(&self, workflow: &str, run: &str) -> Result<Given> {
         let read = self.rows.get(&layout::given(workflow, run)).await?;
-        let item = read.value.ok_or_else(|| ports::Error::corrupt("find what a run was given"))?;
+        let item = read
+            .value
+            .ok_or_else(|| ports::Error::corrupt("find what a run was given"))?;
         Ok(Given::decode(&item)?)
     }
 
@@ -449,45 +541,80 @@ impl Store {
         let read = self.rows.get(&layout::refused(workflow, run)).await?;
         let row = read.value.as_deref().map(RunRow::decode).transpose()?;
         // An earlier run of this id may have been lost with its near store, all but its note.
-        Ok(row.filter(|row| row.began_ms == began_ms).map(|row| (row, read.point)))
+        Ok(row
+            .filter(|row| row.began_ms == began_ms)
+            .map(|row| (row, read.point)))
     }
 
     /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted of it first
     /// stays. To be asked of a store that has read none of them.
     pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
         let put = Update::put(layout::refused(workflow, run), row.encode());
-        self.rows.update(put.when(is_of_earlier(row.began_ms))).await?;
+        self.rows
+            .update(put.when(is_of_earlier(row.began_ms)))
+            .await?;
         Ok(())
     }
 
     /// Some runs behind `after`, and whether there may be more behind the last of them.
-    pub(crate) async fn runs(&self, workflow: &str, after: Option<&str>, rows_max: usize) -> Result<Runs> {
-        let read = self.rows.scan(&layout::runs(workflow, after, rows_max)).await?;
+    pub(crate) async fn runs(
+        &self,
+        workflow: &str,
+        after: Option<&str>,
+        rows_max: usize,
+    ) -> Result<Runs> {
+        let read = self
+            .rows
+            .scan(&layout::runs(workflow, after, rows_max))
+            .await?;
         let decode = |(sort, item): (Bytes, Arc<Item>)| {
             let id = layout::run_of(&sort)?;
             Some(RunRow::decode(&item).map(|row| (id, row)))
         };
-        let rows = read.value.items.into_iter().filter_map(decode).collect::<ports::Result<Vec<_>>>()?;
-        Ok(Runs { rows, has_more: read.value.next.is_some(), point: read.point })
+        let rows = read
+            .value
+            .items
+            .into_iter()
+            .filter_map(decode)
+            .collect::<ports::Result<Vec<_>>>()?;
+        Ok(Runs {
+            rows,
+            has_more: read.value.next.is_some(),
+            point: read.point,
+        })
     }
 
     /// The runs under way.
     pub(crate) async fn active(&self, workflow: &str) -> Result<Vec<String>> {
-        let (rows, _) = self.rows_of(layout::all_active(workflow, PAGE_ROWS)).await?;
-        Ok(rows.iter().filter_map(|(sort, _)| layout::run_of(sort)).collect())
+        let (rows, _) = self
+            .rows_of(layout::all_active(workflow, PAGE_ROWS))
+            .await?;
+        Ok(rows
+            .iter()
+            .filter_map(|(sort, _)| layout::run_of(sort))
+            .collect())
     }
 
     /// Notes that a workflow has rows.
     pub(crate) async fn list(&self, workflow: &str) -> Result<()> {
-        let put = Update::put(layout::listed(workflow), Vec::<(Name, Value)>::new()).when(Condition::Absent);
+        let put = Update::put(layout::listed(workflow), Vec::<(Name, Value)>::new())
+            .when(Condition::Absent);
         self.rows.update(put).await?;
         Ok(())
     }
 
     /// Notes, near, that a workflow has rows in the far store at `address`.
     pub(crate) async fn list_home(&self, workflow: &str, address: &str) -> Result<()> {
-        let says = vec![(ADDRESS.into(), Value::Bytes(Bytes::from(address.to_owned())))];
-        self.rows.update(Update::put(layout::home(workflow, &place_of(address)), says)).await?;
+        let says = vec![(
+            ADDRESS.into(),
+            Value::Bytes(Bytes::from(address.to_owned())),
+        )];
+        self.rows
+            .update(Update::put(
+                layout::home(workflow, &place_of(address)),
+                says,
+            ))
+            .await?;
         Ok(())
     }
 
@@ -510,30 +637,50 @@ impl Store {
 
     /// Whether a workflow has rows here.
     pub(crate) async fn is_listed(&self, workflow: &str) -> Result<bool> {
-        Ok(self.rows.get(&layout::listed(workflow)).await?.value.is_some())
+        Ok(self
+            .rows
+            .get(&layout::listed(workflow))
+            .await?
+            .value
+            .is_some())
     }
 
     /// The workflows that have rows.
     pub(crate) async fn listed(&self) -> Result<Vec<String>> {
         let (rows, _) = self.rows_of(layout::all_listed(PAGE_ROWS)).await?;
-        Ok(rows.iter().filter_map(|(sort, _)| String::from_utf8(sort.to_vec()).ok()).collect())
+        Ok(rows
+            .iter()
+            .filter_map(|(sort, _)| String::from_utf8(sort.to_vec()).ok())
+            .collect())
     }
 
     /// Runs that have ended, the oldest first, with when.
     pub(crate) async fn finished(&self, workflow: &str) -> Result<Vec<(u64, String)>> {
-        let (rows, _) = self.rows_of(layout::all_finished(workflow, PAGE_ROWS)).await?;
-        Ok(rows.iter().filter_map(|(sort, _)| layout::finished_of(sort)).collect())
+        let (rows, _) = self
+            .rows_of(layout::all_finished(workflow, PAGE_ROWS))
+            .await?;
+        Ok(rows
+            .iter()
+            .filter_map(|(sort, _)| layout::finished_of(sort))
+            .collect())
     }
 
     /// Removes a run that has ended then, unless another of its id has begun since. Its row goes last, and with that among the ended,
     /// so that a death leaves something to go on from, and who begins another under its id meets neither.
     pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
         let is_it = || Update::check(layout::run(workflow, run), has_ended(ended_ms));
-        let (steps, _) = self.rows_of(layout::steps(workflow, run, PAGE_ROWS)).await?;
+        let (steps, _) = self
+            .rows_of(layout::steps(workflow, run, PAGE_ROWS))
+            .await?;
         for some in steps.chunks(FORGOTTEN_AT_ONCE) {
-            let paths = some.iter().filter_map(|(sort, _)| layout::path_of(run, sort));
+            let paths = some
+                .iter()
+                .filter_map(|(sort, _)| layout::path_of(run, sort));
             let steps = paths.map(|path| Update::delete(layout::step(workflow, run, &path)));
-            let forgotten = self.rows.transact(iter::once(is_it()).chain(steps).collect()).await?;
+            let forgotten = self
+                .rows
+                .transact(iter::once(is_it()).chain(steps).collect())
+                .await?;
             if let Transacted::Conflict { .. } = forgotten {
                 return self.forget_end(workflow, ended_ms, run).await;
             }
@@ -543,7 +690,10 @@ impl Store {
             Update::delete(layout::given(workflow, run)),
             Update::delete(layout::finished(workflow, ended_ms, run)),
         ];
-        last.extend(self.is_apart().then(|| Update::delete(layout::refused(workflow, run))));
+        last.extend(
+            self.is_apart()
+                .then(|| Update::delete(layout::refused(workflow, run))),
+        );
         match self.rows.transact(last).await? {
             Transacted::Done { .. } => Ok(()),
             Transacted::Conflict { .. } => self.forget_end(workflow, ended_ms, run).await,
@@ -552,11 +702,16 @@ impl Store {
 
     /// Removes what is left of a run that somebody else has forgotten, perhaps nothing.
     async fn forget_end(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
-        self.rows.update(Update::delete(layout::finished(workflow, ended_ms, run))).await?;
+        self.rows
+            .update(Update::delete(layout::finished(workflow, ended_ms, run)))
+            .await?;
         Ok(())
     }
 
-    pub(crate) async fn rows_of(&self, mut scan: Scan) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
+    pub(crate) async fn rows_of(
+        &self,
+        mut scan: Scan,
+    ) -> Result<(Vec<(Bytes, Arc<Item>)>, DurabilityPoint)> {
         let (mut rows, mut point) = (Vec::new(), DurabilityPoint::DURABLE);
         loop {
             let read = self.rows.scan(&scan).await?;

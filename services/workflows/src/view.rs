@@ -76,15 +76,32 @@ impl RunView {
             let listed: Listed = serde_json::from_str(error.get()).ok()?;
             serde_json::value::to_raw_value(&listed).ok()
         });
-        Self { output: None, error, ..whole }
+        Self {
+            output: None,
+            error,
+            ..whole
+        }
     }
 }
 
 impl StepView {
     pub(crate) fn of(path: String, row: StepRow) -> Self {
         let error = row.came_to.err().as_ref().map(raw);
-        let StepRow { function, tries, began_ms, ended_ms, .. } = row;
-        Self { path, function, tries, began_ms, ended_ms, error }
+        let StepRow {
+            function,
+            tries,
+            began_ms,
+            ended_ms,
+            ..
+        } = row;
+        Self {
+            path,
+            function,
+            tries,
+            began_ms,
+            ended_ms,
+            error,
+        }
     }
 }
 

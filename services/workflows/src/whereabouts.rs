@@ -11,14 +11,26 @@ use crate::{Error, Result, Service, active::Claim, homes::Home, service::Inner, 
 impl Inner {
     /// Where the runs of a workflow lie as far as is known here: first of all where those lie that begin now.
     pub(crate) fn homes_of(&self, name: &str) -> Result<Vec<Home>> {
-        let now = self.parts.runner.workflow(name).map(|workflow| self.homes.of(&workflow));
+        let now = self
+            .parts
+            .runner
+            .workflow(name)
+            .map(|workflow| self.homes.of(&workflow));
         let earlier = self.listed.lock().get(name).cloned().unwrap_or_default();
         let homes: Vec<Home> = now
             .iter()
             .cloned()
-            .chain(earlier.into_iter().filter(|home| Some(home) != now.as_ref()))
+            .chain(
+                earlier
+                    .into_iter()
+                    .filter(|home| Some(home) != now.as_ref()),
+            )
             .collect();
-        if homes.is_empty() { Err(Error::NoSuchWorkflow(name.to_owned())) } else { Ok(homes) }
+        if homes.is_empty() {
+            Err(Error::NoSuchWorkflow(name.to_owned()))
+        } else {
+            Ok(homes)
+        }
     }
 
     /// The same with what other processes have noted.
@@ -36,13 +48,25 @@ impl Inner {
         for address in near.homes_of(name).await? {
             noted.push(self.homes.found_at(&address));
         }
-        let is_near = self.parts.runner.workflow(name).is_some_and(|workflow| workflow.far.is_none());
-        let is_known = self.listed.lock().get(name).is_some_and(|homes| homes.contains(&Home::Near));
+        let is_near = self
+            .parts
+            .runner
+            .workflow(name)
+            .is_some_and(|workflow| workflow.far.is_none());
+        let is_known = self
+            .listed
+            .lock()
+            .get(name)
+            .is_some_and(|homes| homes.contains(&Home::Near));
         if !is_near && !is_known && near.is_listed(name).await? {
             noted.push(Home::Near);
         }
         if !noted.is_empty() {
-            self.listed.lock().entry(name.to_owned()).or_default().extend(noted);
+            self.listed
+                .lock()
+                .entry(name.to_owned())
+                .or_default()
+                .extend(noted);
         }
         Ok(())
     }
@@ -52,7 +76,13 @@ impl Service {
     /// Whether a run of this id was begun where its workflow was at home earlier, or is for another process.
     pub(crate) async fn goes_on_elsewhere(&self, claim: &Claim, now: &Home) -> Result<bool> {
         let (name, id) = claim.key();
-        for home in self.inner.all_homes_of(name).await?.iter().filter(|home| *home != now) {
+        for home in self
+            .inner
+            .all_homes_of(name)
+            .await?
+            .iter()
+            .filter(|home| *home != now)
+        {
             let store = self.inner.homes.store_to_search(home).await?;
             if let Some(store) = store
                 && store.run(name, id).await?.is_some()
@@ -66,14 +96,25 @@ impl Service {
     /// Notes that a workflow has rows, so that a start finds its runs.
     pub(crate) async fn list(&self, store: &Store, name: &str, workflow: &Workflow) -> Result<()> {
         let home = self.inner.homes.of(workflow);
-        if self.inner.listed.lock().get(name).is_some_and(|homes| homes.contains(&home)) {
+        if self
+            .inner
+            .listed
+            .lock()
+            .get(name)
+            .is_some_and(|homes| homes.contains(&home))
+        {
             return Ok(());
         }
         store.list(name).await?;
         if let Some(address) = &workflow.far {
             self.inner.homes.near().list_home(name, address).await?;
         }
-        self.inner.listed.lock().entry(name.to_owned()).or_default().insert(home);
+        self.inner
+            .listed
+            .lock()
+            .entry(name.to_owned())
+            .or_default()
+            .insert(home);
         Ok(())
     }
 

@@ -20,14 +20,37 @@ pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let sessions = Sessions::new(world.key_value());
     for shard in CLIENTS {
         let mut pages = sessions.rows(shard);
-        while let Some(rows) = pages.next_page(&mut Basis::default()).await.expect("the world is healed") {
-            left.extend(rows.iter().map(|(session, row)| format!("{session:?} is left, {:?}", row.state)));
+        while let Some(rows) = pages
+            .next_page(&mut Basis::default())
+            .await
+            .expect("the world is healed")
+        {
+            left.extend(
+                rows.iter()
+                    .map(|(session, row)| format!("{session:?} is left, {:?}", row.state)),
+            );
         }
     }
-    let (named, there) = (named(world, &mut left).await, objects(world, "znodes").await);
-    left.extend(named.difference(&there).map(|name| format!("object {name} is gone, and is named")));
-    left.extend(there.difference(&named).map(|name| format!("object {name} is left, and has no name")));
-    left.extend(objects(world, "temporary").await.iter().map(|name| format!("object {name} is left")));
+    let (named, there) = (
+        named(world, &mut left).await,
+        objects(world, "znodes").await,
+    );
+    left.extend(
+        named
+            .difference(&there)
+            .map(|name| format!("object {name} is gone, and is named")),
+    );
+    left.extend(
+        there
+            .difference(&named)
+            .map(|name| format!("object {name} is left, and has no name")),
+    );
+    left.extend(
+        objects(world, "temporary")
+            .await
+            .iter()
+            .map(|name| format!("object {name} is left")),
+    );
     left
 }
 
@@ -51,6 +74,14 @@ async fn named(world: &World, violations: &mut Vec<String>) -> BTreeSet<String> 
 }
 
 async fn objects(world: &World, prefix: &str) -> BTreeSet<String> {
-    let listed = world.objects().list(Some(&ObjectPath::from(prefix))).try_collect::<Vec<_>>();
-    listed.await.expect("the world is healed").into_iter().map(|object| object.location.to_string()).collect()
+    let listed = world
+        .objects()
+        .list(Some(&ObjectPath::from(prefix)))
+        .try_collect::<Vec<_>>();
+    listed
+        .await
+        .expect("the world is healed")
+        .into_iter()
+        .map(|object| object.location.to_string())
+        .collect()
 }

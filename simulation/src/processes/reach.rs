@@ -12,8 +12,8 @@ use std::{
 
 use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt, Result,
-    Timestamp, Update,
+    Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt,
+    Result, Timestamp, Update,
     key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
     queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
@@ -49,7 +49,12 @@ pub struct Reach {
 impl Reach {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         let (ability, changed) = (Arc::new(Mutex::new(Ability::All)), Arc::default());
-        Self { life: Life::default(), ability, changed, clock }
+        Self {
+            life: Life::default(),
+            ability,
+            changed,
+            clock,
+        }
     }
 
     /// From now on it can do this.
@@ -81,7 +86,10 @@ impl Reach {
         self.runs().await;
         if *held(&self.ability) == Ability::NoCalls {
             self.clock.sleep(REFUSED_AFTER).await;
-            return self.life.live_through(async { Err(Error::unavailable("reach the store")) }).await;
+            return self
+                .life
+                .live_through(async { Err(Error::unavailable("reach the store")) })
+                .await;
         }
         let answer = self.life.live_through(call).await;
         self.runs().await;
@@ -180,22 +188,38 @@ impl Queue for ReachedQueue {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        self.reach.call(self.inner.receive_hidden(queue, messages_max, hidden_ms)).await
+        self.reach
+            .call(self.inner.receive_hidden(queue, messages_max, hidden_ms))
+            .await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.reach.call(self.inner.ready(queue)).await
     }
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        self.reach.call(self.inner.acknowledge(queue, handles)).await
+        self.reach
+            .call(self.inner.acknowledge(queue, handles))
+            .await
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
-        self.reach.call(self.inner.release(queue, handle, delay_ms, reason)).await
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
+        self.reach
+            .call(self.inner.release(queue, handle, delay_ms, reason))
+            .await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
-        self.reach.call(self.inner.give_up(queue, handle, reason)).await
+        self.reach
+            .call(self.inner.give_up(queue, handle, reason))
+            .await
     }
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
-        self.reach.call(self.inner.extend(queue, handle, timeout_ms)).await
+        self.reach
+            .call(self.inner.extend(queue, handle, timeout_ms))
+            .await
     }
     async fn dead_letters(
         &self,
@@ -203,7 +227,9 @@ impl Queue for ReachedQueue {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
-        self.reach.call(self.inner.dead_letters(queue, after, letters_max)).await
+        self.reach
+            .call(self.inner.dead_letters(queue, after, letters_max))
+            .await
     }
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         self.reach.call(self.inner.redrive(queue, letters)).await

@@ -24,13 +24,16 @@ pub struct Witness {
 impl Witness {
     /// Hears at `now` what `node` would do.
     pub fn hears(&mut self, node: NodeId, now: Monotonic, membership: &dyn Membership) {
-        let may_answer = membership.may_answer_until().is_none_or(|until| now < until);
+        let may_answer = membership
+            .may_answer_until()
+            .is_none_or(|until| now < until);
         if !may_answer {
             return;
         }
         if let Some(since) = self.gone.get(&node) {
-            self.violations
-                .push(format!("{node:?} answers at {now:?}, and is gone for others since {since:?}"));
+            self.violations.push(format!(
+                "{node:?} answers at {now:?}, and is gone for others since {since:?}"
+            ));
         }
         self.acts(node, now, membership);
         for office in [Office::Collector, Office::Sequencer] {
@@ -57,7 +60,9 @@ impl Witness {
             Some(place) if place + 1 == led.len() => {}
             Some(_) => {
                 let latest = led.last();
-                self.violations.push(format!("{node:?} leads {office:?} at {now:?}, after {latest:?} has"));
+                self.violations.push(format!(
+                    "{node:?} leads {office:?} at {now:?}, after {latest:?} has"
+                ));
             }
         }
     }

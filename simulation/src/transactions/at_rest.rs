@@ -112,22 +112,32 @@ impl AtRest {
             }
             let versions = layout::version_bucket(KeyspaceId::default(), bucket);
             for (sort, item) in partition(store, versions.clone().into()).await {
-                let place = layout::version_of(&ports::Key::new(&versions, &sort), item.bytes("key"));
+                let place =
+                    layout::version_of(&ports::Key::new(&versions, &sort), item.bytes("key"));
                 let place = place.expect("a version's key");
-                let id = item.bytes("id").cloned().and_then(|id| TransactionId::new(id).ok());
+                let id = item
+                    .bytes("id")
+                    .cloned()
+                    .and_then(|id| TransactionId::new(id).ok());
                 let id = id.expect("a version's transaction");
                 let pack = item.bytes("pack").and_then(|pack| PackId::from_bytes(pack));
                 let value = match pack {
                     Some(pack) => packed_value(house, pack, &item).await,
                     None => value(store, place.1, &item).await,
                 };
-                at_rest.versions.insert(place, VersionAtRest { id, value, pack });
+                at_rest
+                    .versions
+                    .insert(place, VersionAtRest { id, value, pack });
             }
         }
         for (sort, _) in partition(store, layout::PERIODS.to_vec()).await {
             let period = layout::period_of(&sort).expect("a period");
             let names = partition(store, layout::kept_names(period).to_vec()).await;
-            at_rest.kept.extend(names.iter().filter_map(|(sort, _)| layout::kept_name_of(sort)));
+            at_rest.kept.extend(
+                names
+                    .iter()
+                    .filter_map(|(sort, _)| layout::kept_name_of(sort)),
+            );
         }
         for attempt in witness.attempts_with_parts() {
             let part = layout::write_set_part(attempt, 0);
@@ -140,7 +150,10 @@ impl AtRest {
         for attempt in witness.attempts_with_chunks() {
             for (sort, _) in partition(store, layout::chunks(attempt).to_vec()).await {
                 let (write, _) = sort.split_first_chunk::<4>().expect("a chunk's key");
-                *at_rest.chunks.entry((attempt, u32::from_be_bytes(*write))).or_default() += 1;
+                *at_rest
+                    .chunks
+                    .entry((attempt, u32::from_be_bytes(*write)))
+                    .or_default() += 1;
             }
         }
         for (sort, _) in partition(store, layout::NODES.to_vec()).await {
@@ -152,12 +165,21 @@ impl AtRest {
 
     /// What lies among the objects, and what its rows say.
     async fn read_packs(&mut self, house: &House) {
-        let listed = house.world().objects().list(None).try_collect::<Vec<_>>().await.expect("calm objects");
+        let listed = house
+            .world()
+            .objects()
+            .list(None)
+            .try_collect::<Vec<_>>()
+            .await
+            .expect("calm objects");
         for meta in listed {
             let mut parts = meta.location.as_ref().rsplit('/');
             let mut number = || parts.next().and_then(|part| part.parse::<u64>().ok());
             if let (Some(number), Some(node)) = (number(), number()) {
-                self.packs.insert(PackId { node: NodeId(node as u32), number });
+                self.packs.insert(PackId {
+                    node: NodeId(node as u32),
+                    number,
+                });
             }
         }
         for (sort, item) in partition(&house.world().key_value(), layout::PACKS.to_vec()).await {
@@ -177,7 +199,9 @@ impl AtRest {
             let stored: SequencedSlot = decode(&slot.payload, "a slot").expect("a slot of ours");
             for (place, commit) in (0..).zip(&stored.commits) {
                 let record = commit.record(slot.index.0, place);
-                let Some(row) = self.rows.get_mut(&commit.id) else { continue };
+                let Some(row) = self.rows.get_mut(&commit.id) else {
+                    continue;
+                };
                 if row.attempt == commit.attempt && row.decision == Decision::Undecided {
                     let writes = write_set(store, commit.attempt, &record.writes).await;
                     row.decision = Decision::Committed(record, writes);
@@ -196,7 +220,9 @@ impl AtRest {
                 let slot: StoredSlot = decode(&slot.payload, "a slot").expect("a slot of ours");
                 for entry in slot.entries {
                     match entry {
-                        Entry::Committing { attempt, id, .. } => drop(self.announced.insert(attempt, id)),
+                        Entry::Committing { attempt, id, .. } => {
+                            drop(self.announced.insert(attempt, id))
+                        }
                         Entry::Began { attempt, .. } => drop(self.began.insert(attempt)),
                         Entry::Spilled { attempt, .. } => drop(self.spilled.insert(attempt)),
                     }
@@ -211,17 +237,34 @@ impl AtRest {
 
     /// The commits and their order, as the rows say and said.
     pub fn order(&self) -> Order {
-        let versions = self.records().into_iter().map(|(writer, record)| (writer, record.version));
-        Order { committed: versions.collect() }
+        let versions = self
+            .records()
+            .into_iter()
+            .map(|(writer, record)| (writer, record.version));
+        Order {
+            committed: versions.collect(),
+        }
     }
 
     /// The commits and their records, as the rows say and said.
     pub fn records(&self) -> BTreeMap<Writer, &StoredRecord> {
-        let seen = self.seen.iter().map(|(writer, seen)| (writer.clone(), &seen.record));
-        let rows = self.rows.iter().filter_map(|(id, row)| match &row.decision {
-            Decision::Committed(record, _) => Some((Writer { id: id.clone(), attempt: row.attempt }, record)),
-            _ => None,
-        });
+        let seen = self
+            .seen
+            .iter()
+            .map(|(writer, seen)| (writer.clone(), &seen.record));
+        let rows = self
+            .rows
+            .iter()
+            .filter_map(|(id, row)| match &row.decision {
+                Decision::Committed(record, _) => Some((
+                    Writer {
+                        id: id.clone(),
+                        attempt: row.attempt,
+                    },
+                    record,
+                )),
+                _ => None,
+            });
         seen.chain(rows).collect()
     }
 
@@ -233,16 +276,21 @@ impl AtRest {
     /// What this attempt wrote, if it committed.
     pub fn committed(&self, writer: &Writer) -> Option<&[Write]> {
         match self.rows.get(&writer.id) {
-            Some(Row { attempt, decision: Decision::Committed(_, writes) }) if *attempt == writer.attempt => {
-                Some(writes)
-            }
+            Some(Row {
+                attempt,
+                decision: Decision::Committed(_, writes),
+            }) if *attempt == writer.attempt => Some(writes),
             _ => self.seen.get(writer).map(|seen| &seen.writes[..]),
         }
     }
 
     /// Whether a commit that is newer than that of `version` wrote `key`.
     pub fn is_superseded(&self, key: &Key, version: Version) -> bool {
-        let newer = self.order().committed.into_iter().filter(|(_, other)| *other > version);
+        let newer = self
+            .order()
+            .committed
+            .into_iter()
+            .filter(|(_, other)| *other > version);
         let mut writes = newer.filter_map(|(writer, _)| self.committed(&writer));
         writes.any(|writes| writes.iter().any(|write| write.key == *key))
     }
@@ -255,11 +303,16 @@ pub fn is_deletion(write: &Write) -> bool {
 
 /// The value of a version item, from its chunks if need be; none: it is deleted, or they are not there.
 async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<Bytes> {
-    let Some(chunks) = item.integer("chunks") else { return item.bytes("value").cloned() };
+    let Some(chunks) = item.integer("chunks") else {
+        return item.bytes("value").cloned();
+    };
     let write = item.integer("write").expect("a version's write") as u32;
     let mut value = Vec::new();
     for chunk in 0..chunks as u32 {
-        let read = store.get(&layout::chunk(attempt, write, chunk)).await.expect("a calm store");
+        let read = store
+            .get(&layout::chunk(attempt, write, chunk))
+            .await
+            .expect("a calm store");
         value.extend_from_slice(read.value?.bytes("value").expect("a chunk's bytes"));
     }
     Some(value.into())
@@ -267,10 +320,26 @@ async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<
 
 /// The value of a version item whose pack has it; none: there is no such pack.
 async fn packed_value(house: &House, pack: PackId, item: &Item) -> Option<Bytes> {
-    let home = house.world().key_value().get(&layout::packs_home()).await.expect("a calm store").value?;
-    let home = std::str::from_utf8(home.bytes("home")?).expect("text").to_owned();
-    let (offset, bytes) = (item.integer("offset")? as u64, item.integer("bytes")? as u64);
-    match house.world().objects().get_range(&pack.path(&home), offset..offset + bytes).await {
+    let home = house
+        .world()
+        .key_value()
+        .get(&layout::packs_home())
+        .await
+        .expect("a calm store")
+        .value?;
+    let home = std::str::from_utf8(home.bytes("home")?)
+        .expect("text")
+        .to_owned();
+    let (offset, bytes) = (
+        item.integer("offset")? as u64,
+        item.integer("bytes")? as u64,
+    );
+    match house
+        .world()
+        .objects()
+        .get_range(&pack.path(&home), offset..offset + bytes)
+        .await
+    {
         Ok(value) => Some(value),
         Err(ObjectError::NotFound { .. }) => None,
         Err(error) => panic!("a calm world, and {error}"),
@@ -278,8 +347,10 @@ async fn packed_value(house: &House, pack: PackId, item: &Item) -> Option<Bytes>
 }
 
 async fn row(store: &SharedKeyValue, item: &Item) -> Row {
-    let attempt =
-        item.bytes("attempt").and_then(|bytes| Attempt::from_bytes(bytes)).expect("a row's attempt");
+    let attempt = item
+        .bytes("attempt")
+        .and_then(|bytes| Attempt::from_bytes(bytes))
+        .expect("a row's attempt");
     let decision = match item.integer("state") {
         None | Some(3) => Decision::Undecided,
         Some(1) => {
@@ -300,7 +371,10 @@ async fn write_set(store: &SharedKeyValue, attempt: Attempt, set: &WriteSet) -> 
     };
     let mut writes = Vec::new();
     for part in 0..parts {
-        let read = store.get(&layout::write_set_part(attempt, part)).await.expect("a calm store");
+        let read = store
+            .get(&layout::write_set_part(attempt, part))
+            .await
+            .expect("a calm store");
         let item = read.value.expect("every part of a committed write set");
         let part = item.bytes("record").expect("a part's writes");
         writes.extend(decode::<Vec<Write>>(part, "a part of a write set").expect("a part of ours"));
@@ -308,7 +382,10 @@ async fn write_set(store: &SharedKeyValue, attempt: Attempt, set: &WriteSet) -> 
     writes
 }
 
-async fn partition(store: &SharedKeyValue, partition: Vec<u8>) -> Vec<(Bytes, std::sync::Arc<Item>)> {
+async fn partition(
+    store: &SharedKeyValue,
+    partition: Vec<u8>,
+) -> Vec<(Bytes, std::sync::Arc<Item>)> {
     let mut scan = Scan::partition(partition, PAGE_ITEMS);
     let mut items = Vec::new();
     loop {

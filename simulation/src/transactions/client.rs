@@ -71,7 +71,14 @@ struct Run {
 pub type Record = Rc<RefCell<Vec<Execution>>>;
 
 /// Runs a client's share of the transactions.
-pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record: Record, mut rng: Rng) {
+pub async fn work(
+    house: House,
+    number: usize,
+    mix: Mix,
+    habits: Habits,
+    record: Record,
+    mut rng: Rng,
+) {
     let zipf = Zipf::new(mix.keys, mix.zipf);
     let client = Client::new(house, number, mix, habits, record, rng.fork());
     for transaction in 0..mix.transactions / mix.clients.max(1) {
@@ -97,7 +104,9 @@ pub async fn work(house: House, number: usize, mix: Mix, habits: Habits, record:
         let steps = script.script.work.len();
         let dies = strikes(&mut rng, habits.one_death_in).then(|| rng.usize(..=steps));
         let stall = strikes(&mut rng, habits.one_stall_in).then(|| Stall::draw(&mut rng, steps));
-        client.transaction([&script, &again], name.as_ref(), stall, dies).await;
+        client
+            .transaction([&script, &again], name.as_ref(), stall, dies)
+            .await;
         tokio::time::sleep(habits.pause.mul_f64(rng.f64())).await;
     }
 }
@@ -111,9 +120,22 @@ pub async fn transact(
     effects: u32,
     record: Record,
 ) {
-    let mix = Mix { value_bytes: 0, effects, ..Mix::default() };
+    let mix = Mix {
+        value_bytes: 0,
+        effects,
+        ..Mix::default()
+    };
     let client = Client::new(house, 0, mix, Habits::default(), record, Rng::with_seed(0));
-    client.platform(&Run { script: script.clone(), isolation }, name, None).await;
+    client
+        .platform(
+            &Run {
+                script: script.clone(),
+                isolation,
+            },
+            name,
+            None,
+        )
+        .await;
 }
 
 fn strikes(rng: &mut Rng, one_in: usize) -> bool {
@@ -135,7 +157,11 @@ impl Stall {
             _ => Duration::from_millis(rng.u64(1..150)),
         };
         let retried_after = Duration::from_millis(rng.u64(1..100));
-        Self { step: rng.usize(..=steps), lasts, retried_after }
+        Self {
+            step: rng.usize(..=steps),
+            lasts,
+            retried_after,
+        }
     }
 }
 
@@ -162,10 +188,35 @@ struct Client {
 }
 
 impl Client {
-    fn new(house: House, number: usize, mix: Mix, habits: Habits, record: Record, chance: Rng) -> Self {
-        let (chance, after) = (RefCell::new(chance), habits.carries_after.then(Cell::default));
-        let Habits { thinks, patience, wanders, .. } = habits;
-        Self { house, number, mix, thinks, patience, wanders, record, chance, after }
+    fn new(
+        house: House,
+        number: usize,
+        mix: Mix,
+        habits: Habits,
+        record: Record,
+        chance: Rng,
+    ) -> Self {
+        let (chance, after) = (
+            RefCell::new(chance),
+            habits.carries_after.then(Cell::default),
+        );
+        let Habits {
+            thinks,
+            patience,
+            wanders,
+            ..
+        } = habits;
+        Self {
+            house,
+            number,
+            mix,
+            thinks,
+            patience,
+            wanders,
+            record,
+            chance,
+            after,
+        }
     }
 
     async fn transaction(
@@ -175,7 +226,9 @@ impl Client {
         stall: Option<Stall>,
         dies: Option<usize>,
     ) {
-        let Some(stall) = stall else { return self.platform(script, name, dies).await };
+        let Some(stall) = stall else {
+            return self.platform(script, name, dies).await;
+        };
         let stalling = Box::pin(self.attempt(script, name, dies, Some(stall)));
         if name.is_none() {
             // Nobody can tell a retry from another transaction, so there is none before it has failed.
@@ -213,7 +266,12 @@ impl Client {
         let after = self.after.as_ref().and_then(Cell::get);
         let Run { script, isolation } = run;
         let isolation = *isolation;
-        let begin = Begin { id: name.cloned(), after, isolation, ..Begin::default() };
+        let begin = Begin {
+            id: name.cloned(),
+            after,
+            isolation,
+            ..Begin::default()
+        };
         let writer = match connection.shown(connection.engine.begin(begin)).await {
             Ok(Begun::Open { id, attempt }) => Writer { id, attempt },
             Ok(Begun::Committed { id, after }) => {
@@ -223,7 +281,10 @@ impl Client {
             }
             Err(_) => return Ended::Again,
         };
-        let begun = Span { asked, answered: self.now() };
+        let begun = Span {
+            asked,
+            answered: self.now(),
+        };
         let execution = Execution {
             client: self.number,
             writer: writer.clone(),
@@ -234,17 +295,27 @@ impl Client {
         };
         self.record.borrow_mut().push(execution);
         let index = self.record.borrow().len() - 1;
-        let attempt = Attempt { client: self, connection, writer, index, planned: script.planned() };
+        let attempt = Attempt {
+            client: self,
+            connection,
+            writer,
+            index,
+            planned: script.planned(),
+        };
         attempt.run(script, dies, stall).await
     }
 
     /// A begin says that the transaction has committed: its last attempt that asked for it has.
     fn learn_committed(&self, id: &TransactionId) {
         let mut record = self.record.borrow_mut();
-        let asked = record.iter_mut().filter(|execution| execution.writer.id == *id);
+        let asked = record
+            .iter_mut()
+            .filter(|execution| execution.writer.id == *id);
         let mut asked = asked.filter_map(|execution| execution.commit.as_mut());
-        let commit = asked.rfind(|commit| !matches!(commit.answer, Answer::Refused | Answer::Conflict));
-        let commit = commit.expect("a transaction is said to have committed only if somebody asked for it");
+        let commit =
+            asked.rfind(|commit| !matches!(commit.answer, Answer::Refused | Answer::Conflict));
+        let commit =
+            commit.expect("a transaction is said to have committed only if somebody asked for it");
         if commit.answer == Answer::Unknown {
             commit.span.answered = self.now();
             commit.answer = Answer::Committed;
@@ -294,7 +365,10 @@ impl Attempt<'_> {
             if done.is_err() {
                 let call = self.call();
                 // Its answer changes nothing: what was asked for before is over either way.
-                let _ = self.connection.call(self.connection.engine.abort(&call)).await;
+                let _ = self
+                    .connection
+                    .call(self.connection.engine.abort(&call))
+                    .await;
                 return Ended::Again;
             }
         }
@@ -322,7 +396,10 @@ impl Attempt<'_> {
     async fn read_one(&self, key: &Key) -> Result<(), Failure> {
         let (call, asked, connection) = (self.call(), self.client.now(), self.connection());
         let shown = connection.shown(connection.engine.get(&call, key)).await;
-        let span = Span { asked, answered: self.client.now() };
+        let span = Span {
+            asked,
+            answered: self.client.now(),
+        };
         let (noted, result) = match shown {
             Ok(Some(value)) => (Shown::Value(value), Ok(())),
             Ok(None) => (Shown::Absent, Ok(())),
@@ -331,12 +408,17 @@ impl Attempt<'_> {
                 return Err(failure);
             }
             // Of a value that is gone its reader hears the one or the other.
-            Err(Failure::Refused(Error::NoValidVersion | Error::Corrupt(_))) => {
-                (Shown::NoValidVersion, Err(Failure::Refused(Error::NoValidVersion)))
-            }
+            Err(Failure::Refused(Error::NoValidVersion | Error::Corrupt(_))) => (
+                Shown::NoValidVersion,
+                Err(Failure::Refused(Error::NoValidVersion)),
+            ),
             Err(failure) => return Err(failure),
         };
-        self.note(Step::Read { key: key.clone(), shown: noted, span });
+        self.note(Step::Read {
+            key: key.clone(),
+            shown: noted,
+            span,
+        });
         result
     }
 
@@ -344,21 +426,39 @@ impl Attempt<'_> {
         let (call, key, connection) = (self.call(), planned.key.clone(), self.connection());
         let engine = &connection.engine;
         if planned.deletes {
-            self.note(Step::Wrote { key: key.clone(), value: None });
+            self.note(Step::Wrote {
+                key: key.clone(),
+                value: None,
+            });
             return connection.call(engine.delete(&call, key)).await;
         }
-        let tag = Tag { writer: self.writer.clone(), ordinal: step as u32, planned: self.planned.clone() };
+        let tag = Tag {
+            writer: self.writer.clone(),
+            ordinal: step as u32,
+            planned: self.planned.clone(),
+        };
         let value = tag.to_value(self.client.mix.value_bytes);
-        self.note(Step::Wrote { key: key.clone(), value: Some(value.clone()) });
+        self.note(Step::Wrote {
+            key: key.clone(),
+            value: Some(value.clone()),
+        });
         connection.call(engine.put(&call, key, value)).await
     }
 
     async fn send(&self) -> Result<(), Failure> {
         for place in 0..self.client.mix.effects {
-            let sent = Sent { writer: self.writer.clone(), place };
-            let (call, effect, connection) =
-                (self.call(), sent.effect(self.client.number), self.connection());
-            connection.call(connection.engine.send(&call, effect, Some(place))).await?;
+            let sent = Sent {
+                writer: self.writer.clone(),
+                place,
+            };
+            let (call, effect, connection) = (
+                self.call(),
+                sent.effect(self.client.number),
+                self.connection(),
+            );
+            connection
+                .call(connection.engine.send(&call, effect, Some(place)))
+                .await?;
         }
         Ok(())
     }
@@ -385,7 +485,9 @@ impl Attempt<'_> {
                     return Ended::Done;
                 }
                 Err(Failure::Gone) => self.connection = self.client.house.connect().await,
-                Err(Failure::Refused(Error::OutcomeUnknown | Error::Unavailable(_) | Error::Expired)) => {
+                Err(Failure::Refused(
+                    Error::OutcomeUnknown | Error::Unavailable(_) | Error::Expired,
+                )) => {
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
                 Err(Failure::Refused(Error::TransactionFinished(Outcome::Committed))) => {
@@ -405,7 +507,10 @@ impl Attempt<'_> {
     }
 
     fn answered(&self, asked: Duration, answer: Answer) {
-        let span = Span { asked, answered: self.client.now() };
+        let span = Span {
+            asked,
+            answered: self.client.now(),
+        };
         let mut record = self.client.record.borrow_mut();
         let commit = &mut record[self.index].commit;
         // A begin of the same name may have said it before.
@@ -416,7 +521,9 @@ impl Attempt<'_> {
 
     fn has_written(&self, key: &Key) -> bool {
         let steps = &self.client.record.borrow()[self.index].steps;
-        steps.iter().any(|step| matches!(step, Step::Wrote { key: written, .. } if written == key))
+        steps
+            .iter()
+            .any(|step| matches!(step, Step::Wrote { key: written, .. } if written == key))
     }
 
     fn note(&self, step: Step) {
@@ -425,11 +532,18 @@ impl Attempt<'_> {
 
     /// Whom the next call goes to.
     fn connection(&self) -> Connection {
-        let other = if self.client.wanders { self.client.house.serving() } else { None };
+        let other = if self.client.wanders {
+            self.client.house.serving()
+        } else {
+            None
+        };
         other.unwrap_or_else(|| self.connection.clone())
     }
 
     fn call(&self) -> Call {
-        Call { id: self.writer.id.clone(), attempt: Some(self.writer.attempt) }
+        Call {
+            id: self.writer.id.clone(),
+            attempt: Some(self.writer.attempt),
+        }
     }
 }

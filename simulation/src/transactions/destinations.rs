@@ -11,7 +11,8 @@ use ports::{
     DurabilityPoint, Externalize, Functions, Queue, Receipt, Result,
     functions::{FunctionLimits, QueueTrigger},
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        SharedQueue,
     },
 };
 use simulated::World;
@@ -26,9 +27,18 @@ pub fn mortal(world: &World, life: &Life) -> Destinations {
 
 /// The same with another way to its queues.
 pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
-    let queue = MortalQueue { inner: queue, life: life.clone() };
-    let functions = MortalFunctions { inner: world.functions(), life: life.clone() };
-    Destinations { queue: Some(Arc::new(queue)), functions: Some(Arc::new(functions)) }
+    let queue = MortalQueue {
+        inner: queue,
+        life: life.clone(),
+    };
+    let functions = MortalFunctions {
+        inner: world.functions(),
+        life: life.clone(),
+    };
+    Destinations {
+        queue: Some(Arc::new(queue)),
+        functions: Some(Arc::new(functions)),
+    }
 }
 
 #[derive(Debug)]
@@ -56,7 +66,9 @@ impl Queue for MortalQueue {
         self.inner.create(queue, options).await
     }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        self.life.live_through(self.inner.send(queue, messages)).await
+        self.life
+            .live_through(self.inner.send(queue, messages))
+            .await
     }
     async fn receive_hidden(
         &self,
@@ -64,7 +76,9 @@ impl Queue for MortalQueue {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        self.inner.receive_hidden(queue, messages_max, hidden_ms).await
+        self.inner
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.inner.ready(queue).await
@@ -72,7 +86,13 @@ impl Queue for MortalQueue {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.inner.acknowledge(queue, handles).await
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         self.inner.release(queue, handle, delay_ms, reason).await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
@@ -118,7 +138,9 @@ impl Functions for MortalFunctions {
         self.inner.invoke(function, payload).await
     }
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.life.live_through(self.inner.send(function, id, payload)).await
+        self.life
+            .live_through(self.inner.send(function, id, payload))
+            .await
     }
     async fn knows(&self, function: &str) -> Result<bool> {
         self.life.live_through(self.inner.knows(function)).await

@@ -57,10 +57,17 @@ impl Sent {
     /// Messages and invocations by turns; those of one client are a message group.
     pub fn effect(&self, client: usize) -> Effect {
         if self.place % 2 == 1 {
-            return Effect::Invocation { function: FUNCTION.to_owned(), payload: self.content() };
+            return Effect::Invocation {
+                function: FUNCTION.to_owned(),
+                payload: self.content(),
+            };
         }
         let group = Bytes::from(format!("client {client}"));
-        Effect::Message { queue: QUEUE.to_owned(), group, body: self.content() }
+        Effect::Message {
+            queue: QUEUE.to_owned(),
+            group,
+            body: self.content(),
+        }
     }
 
     fn content(&self) -> Bytes {
@@ -76,7 +83,13 @@ impl Sent {
         let place = rest.try_get_u32().ok()?;
         let attempt = Attempt::from_bytes(rest.get(..Attempt::BYTES)?)?;
         rest.advance(Attempt::BYTES);
-        Some(Self { writer: Writer { id: TransactionId::new(rest).ok()?, attempt }, place })
+        Some(Self {
+            writer: Writer {
+                id: TransactionId::new(rest).ok()?,
+                attempt,
+            },
+            place,
+        })
     }
 }
 
@@ -134,11 +147,29 @@ pub async fn receive(world: &World, mut rng: Rng) -> Receipts {
         on_failure: OnFailure::Block,
         ..QueueOptions::default()
     };
-    let created = world.queue().create(&queue_name(QUEUE), options).await.expect("a calm world");
-    world.queue().externalize(created.point).await.expect("a calm world");
-    let options = FunctionOptions { attempts_max: ATTEMPTS_MAX, ..FunctionOptions::default() };
-    let handler = Notify { receipts: receipts.clone(), rng: Mutex::new(rng.fork()) };
-    world.functions().register(Definition { name: FUNCTION.into(), options, handler: Arc::new(handler) });
+    let created = world
+        .queue()
+        .create(&queue_name(QUEUE), options)
+        .await
+        .expect("a calm world");
+    world
+        .queue()
+        .externalize(created.point)
+        .await
+        .expect("a calm world");
+    let options = FunctionOptions {
+        attempts_max: ATTEMPTS_MAX,
+        ..FunctionOptions::default()
+    };
+    let handler = Notify {
+        receipts: receipts.clone(),
+        rng: Mutex::new(rng.fork()),
+    };
+    world.functions().register(Definition {
+        name: FUNCTION.into(),
+        options,
+        handler: Arc::new(handler),
+    });
     tokio::spawn(consume(world.clone(), receipts.clone(), rng));
     receipts
 }
@@ -152,10 +183,20 @@ async fn consume(world: World, receipts: Receipts, mut rng: Rng) {
         }
         // An answer that was lost costs its batch the visibility timeout.
         let batch = queue.receive(&name, 5).await.unwrap_or_default();
-        for Delivery { handle, deduplication, body, .. } in batch {
+        for Delivery {
+            handle,
+            deduplication,
+            body,
+            ..
+        } in batch
+        {
             receipts.note(deduplication, &body);
             // Whether the queue hears of it changes nothing here: the message comes again.
-            match if receipts.is_calm() { ONE_TROUBLED_IN } else { rng.usize(..=ONE_TROUBLED_IN) } {
+            match if receipts.is_calm() {
+                ONE_TROUBLED_IN
+            } else {
+                rng.usize(..=ONE_TROUBLED_IN)
+            } {
                 0 => break,
                 1 => {
                     drop(queue.release(&name, &handle, 10, "it was given back").await);
@@ -176,10 +217,21 @@ struct Notify {
 #[async_trait]
 impl Handler for Notify {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Call { id, payload } = event else { return Err(Failure::new("it is called only")) };
+        let Event::Call { id, payload } = event else {
+            return Err(Failure::new("it is called only"));
+        };
         self.receipts.note(id, &payload);
-        let fails = self.rng.lock().unwrap_or_else(PoisonError::into_inner).usize(..ONE_TROUBLED_IN) == 0;
-        if fails && !self.receipts.is_calm() { Err(Failure::new("now and then")) } else { Ok(Bytes::new()) }
+        let fails = self
+            .rng
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .usize(..ONE_TROUBLED_IN)
+            == 0;
+        if fails && !self.receipts.is_calm() {
+            Err(Failure::new("now and then"))
+        } else {
+            Ok(Bytes::new())
+        }
     }
 }
 
@@ -190,8 +242,9 @@ pub async fn left(store: &SharedKeyValue, at_rest: &AtRest) -> Vec<String> {
         *node = layout::outbox(layout::node_of(node).expect("a node's row"));
     }
     let attempts = at_rest.had_large_effects.iter();
-    partitions
-        .extend(attempts.map(|attempt| Bytes::copy_from_slice(layout::effect(*attempt, 0).partition())));
+    partitions.extend(
+        attempts.map(|attempt| Bytes::copy_from_slice(layout::effect(*attempt, 0).partition())),
+    );
     let mut violations = Vec::new();
     for place in partitions {
         for sort in partition(store, place.clone()).await {
@@ -203,14 +256,22 @@ pub async fn left(store: &SharedKeyValue, at_rest: &AtRest) -> Vec<String> {
 
 /// The sort keys of a partition; no test has more than a page.
 async fn partition(store: &SharedKeyValue, partition: Bytes) -> Vec<Bytes> {
-    let page = store.scan(&Scan::partition(partition, 10_000)).await.expect("a calm store").value;
+    let page = store
+        .scan(&Scan::partition(partition, 10_000))
+        .await
+        .expect("a calm store")
+        .value;
     page.items.into_iter().map(|(sort, _)| sort).collect()
 }
 
 /// T13: effects of what did not commit.
 pub fn uncommitted(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
-    let wrong = receipts.iter().filter(|receipt| !at_rest.is_committed(&receipt.sent.writer));
-    wrong.map(|receipt| format!("{:?} was received, and did not commit", receipt.sent)).collect()
+    let wrong = receipts
+        .iter()
+        .filter(|receipt| !at_rest.is_committed(&receipt.sent.writer));
+    wrong
+        .map(|receipt| format!("{:?} was received, and did not commit", receipt.sent))
+        .collect()
 }
 
 /// T13: effects of what committed that nobody received.
@@ -218,7 +279,10 @@ pub fn unsent(receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
     let received: BTreeSet<&Sent> = receipts.iter().map(|receipt| &receipt.sent).collect();
     let mut violations = Vec::new();
     for (writer, record) in at_rest.records() {
-        for sent in (0..record.effects).map(|place| Sent { writer: writer.clone(), place }) {
+        for sent in (0..record.effects).map(|place| Sent {
+            writer: writer.clone(),
+            place,
+        }) {
             if !received.contains(&sent) {
                 violations.push(format!("{sent:?} was never received"));
             }
@@ -234,7 +298,9 @@ pub fn miscounted(receipts: &[Receipt]) -> Vec<String> {
     let mut violations = Vec::new();
     for Receipt { id, sent } in receipts {
         if *by_effect.entry(sent).or_insert(id) != id || *by_id.entry(id).or_insert(sent) != sent {
-            violations.push(format!("{sent:?} does not always come under one id, or not alone: {id:?}"));
+            violations.push(format!(
+                "{sent:?} does not always come under one id, or not alone: {id:?}"
+            ));
         }
     }
     violations
@@ -242,18 +308,28 @@ pub fn miscounted(receipts: &[Receipt]) -> Vec<String> {
 
 /// T13: ids that are not derived as they should be.
 pub fn misnamed(receipts: &[Receipt]) -> Vec<String> {
-    let named =
-        |receipt: &&Receipt| receipt.id != Some(effect_id(&receipt.sent.writer.id, receipt.sent.place));
-    receipts.iter().filter(named).map(|receipt| format!("{receipt:?} has another id")).collect()
+    let named = |receipt: &&Receipt| {
+        receipt.id != Some(effect_id(&receipt.sent.writer.id, receipt.sent.place))
+    };
+    receipts
+        .iter()
+        .filter(named)
+        .map(|receipt| format!("{receipt:?} has another id"))
+        .collect()
 }
 
 /// T13: messages of one transaction that first came in another order than they were sent.
 pub fn reordered(receipts: &[Receipt]) -> Vec<String> {
     let (mut seen, mut last) = (BTreeSet::new(), BTreeMap::new());
     let mut violations = Vec::new();
-    let messages = receipts.iter().map(|receipt| &receipt.sent).filter(|sent| sent.place % 2 == 0);
+    let messages = receipts
+        .iter()
+        .map(|receipt| &receipt.sent)
+        .filter(|sent| sent.place % 2 == 0);
     for sent in messages.filter(|sent| seen.insert(*sent)) {
-        let expected = last.insert(&sent.writer, sent.place).map_or(0, |before| before + 2);
+        let expected = last
+            .insert(&sent.writer, sent.place)
+            .map_or(0, |before| before + 2);
         if sent.place != expected {
             violations.push(format!("{sent:?} came where {expected} was expected"));
         }
@@ -273,16 +349,39 @@ mod tests {
 
     fn receipt(name: &'static str, place: u32) -> Receipt {
         let id = TransactionId::new(name).expect("a name");
-        let writer = Writer { id: id.clone(), attempt: Attempt { node: NodeId(1), sequence: 1 } };
-        Receipt { id: Some(effect_id(&id, place)), sent: Sent { writer, place } }
+        let writer = Writer {
+            id: id.clone(),
+            attempt: Attempt {
+                node: NodeId(1),
+                sequence: 1,
+            },
+        };
+        Receipt {
+            id: Some(effect_id(&id, place)),
+            sent: Sent { writer, place },
+        }
     }
 
     fn committed(effects: u32) -> AtRest {
         let mut at_rest = AtRest::default();
-        let (version, position) = (Version::default(), Position { log: NodeId(1), slot: 1 });
-        let record = StoredRecord { version, position, writes: WriteSet::Inline(Vec::new()), effects };
+        let (version, position) = (
+            Version::default(),
+            Position {
+                log: NodeId(1),
+                slot: 1,
+            },
+        );
+        let record = StoredRecord {
+            version,
+            position,
+            writes: WriteSet::Inline(Vec::new()),
+            effects,
+        };
         let sent = receipt("t", 0).sent;
-        let row = Row { attempt: sent.writer.attempt, decision: Decision::Committed(record, Vec::new()) };
+        let row = Row {
+            attempt: sent.writer.attempt,
+            decision: Decision::Committed(record, Vec::new()),
+        };
         at_rest.rows.insert(sent.writer.id, row);
         at_rest
     }
@@ -292,15 +391,33 @@ mod tests {
     fn what_is_wrong_with_effects_is_found() {
         let sent = receipt("t", 3).sent;
         assert_eq!(Sent::of(&sent.content()), Some(sent));
-        let right = [receipt("t", 0), receipt("t", 0), receipt("t", 1), receipt("t", 2)];
-        assert!(uncommitted(&right, &committed(3)).is_empty() && unsent(&right, &committed(3)).is_empty());
-        assert!(miscounted(&right).is_empty() && misnamed(&right).is_empty() && reordered(&right).is_empty());
+        let right = [
+            receipt("t", 0),
+            receipt("t", 0),
+            receipt("t", 1),
+            receipt("t", 2),
+        ];
+        assert!(
+            uncommitted(&right, &committed(3)).is_empty()
+                && unsent(&right, &committed(3)).is_empty()
+        );
+        assert!(
+            miscounted(&right).is_empty()
+                && misnamed(&right).is_empty()
+                && reordered(&right).is_empty()
+        );
         assert_eq!(uncommitted(&[receipt("u", 0)], &committed(1)).len(), 1);
         assert_eq!(unsent(&right, &committed(4)).len(), 1);
-        let renamed = Receipt { id: Some(Bytes::from("t/9")), ..receipt("t", 0) };
+        let renamed = Receipt {
+            id: Some(Bytes::from("t/9")),
+            ..receipt("t", 0)
+        };
         assert_eq!(miscounted(&[receipt("t", 0), renamed.clone()]).len(), 1);
         assert_eq!(misnamed(&[renamed]).len(), 1);
-        let shared = Receipt { id: receipt("t", 0).id, ..receipt("t", 2) };
+        let shared = Receipt {
+            id: receipt("t", 0).id,
+            ..receipt("t", 2)
+        };
         assert_eq!(miscounted(&[receipt("t", 0), shared]).len(), 1);
         assert_eq!(reordered(&[receipt("t", 2), receipt("t", 0)]).len(), 2);
     }

@@ -60,7 +60,11 @@ impl Ensemble {
             address: address.clone(),
             life,
             clock,
-            inner: Arc::new(Mutex::new(Inner { node: None, lease: None, cut_off: None })),
+            inner: Arc::new(Mutex::new(Inner {
+                node: None,
+                lease: None,
+                cut_off: None,
+            })),
             members: watch::Sender::new(Members::default()),
             first: Mutex::default(),
         });
@@ -81,7 +85,10 @@ impl Ensemble {
             let mut state = self.state();
             state.seats.retain(|seat| !seat.life.is_over());
             let seats = state.seats.clone();
-            seats.into_iter().map(|seat| (seat, state.rng.u64(..=HEARD_AFTER_MS_MAX))).collect()
+            seats
+                .into_iter()
+                .map(|seat| (seat, state.rng.u64(..=HEARD_AFTER_MS_MAX)))
+                .collect()
         };
         for (seat, after_ms) in seats {
             tokio::spawn(async move {
@@ -144,7 +151,9 @@ impl Seat {
     pub fn reconnect(&self) {
         let mut inner = self.inner();
         inner.cut_off = None;
-        let is_member = inner.node.is_some_and(|node| self.ensemble.state().members.contains_key(&node));
+        let is_member = inner
+            .node
+            .is_some_and(|node| self.ensemble.state().members.contains_key(&node));
         if is_member {
             inner.lease = None;
         }
@@ -186,7 +195,10 @@ impl Seat {
         self.members.send_if_modified(|members| {
             let is_news = members.nodes != nodes;
             if is_news {
-                *members = Members { view: members.view + 1, nodes };
+                *members = Members {
+                    view: members.view + 1,
+                    nodes,
+                };
             }
             is_news
         });
@@ -254,7 +266,9 @@ impl Membership for Seat {
 
     fn leads(&self, _: Office) -> bool {
         let node = self.inner().node;
-        let may_answer = self.may_answer_until().is_none_or(|until| self.clock.monotonic() < until);
+        let may_answer = self
+            .may_answer_until()
+            .is_none_or(|until| self.clock.monotonic() < until);
         may_answer && node.is_some() && *lock(&self.first) == node
     }
 }

@@ -81,7 +81,9 @@ impl Fate<'_> {
 
     /// Whoever serves dies at one of its next calls.
     async fn node_dies(&mut self) {
-        let Some(life) = self.house.life() else { return };
+        let Some(life) = self.house.life() else {
+            return;
+        };
         self.order_death(&life);
         tokio::select! {
             biased;
@@ -110,7 +112,9 @@ impl Fate<'_> {
 
     /// Cuts a place off from all others.
     fn cut(&self, place: usize) {
-        let Some(Among { network, .. }) = self.house.surroundings() else { return };
+        let Some(Among { network, .. }) = self.house.surroundings() else {
+            return;
+        };
         for other in (0..self.house.places()).filter(|other| *other != place) {
             network.cut(&Among::address(place), &Among::address(other));
         }
@@ -133,7 +137,11 @@ impl Fate<'_> {
             if self.rng.usize(..4) == 0 {
                 self.order_death(&life);
             }
-            if self.house.boot_at(place, life.clone(), self.skews[place]).await {
+            if self
+                .house
+                .boot_at(place, life.clone(), self.skews[place])
+                .await
+            {
                 life.goes_on();
                 return;
             }
@@ -150,7 +158,9 @@ impl Fate<'_> {
     async fn partition(&mut self) {
         self.a_while().await;
         let [one, other] = self.two();
-        let Some(Among { network, .. }) = self.house.surroundings() else { return };
+        let Some(Among { network, .. }) = self.house.surroundings() else {
+            return;
+        };
         network.cut(&Among::address(one), &Among::address(other));
         let lasts = Duration::from_millis(self.rng.u64(100..6_000));
         tokio::time::sleep(lasts).await;
@@ -160,8 +170,12 @@ impl Fate<'_> {
     async fn cut_off(&mut self) {
         self.a_while().await;
         let place = self.rng.usize(..self.house.places());
-        let Some(Among { network, .. }) = self.house.surroundings() else { return };
-        let Some(seat) = self.house.seat_at(place) else { return };
+        let Some(Among { network, .. }) = self.house.surroundings() else {
+            return;
+        };
+        let Some(seat) = self.house.seat_at(place) else {
+            return;
+        };
         self.cut(place);
         seat.cut_off();
         let lasts = Duration::from_millis(self.rng.u64(500..15_000));
@@ -171,7 +185,11 @@ impl Fate<'_> {
     }
 
     fn order_death(&mut self, life: &Life) {
-        let side = if self.rng.bool() { Side::Before } else { Side::After };
+        let side = if self.rng.bool() {
+            Side::Before
+        } else {
+            Side::After
+        };
         life.ends_after(self.rng.u64(..CALLS_UNTIL_DEATH_MAX), side);
     }
 

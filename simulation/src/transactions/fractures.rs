@@ -35,9 +35,15 @@ pub fn fractured(histories: &[Execution], order: &Order) -> Vec<String> {
         let seen = seen(execution, order);
         for read in &seen {
             // Reads of one key that differ are found as such.
-            for planned in read.tag.planned.iter().filter(|planned| planned.key != *read.key) {
-                let older =
-                    seen.iter().filter(|other| other.key == &planned.key && other.version < read.version);
+            for planned in read
+                .tag
+                .planned
+                .iter()
+                .filter(|planned| planned.key != *read.key)
+            {
+                let older = seen
+                    .iter()
+                    .filter(|other| other.key == &planned.key && other.version < read.version);
                 violations.extend(older.map(|other| {
                     let (writer, other) = (&read.tag.writer, &other.tag.writer);
                     format!(
@@ -73,7 +79,10 @@ pub fn not_repeatable(histories: &[Execution]) -> Vec<String> {
         for (key, shown, _) in execution.reads() {
             // An error is no read: it is said instead of one.
             if *shown != Shown::NoValidVersion && *first.entry(key).or_insert(shown) != shown {
-                violations.push(format!("{:?} read {key:?} twice, and differently", execution.writer));
+                violations.push(format!(
+                    "{:?} read {key:?} twice, and differently",
+                    execution.writer
+                ));
             }
         }
     }
@@ -89,7 +98,9 @@ pub fn own_write_not_read(histories: &[Execution]) -> Vec<String> {
             match step {
                 Step::Wrote { key, value } => drop(written.insert(key, value.as_ref())),
                 Step::Read { key, shown, .. } => {
-                    let Some(value) = written.get(key) else { continue };
+                    let Some(value) = written.get(key) else {
+                        continue;
+                    };
                     let is_own = match (value, shown) {
                         (Some(value), Shown::Value(shown)) => *value == shown,
                         (None, Shown::Absent) => true,
@@ -128,12 +139,20 @@ impl<'history> Deletions<'history> {
     fn of(histories: &'history [Execution], order: &Order) -> Self {
         let mut deletions: BTreeMap<&Key, Vec<_>> = BTreeMap::new();
         for execution in histories {
-            let (Some(commit), Some(version)) = (execution.commit, order.committed.get(&execution.writer))
+            let (Some(commit), Some(version)) =
+                (execution.commit, order.committed.get(&execution.writer))
             else {
                 continue;
             };
-            for (key, _) in execution.writes().into_iter().filter(|(_, value)| value.is_none()) {
-                deletions.entry(key).or_default().push((*version, commit.span.asked));
+            for (key, _) in execution
+                .writes()
+                .into_iter()
+                .filter(|(_, value)| value.is_none())
+            {
+                deletions
+                    .entry(key)
+                    .or_default()
+                    .push((*version, commit.span.asked));
             }
         }
         Self(deletions)
@@ -142,6 +161,8 @@ impl<'history> Deletions<'history> {
     /// Whether absent at `answered` may be newer than `version`.
     fn allow(&self, key: &Key, version: Version, answered: Duration) -> bool {
         let of_key = self.0.get(key).into_iter().flatten();
-        of_key.into_iter().any(|(deletion, asked)| *deletion > version && *asked <= answered)
+        of_key
+            .into_iter()
+            .any(|(deletion, asked)| *deletion > version && *asked <= answered)
     }
 }

@@ -116,7 +116,9 @@ impl Execution {
                 written.insert(key);
                 None
             }
-            Step::Read { key, shown, span } => (!written.contains(key)).then_some((key, shown, *span)),
+            Step::Read { key, shown, span } => {
+                (!written.contains(key)).then_some((key, shown, *span))
+            }
         })
     }
 
@@ -127,7 +129,9 @@ impl Execution {
 
     /// When it was told that it had committed.
     pub fn acknowledged(&self) -> Option<Duration> {
-        self.commit.filter(|commit| commit.answer == Answer::Committed).map(|commit| commit.span.answered)
+        self.commit
+            .filter(|commit| commit.answer == Answer::Committed)
+            .map(|commit| commit.span.answered)
     }
 }
 

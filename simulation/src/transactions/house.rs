@@ -127,7 +127,10 @@ pub struct Connection {
 
 impl Connection {
     /// What the node answers, if it lives until then.
-    pub async fn call<T>(&self, call: impl Future<Output = Result<T, Error>>) -> Result<T, Failure> {
+    pub async fn call<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Failure> {
         tokio::select! {
             biased;
             () = self.life.over() => Err(Failure::Gone),
@@ -136,7 +139,10 @@ impl Connection {
     }
 
     /// The same for an answer that may leave the house only once it is durable (P4): this is the edge.
-    pub async fn shown<T>(&self, call: impl Future<Output = Result<Shown<T>, Error>>) -> Result<T, Failure> {
+    pub async fn shown<T>(
+        &self,
+        call: impl Future<Output = Result<Shown<T>, Error>>,
+    ) -> Result<T, Failure> {
         let answer = async {
             let Shown { value, point } = call.await?;
             self.engine.externalize(point).await?;
@@ -151,17 +157,32 @@ impl House {
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
         let (world, witness) = (world.clone(), Witness::default());
-        Self { world, config, nodes, witness, packs: false, moments, starts, among: None }
+        Self {
+            world,
+            config,
+            nodes,
+            witness,
+            packs: false,
+            moments,
+            starts,
+            among: None,
+        }
     }
 
     /// The same with values in packs, among the objects of its world.
     pub fn packing(self) -> Self {
-        Self { packs: true, ..self }
+        Self {
+            packs: true,
+            ..self
+        }
     }
 
     /// The same with several places.
     pub fn among(world: &World, config: Config, among: Among) -> Self {
-        Self { among: Some(among), ..Self::new(world, config) }
+        Self {
+            among: Some(among),
+            ..Self::new(world, config)
+        }
     }
 
     /// How many nodes there can be.
@@ -222,8 +243,13 @@ impl House {
                 let service = Service::builder(parts).destinations(destinations);
                 (service.objects(self.objects(&life)).build(config), None)
             }
-            None => (Service::with_destinations(parts, destinations, config), None),
-            Some(Among { network, ensemble, .. }) => {
+            None => (
+                Service::with_destinations(parts, destinations, config),
+                None,
+            ),
+            Some(Among {
+                network, ensemble, ..
+            }) => {
                 let address = Among::address(place);
                 let seat = ensemble.seat(&address, life.clone(), clock);
                 let (membership, peers) = (Arc::clone(&seat) as _, network.from(&address));
@@ -234,7 +260,15 @@ impl House {
                 let service = service.among(membership, peers).build(config);
                 network.listen(&address, service.engine(), life.clone());
                 let (network, life) = (network.clone(), life.clone());
-                (service, Some(Place { seat, network, address, life }))
+                (
+                    service,
+                    Some(Place {
+                        seat,
+                        network,
+                        address,
+                        life,
+                    }),
+                )
             }
         };
         let service = Arc::new(service);
@@ -250,14 +284,23 @@ impl House {
         }
         let runner = Arc::clone(&service);
         let background = tokio::spawn(async move { runner.run().await });
-        let node = Node { service, background, life, place: place_among };
+        let node = Node {
+            service,
+            background,
+            life,
+            place: place_among,
+        };
         self.nodes.borrow_mut().serving.insert(place, node);
         self.starts.send_modify(|starts| *starts += 1);
         true
     }
 
     fn objects(&self, life: &Life) -> Arc<MortalObjects> {
-        Arc::new(MortalObjects::new(self.world.objects(), life.clone(), self.witness.clone()))
+        Arc::new(MortalObjects::new(
+            self.world.objects(),
+            life.clone(),
+            self.witness.clone(),
+        ))
     }
 
     /// A connection to whoever serves, once somebody does.
@@ -277,7 +320,12 @@ impl House {
     pub fn serving(&self) -> Option<Connection> {
         let mut nodes = self.nodes.borrow_mut();
         let places = (1..=self.places()).map(|next| (nodes.led_to + next) % self.places());
-        let is_alive = |place: &usize| nodes.serving.get(place).is_some_and(|node| !node.life.is_over());
+        let is_alive = |place: &usize| {
+            nodes
+                .serving
+                .get(place)
+                .is_some_and(|node| !node.life.is_over())
+        };
         let place = places.into_iter().find(is_alive)?;
         nodes.led_to = place;
         drop(nodes);
@@ -287,8 +335,14 @@ impl House {
     /// A connection to whoever serves at a place.
     pub fn serving_at(&self, place: usize) -> Option<Connection> {
         let nodes = self.nodes.borrow();
-        let node = nodes.serving.get(&place).filter(|node| !node.life.is_over())?;
-        Some(Connection { engine: node.service.engine(), life: node.life.clone() })
+        let node = nodes
+            .serving
+            .get(&place)
+            .filter(|node| !node.life.is_over())?;
+        Some(Connection {
+            engine: node.service.engine(),
+            life: node.life.clone(),
+        })
     }
 
     /// The life of whoever serves now.
@@ -298,13 +352,22 @@ impl House {
 
     /// The life of whoever serves at a place.
     pub fn life_at(&self, place: usize) -> Option<Life> {
-        self.nodes.borrow().serving.get(&place).map(|node| node.life.clone())
+        self.nodes
+            .borrow()
+            .serving
+            .get(&place)
+            .map(|node| node.life.clone())
     }
 
     /// The membership of whoever serves at a place, where there are several.
     pub fn seat_at(&self, place: usize) -> Option<Arc<Seat>> {
         let nodes = self.nodes.borrow();
-        nodes.serving.get(&place)?.place.as_ref().map(|place| Arc::clone(&place.seat))
+        nodes
+            .serving
+            .get(&place)?
+            .place
+            .as_ref()
+            .map(|place| Arc::clone(&place.seat))
     }
 
     /// Whoever serves dies, with all that it held in memory.

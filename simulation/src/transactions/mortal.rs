@@ -149,7 +149,10 @@ impl Life {
         if let Some((_, sleep)) = state.sleeps.take_if(|(from, _)| *from == call) {
             state.sleeps_until = Some(Instant::now() + sleep);
         }
-        let side = state.ordered.filter(|(ordered, _)| *ordered == call).map(|(_, side)| side);
+        let side = state
+            .ordered
+            .filter(|(ordered, _)| *ordered == call)
+            .map(|(_, side)| side);
         if side.is_some() {
             state.ordered = None;
         }
@@ -245,7 +248,11 @@ mod tests {
             () = work => {}
             () = life.over() => {}
         }
-        let page = world.key_value().scan(&Scan::partition("p", 100)).await.expect("a calm world");
+        let page = world
+            .key_value()
+            .scan(&Scan::partition("p", 100))
+            .await
+            .expect("a calm world");
         (answered, page.value.items.len())
     }
 
@@ -265,7 +272,9 @@ mod tests {
             let (world, life) = (World::new(1), Life::default());
             let clock = world.clock();
             let second = std::time::Duration::from_secs(1);
-            world.faults().delay(simulated::Chance::ALWAYS, second..=second);
+            world
+                .faults()
+                .delay(simulated::Chance::ALWAYS, second..=second);
             let mortal = MortalKeyValue::new(world.key_value(), life.clone());
             let key = Key::new("p", "k");
             life.ends_after(0, Side::After);
@@ -284,7 +293,9 @@ mod tests {
             let (world, life) = (World::new(1), Life::default());
             let clock = world.clock();
             let second = std::time::Duration::from_secs(1);
-            world.faults().delay(simulated::Chance::ALWAYS, second..=second);
+            world
+                .faults()
+                .delay(simulated::Chance::ALWAYS, second..=second);
             let mortal = MortalKeyValue::new(world.key_value(), life.clone());
             let key = Key::new("p", "k");
             let returned = tokio::select! {

@@ -72,13 +72,23 @@ impl Network {
     pub fn new(rng: Rng, trouble: Trouble) -> Self {
         let (processes, cut, refusing) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
         let (bytes_per_ms, sent) = (None, BTreeMap::new());
-        let state = State { rng, trouble, processes, cut, refusing, bytes_per_ms, sent };
+        let state = State {
+            rng,
+            trouble,
+            processes,
+            cut,
+            refusing,
+            bytes_per_ms,
+            sent,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
     /// From now on `engine` is reached at `address`, as long as `life` lasts.
     pub fn listen(&self, address: &Address, engine: Engine, life: Life) {
-        self.state().processes.insert(address.0.clone(), (engine, life));
+        self.state()
+            .processes
+            .insert(address.0.clone(), (engine, life));
     }
 
     /// Nobody is reached at `address` any more.
@@ -96,7 +106,9 @@ impl Network {
 
     /// From now on `address` refuses messages longer than `bytes`, until [`Network::mend`].
     pub fn refuse(&self, address: &Address, bytes: usize, why: NoAnswer) {
-        self.state().refusing.insert(address.0.clone(), (bytes, why));
+        self.state()
+            .refusing
+            .insert(address.0.clone(), (bytes, why));
     }
 
     /// From now on so much of a message travels in a millisecond.
@@ -106,7 +118,11 @@ impl Network {
 
     /// How many messages that begin with `kind` were sent to `address`.
     pub fn sent(&self, address: &Address, kind: u8) -> usize {
-        self.state().sent.get(&(address.0.clone(), kind)).copied().unwrap_or_default()
+        self.state()
+            .sent
+            .get(&(address.0.clone(), kind))
+            .copied()
+            .unwrap_or_default()
     }
 
     /// All ways are open again.
@@ -125,7 +141,10 @@ impl Network {
 
     /// The way out of `address`.
     pub fn from(&self, address: &Address) -> Arc<dyn Peers> {
-        Arc::new(Line { network: self.clone(), from: address.clone() })
+        Arc::new(Line {
+            network: self.clone(),
+            from: address.clone(),
+        })
     }
 
     fn is_cut(&self, from: &Address, to: &Address) -> bool {
@@ -133,12 +152,20 @@ impl Network {
     }
 
     fn at(&self, address: &Address) -> Option<(Engine, Life)> {
-        self.state().processes.get(&address.0).filter(|(_, life)| !life.is_over()).cloned()
+        self.state()
+            .processes
+            .get(&address.0)
+            .filter(|(_, life)| !life.is_over())
+            .cloned()
     }
 
     fn draw(&self) -> Fate {
         let mut state = self.state();
-        let Trouble { one_lost_in, one_doubled_in, one_late_in } = state.trouble;
+        let Trouble {
+            one_lost_in,
+            one_doubled_in,
+            one_late_in,
+        } = state.trouble;
         let rng = &mut state.rng;
         let mut strikes = |one_in: usize| one_in > 0 && rng.usize(..one_in) == 0;
         let (is_lost, is_answer_lost) = (strikes(one_lost_in), strikes(one_lost_in));
@@ -146,7 +173,13 @@ impl Network {
         let mut delay = |most_ms: u64| DELAY_MIN + Duration::from_millis(rng.u64(..=most_ms));
         let there = delay(if is_late { 10_000 } else { 4 });
         let again_after = is_doubled.then(|| delay(5_000));
-        Fate { there, back: delay(4), is_lost, is_answer_lost, again_after }
+        Fate {
+            there,
+            back: delay(4),
+            is_lost,
+            is_answer_lost,
+            again_after,
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -192,7 +225,12 @@ struct Line {
 impl Peers for Line {
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer> {
         if let Some(kind) = message.first() {
-            *self.network.state().sent.entry((address.0.clone(), *kind)).or_default() += 1;
+            *self
+                .network
+                .state()
+                .sent
+                .entry((address.0.clone(), *kind))
+                .or_default() += 1;
         }
         let mut fate = self.network.draw();
         if let Some(bytes_per_ms) = self.network.state().bytes_per_ms {

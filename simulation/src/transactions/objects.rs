@@ -9,8 +9,8 @@ use futures_util::{
     stream::{self, BoxStream},
 };
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, PutMultipartOptions,
-    PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
+    PutMultipartOptions, PutResult, Result,
 };
 use ports::objects::{ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
 
@@ -27,7 +27,11 @@ pub struct MortalObjects {
 impl MortalObjects {
     /// `inner`, for as long as `life` lasts; what is put is seen.
     pub fn new(inner: Arc<dyn ObjectStore>, life: Life, witness: Witness) -> Self {
-        Self { inner, life, witness }
+        Self {
+            inner,
+            life,
+            witness,
+        }
     }
 }
 
@@ -45,7 +49,10 @@ impl ObjectStore for MortalObjects {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        let put = self.life.live_through(self.inner.put_opts(path, payload, options)).await;
+        let put = self
+            .life
+            .live_through(self.inner.put_opts(path, payload, options))
+            .await;
         if matches!(put, Ok(_) | Err(ObjectError::AlreadyExists { .. })) {
             self.witness.confirm_object(path);
         }
@@ -57,15 +64,21 @@ impl ObjectStore for MortalObjects {
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.life.live_through(self.inner.put_multipart_opts(path, options)).await
+        self.life
+            .live_through(self.inner.put_multipart_opts(path, options))
+            .await
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
-        self.life.live_through(self.inner.get_opts(path, options)).await
+        self.life
+            .live_through(self.inner.get_opts(path, options))
+            .await
     }
 
     async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.life.live_through(self.inner.get_ranges(path, ranges)).await
+        self.life
+            .live_through(self.inner.get_ranges(path, ranges))
+            .await
     }
 
     fn delete_stream(
@@ -77,7 +90,8 @@ impl ObjectStore for MortalObjects {
             let (inner, life) = (Arc::clone(&inner), life.clone());
             async move {
                 let one = stream::iter([Ok(path.clone())]).boxed();
-                life.live_through(inner.delete_stream(one).try_collect::<Vec<_>>()).await?;
+                life.live_through(inner.delete_stream(one).try_collect::<Vec<_>>())
+                    .await?;
                 Ok(path)
             }
         };
@@ -91,10 +105,19 @@ impl ObjectStore for MortalObjects {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
-        self.life.live_through(self.inner.list_with_delimiter(prefix)).await
+        self.life
+            .live_through(self.inner.list_with_delimiter(prefix))
+            .await
     }
 
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
-        self.life.live_through(self.inner.copy_opts(from, to, options)).await
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Result<()> {
+        self.life
+            .live_through(self.inner.copy_opts(from, to, options))
+            .await
     }
 }

@@ -23,7 +23,10 @@ pub fn dirty(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
     for (execution, key, tag) in tagged(histories) {
         if !at_rest.is_committed(&tag.writer) {
             let reader = &execution.writer;
-            violations.push(format!("{reader:?} read {key:?} of {:?}, which did not commit", tag.writer));
+            violations.push(format!(
+                "{reader:?} read {key:?} of {:?}, which did not commit",
+                tag.writer
+            ));
         }
     }
     violations
@@ -31,8 +34,10 @@ pub fn dirty(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
 
 /// Values read that nobody wrote to that key: damaged, of another key, or of nobody.
 pub fn foreign(histories: &[Execution]) -> Vec<String> {
-    let written: BTreeMap<&Writer, &Execution> =
-        histories.iter().map(|execution| (&execution.writer, execution)).collect();
+    let written: BTreeMap<&Writer, &Execution> = histories
+        .iter()
+        .map(|execution| (&execution.writer, execution))
+        .collect();
     let mut violations = Vec::new();
     for execution in histories {
         for (key, shown, _) in execution.reads() {
@@ -40,7 +45,10 @@ pub fn foreign(histories: &[Execution]) -> Vec<String> {
             let writer = Tag::of(value).and_then(|tag| written.get(&tag.writer).copied());
             // A value that was written over before the commit would be as foreign.
             if writer.is_none_or(|writer| writer.writes().get(key) != Some(&Some(value))) {
-                violations.push(format!("{:?} read {key:?} as nobody wrote it", execution.writer));
+                violations.push(format!(
+                    "{:?} read {key:?} as nobody wrote it",
+                    execution.writer
+                ));
             }
         }
     }
@@ -56,16 +64,27 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
         let Some(writes) = at_rest.committed(writer) else {
             // Without writes there may be no row.
             if execution.answer() == Some(Answer::Committed) && !execution.writes().is_empty() {
-                violations.push(format!("{writer:?} was told it had committed, and its row does not say so"));
+                violations.push(format!(
+                    "{writer:?} was told it had committed, and its row does not say so"
+                ));
             }
             continue;
         };
-        let named: BTreeMap<&Key, bool> =
-            writes.iter().map(|write| (&write.key, is_deletion(write))).collect();
+        let named: BTreeMap<&Key, bool> = writes
+            .iter()
+            .map(|write| (&write.key, is_deletion(write)))
+            .collect();
         let planned = execution.writes();
         let version = at_rest.order().committed[writer];
-        if named != planned.iter().map(|(key, value)| (*key, value.is_none())).collect() {
-            violations.push(format!("{writer:?} committed {named:?}, which is not what it wrote"));
+        if named
+            != planned
+                .iter()
+                .map(|(key, value)| (*key, value.is_none()))
+                .collect()
+        {
+            violations.push(format!(
+                "{writer:?} committed {named:?}, which is not what it wrote"
+            ));
         }
         for (key, value) in planned {
             let item = at_rest.versions.get(&(key.clone(), writer.attempt));
@@ -75,7 +94,9 @@ pub fn lost(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
                 None => value.is_none() || at_rest.is_superseded(key, version),
             };
             if !is_right {
-                violations.push(format!("{writer:?} committed, and what it wrote to {key:?} is not there"));
+                violations.push(format!(
+                    "{writer:?} committed, and what it wrote to {key:?} is not there"
+                ));
             }
         }
     }
@@ -96,7 +117,9 @@ pub fn not_shown(at_rest: &AtRest, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<
     }
     let mut violations = Vec::new();
     for (key, shown) in shown {
-        let shown = shown.as_ref().map(|value| Tag::of(value).map(|tag| tag.writer));
+        let shown = shown
+            .as_ref()
+            .map(|value| Tag::of(value).map(|tag| tag.writer));
         let is_right = match (newest.get(key), &shown) {
             (None | Some((_, true)), None) => true,
             (Some((writer, false)), Some(Some(shown))) => *writer == shown,
@@ -104,7 +127,9 @@ pub fn not_shown(at_rest: &AtRest, shown: &BTreeMap<Key, Option<Bytes>>) -> Vec<
         };
         if !is_right {
             let newest = newest.get(key);
-            violations.push(format!("{key:?} is shown as {shown:?} in the end, where {newest:?} is newest"));
+            violations.push(format!(
+                "{key:?} is shown as {shown:?} in the end, where {newest:?} is newest"
+            ));
         }
     }
     violations
@@ -116,21 +141,29 @@ pub fn refused_and_committed(histories: &[Execution], at_rest: &AtRest) -> Vec<S
         .iter()
         .filter(|execution| matches!(execution.answer(), Some(Answer::Refused | Answer::Conflict)));
     let committed = refused.filter(|execution| at_rest.is_committed(&execution.writer));
-    committed.map(|execution| format!("{:?} was told it had not committed", execution.writer)).collect()
+    committed
+        .map(|execution| format!("{:?} was told it had not committed", execution.writer))
+        .collect()
 }
 
 /// T4: ids of which two attempts took effect: their rows say so, their clients were told, or others read them.
 pub fn doubled(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
     let committed = at_rest.order().committed;
     let tags = tagged(histories);
-    let told = histories.iter().filter(|execution| execution.answer() == Some(Answer::Committed));
+    let told = histories
+        .iter()
+        .filter(|execution| execution.answer() == Some(Answer::Committed));
     let mut effective: BTreeMap<&TransactionId, BTreeSet<Attempt>> = BTreeMap::new();
-    let writers = committed.keys().chain(tags.iter().map(|(_, _, tag)| &tag.writer));
+    let writers = committed
+        .keys()
+        .chain(tags.iter().map(|(_, _, tag)| &tag.writer));
     for Writer { id, attempt } in writers.chain(told.map(|execution| &execution.writer)) {
         effective.entry(id).or_default().insert(*attempt);
     }
     let doubled = effective.iter().filter(|(_, attempts)| attempts.len() > 1);
-    doubled.map(|(id, attempts)| format!("{id:?} took effect as {attempts:?}")).collect()
+    doubled
+        .map(|(id, attempts)| format!("{id:?} took effect as {attempts:?}"))
+        .collect()
 }
 
 /// T4, T8: version items that hold what another attempt wrote.
@@ -139,7 +172,9 @@ pub fn mixed(at_rest: &AtRest) -> Vec<String> {
     for ((key, attempt), item) in &at_rest.versions {
         let tag = item.value.as_ref().and_then(Tag::of);
         if tag.is_some_and(|tag| tag.writer.attempt != *attempt || tag.writer.id != item.id) {
-            violations.push(format!("{key:?} holds the value of another attempt under {attempt}"));
+            violations.push(format!(
+                "{key:?} holds the value of another attempt under {attempt}"
+            ));
         }
     }
     violations
@@ -181,7 +216,9 @@ pub fn not_seen_in_time(
                 };
                 if !writers.of_key(key).any(|other| is_as_new(&other)) {
                     let (reader, missed) = (&execution.writer, missed.writer);
-                    violations.push(format!("{reader:?} read {shown_writer:?} of {key:?}, not {missed:?}"));
+                    violations.push(format!(
+                        "{reader:?} read {shown_writer:?} of {key:?}, not {missed:?}"
+                    ));
                 }
             }
         }
@@ -191,7 +228,11 @@ pub fn not_seen_in_time(
 
 /// T6: reads that found no valid version of a key that had one when their transaction began. A key that was deleted by
 /// then has none: its deletion may be collected.
-pub fn no_valid_version(histories: &[Execution], at_rest: &AtRest, within: Duration) -> Vec<String> {
+pub fn no_valid_version(
+    histories: &[Execution],
+    at_rest: &AtRest,
+    within: Duration,
+) -> Vec<String> {
     let writers = Writers::of(histories, at_rest);
     let mut violations = Vec::new();
     for execution in histories {
@@ -204,11 +245,16 @@ pub fn no_valid_version(histories: &[Execution], at_rest: &AtRest, within: Durat
             let is_gone = |newest: &Written<'_>| {
                 newest.deletes
                     || writers.of_key(key).any(|other| {
-                        other.deletes && other.version > newest.version && other.asked < span.answered
+                        other.deletes
+                            && other.version > newest.version
+                            && other.asked < span.answered
                     })
             };
             if newest.is_some_and(|newest| !is_gone(newest)) {
-                violations.push(format!("{:?} found no valid version of {key:?}", execution.writer));
+                violations.push(format!(
+                    "{:?} found no valid version of {key:?}",
+                    execution.writer
+                ));
             }
         }
     }
@@ -234,8 +280,12 @@ impl<'history> Writers<'history> {
         let mut writers: BTreeMap<&Key, Vec<Written<'_>>> = BTreeMap::new();
         let order = at_rest.order().committed;
         for execution in histories {
-            let Some(commit) = execution.commit else { continue };
-            let Some(version) = order.get(&execution.writer).copied() else { continue };
+            let Some(commit) = execution.commit else {
+                continue;
+            };
+            let Some(version) = order.get(&execution.writer).copied() else {
+                continue;
+            };
             for (key, value) in execution.writes() {
                 writers.entry(key).or_default().push(Written {
                     writer: &execution.writer,
@@ -261,18 +311,24 @@ impl<'history> Writers<'history> {
         now: Duration,
         within: Duration,
     ) -> impl Iterator<Item = &Written<'history>> {
-        self.of_key(key)
-            .filter(move |written| written.acknowledged.checked_add(within).is_some_and(|seen| seen <= now))
+        self.of_key(key).filter(move |written| {
+            written
+                .acknowledged
+                .checked_add(within)
+                .is_some_and(|seen| seen <= now)
+        })
     }
 }
 
 /// Every read of another's value, with what the value says.
 fn tagged(histories: &[Execution]) -> Vec<(&Execution, &Key, Tag)> {
     let reads = histories.iter().flat_map(|execution| {
-        execution.reads().filter_map(move |(key, shown, _)| match shown {
-            Shown::Value(value) => Some((execution, key, Tag::of(value)?)),
-            _ => None,
-        })
+        execution
+            .reads()
+            .filter_map(move |(key, shown, _)| match shown {
+                Shown::Value(value) => Some((execution, key, Tag::of(value)?)),
+                _ => None,
+            })
     });
     reads.collect()
 }

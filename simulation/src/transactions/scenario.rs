@@ -122,7 +122,11 @@ impl Default for Scenario {
                 reads_together: false,
                 effects: 0,
             },
-            habits: Habits { one_named_in: 2, pause: Duration::from_millis(10), ..Habits::default() },
+            habits: Habits {
+                one_named_in: 2,
+                pause: Duration::from_millis(10),
+                ..Habits::default()
+            },
             weather: Weather::Calm,
             disasters: Vec::new(),
             nodes: 1,
@@ -133,7 +137,10 @@ impl Default for Scenario {
             seen_within: Some(Duration::ZERO),
             leaves_nothing: true,
             packs: false,
-            config: Config { buckets: BUCKETS, ..Config::default() },
+            config: Config {
+                buckets: BUCKETS,
+                ..Config::default()
+            },
             cloud: Options::default(),
         }
     }
@@ -175,7 +182,11 @@ impl Scenario {
         let house = self.house(&world, seed);
         let mut skews = Vec::new();
         for place in 0..self.nodes {
-            let skew = if self.nodes > 1 { self.skew.mul_f64(rng.f64()).as_millis() as i64 } else { 0 };
+            let skew = if self.nodes > 1 {
+                self.skew.mul_f64(rng.f64()).as_millis() as i64
+            } else {
+                0
+            };
             skews.push(skew);
             house.boot_at(place, Life::default(), skew).await;
         }
@@ -191,10 +202,23 @@ impl Scenario {
         let record = Record::default();
         let clients = (0..self.mix.clients).map(|number| {
             let record = Rc::clone(&record);
-            client::work(house.clone(), number, self.mix, self.habits, record, rng.fork())
+            client::work(
+                house.clone(),
+                number,
+                self.mix,
+                self.habits,
+                record,
+                rng.fork(),
+            )
         });
         let clients = join_all(clients.collect::<Vec<_>>());
-        let mut fate = Fate { scenario: &self, house: &house, rng, skew_ms: 0, skews };
+        let mut fate = Fate {
+            scenario: &self,
+            house: &house,
+            rng,
+            skew_ms: 0,
+            skews,
+        };
         let is_done = tokio::select! {
             biased;
             _ = clients => true,
@@ -224,20 +248,36 @@ impl Scenario {
             // Of their own, so that what clients do is the same whatever becomes of a message.
             let network = Network::new(Rng::with_seed(seed ^ 0x6e65), self.network);
             let ensemble = Ensemble::new(Rng::with_seed(seed ^ 0x656e));
-            House::among(world, config, Among { network, ensemble, places: self.nodes })
+            House::among(
+                world,
+                config,
+                Among {
+                    network,
+                    ensemble,
+                    places: self.nodes,
+                },
+            )
         };
         if self.packs { house.packing() } else { house }
     }
 
     /// Lets what is left come to its end, and compares what stands there with what was told.
-    pub async fn judge(&self, house: &House, executions: &[Execution], receipts: &Receipts) -> Outcome {
+    pub async fn judge(
+        &self,
+        house: &House,
+        executions: &[Execution],
+        receipts: &Receipts,
+    ) -> Outcome {
         let world = house.world();
         // A store that went back when all was done is noticed by the next call, and then the node starts over.
         let mut serving = 0;
         for _ in 0..STARTS_MAX {
             // One place after the other.
             let connection = house.connect().await;
-            let serves = connection.shown(connection.engine.get_now(&key(0))).await.is_ok();
+            let serves = connection
+                .shown(connection.engine.get_now(&key(0)))
+                .await
+                .is_ok();
             serving = if serves { serving + 1 } else { 0 };
             if serving == house.places() {
                 break;
@@ -246,12 +286,14 @@ impl Scenario {
                 tokio::time::sleep(START).await;
             }
         }
-        let certain = house.moment().saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
+        let certain = house
+            .moment()
+            .saturating_sub(self.config.retry_window.saturating_sub(WINDOW_SLACK));
         // The window begins with the commit, which may be long over when a client is told of it at last.
         let lately = |execution: &&Execution| {
-            execution
-                .commit
-                .is_some_and(|commit| commit.answer != Answer::Unknown && commit.span.asked > certain)
+            execution.commit.is_some_and(|commit| {
+                commit.answer != Answer::Unknown && commit.span.asked > certain
+            })
         };
         let lately: Vec<_> = executions.iter().filter(lately).cloned().collect();
         let early = AtRest::read(house).await;
@@ -259,10 +301,17 @@ impl Scenario {
         tokio::time::sleep(AFTERWARDS).await;
         let calls_before = world.port_calls();
         // Several nodes go on telling each other that there is nothing to tell.
-        let idle = if self.nodes == 1 { Duration::from_hours(1) } else { Duration::from_mins(2) };
+        let idle = if self.nodes == 1 {
+            Duration::from_hours(1)
+        } else {
+            Duration::from_mins(2)
+        };
         tokio::time::sleep(idle).await;
         let idle_port_calls = world.port_calls() - calls_before;
-        let figures = house.serving().map(|connection| connection.engine.figures()).unwrap_or_default();
+        let figures = house
+            .serving()
+            .map(|connection| connection.engine.figures())
+            .unwrap_or_default();
         let mut remembered = Vec::new();
         for place in (0..self.nodes).filter(|_| self.several_serve()) {
             remembered.push(shown_by(house.serving_at(place), self.mix.keys).await);
@@ -272,8 +321,13 @@ impl Scenario {
             violations.extend(said(("not seen", outcomes::not_shown(&at_rest, shown))));
         }
         violations.extend(self.violations(executions, &at_rest, &figures));
-        violations.extend(self.effect_violations(house, &receipts.all(), &at_rest).await);
-        let long_afterwards = Asked::LongAfterwards { names_expire: self.names_expire() };
+        violations.extend(
+            self.effect_violations(house, &receipts.all(), &at_rest)
+                .await,
+        );
+        let long_afterwards = Asked::LongAfterwards {
+            names_expire: self.names_expire(),
+        };
         violations.extend(answered_otherwise(house, executions, &at_rest, long_afterwards).await);
         let acknowledged = |execution: &&Execution| execution.answer() == Some(Answer::Committed);
         Outcome {
@@ -289,17 +343,28 @@ impl Scenario {
         self.nodes > 1
     }
 
-    fn violations(&self, executions: &[Execution], at_rest: &AtRest, figures: &Figures) -> Vec<String> {
+    fn violations(
+        &self,
+        executions: &[Execution],
+        at_rest: &AtRest,
+        figures: &Figures,
+    ) -> Vec<String> {
         let order = at_rest.order();
         let mut violations = vec![
             ("dirty", outcomes::dirty(executions, at_rest)),
             ("foreign", outcomes::foreign(executions)),
             ("fractured", fractures::fractured(executions, &order)),
             ("not repeatable", fractures::not_repeatable(executions)),
-            ("own write not read", fractures::own_write_not_read(executions)),
+            (
+                "own write not read",
+                fractures::own_write_not_read(executions),
+            ),
             ("lost", outcomes::lost(executions, at_rest)),
             ("record before data", at_rest.too_early.clone()),
-            ("refused and committed", outcomes::refused_and_committed(executions, at_rest)),
+            (
+                "refused and committed",
+                outcomes::refused_and_committed(executions, at_rest),
+            ),
             ("doubled", outcomes::doubled(executions, at_rest)),
             ("mixed", outcomes::mixed(at_rest)),
             (
@@ -311,20 +376,36 @@ impl Scenario {
                     serializability::cycles(executions, at_rest)
                 },
             ),
-            ("reader in conflict", serializability::readers_in_conflict(executions)),
+            (
+                "reader in conflict",
+                serializability::readers_in_conflict(executions),
+            ),
             ("held", leftovers::held(figures)),
         ];
         // What one node commits goes above what it has heard: real time alone orders nothing among several.
-        let blind = if self.several_serve() { SEEN_WITHIN } else { Duration::ZERO };
+        let blind = if self.several_serve() {
+            SEEN_WITHIN
+        } else {
+            Duration::ZERO
+        };
         if let Some(within) = self.seen_within {
-            violations.push(("not seen", outcomes::not_seen_in_time(executions, at_rest, within, blind)));
-            violations.push(("no version", outcomes::no_valid_version(executions, at_rest, within)));
+            violations.push((
+                "not seen",
+                outcomes::not_seen_in_time(executions, at_rest, within, blind),
+            ));
+            violations.push((
+                "no version",
+                outcomes::no_valid_version(executions, at_rest, within),
+            ));
         }
         if self.leaves_nothing {
             violations.push(("leftover", leftovers::leftovers(at_rest)));
         }
         if self.names_expire() {
-            let kept = at_rest.kept.iter().map(|id| format!("the name {id:?} is kept beyond its window"));
+            let kept = at_rest
+                .kept
+                .iter()
+                .map(|id| format!("the name {id:?} is kept beyond its window"));
             violations.push(("leftover", kept.collect()));
         }
         violations.into_iter().flat_map(said).collect()
@@ -335,7 +416,12 @@ impl Scenario {
         self.config.named_window < AFTERWARDS / 4
     }
 
-    async fn effect_violations(&self, house: &House, receipts: &[Receipt], at_rest: &AtRest) -> Vec<String> {
+    async fn effect_violations(
+        &self,
+        house: &House,
+        receipts: &[Receipt],
+        at_rest: &AtRest,
+    ) -> Vec<String> {
         let mut violations = vec![
             ("uncommitted", effects::uncommitted(receipts, at_rest)),
             ("unsent", effects::unsent(receipts, at_rest)),
@@ -344,7 +430,10 @@ impl Scenario {
             ("reordered", effects::reordered(receipts)),
         ];
         if self.leaves_nothing {
-            violations.push(("effect left", effects::left(&house.world().key_value(), at_rest).await));
+            violations.push((
+                "effect left",
+                effects::left(&house.world().key_value(), at_rest).await,
+            ));
         }
         violations.into_iter().flat_map(said).collect()
     }
@@ -377,7 +466,10 @@ impl Scenario {
             );
         }
         budget.report(test);
-        assert!(committed > 0, "nobody committed anything, so nothing was tested");
+        assert!(
+            committed > 0,
+            "nobody committed anything, so nothing was tested"
+        );
     }
 
     /// Runs seeds until one shows a violation of `check`, and panics if `seeds_max` of them show none: a broken
@@ -393,7 +485,10 @@ impl Scenario {
         panic::set_hook(quiet);
         match caught {
             Some(seed) => println!("{:?} was caught by seed {seed}", self.config.broken),
-            None => panic!("{:?} was not caught by {seeds_max} seeds", self.config.broken),
+            None => panic!(
+                "{:?} was not caught by {seeds_max} seeds",
+                self.config.broken
+            ),
         }
     }
 }
@@ -401,24 +496,39 @@ impl Scenario {
 /// Asks for a serializable transaction, and waits until it can be had.
 async fn sequence(house: &House) {
     let connection = house.connect().await;
-    let begin = Begin { isolation: Isolation::Serializable, ..Begin::default() };
+    let begin = Begin {
+        isolation: Isolation::Serializable,
+        ..Begin::default()
+    };
     let begun = loop {
-        match connection.shown(connection.engine.begin(begin.clone())).await {
+        match connection
+            .shown(connection.engine.begin(begin.clone()))
+            .await
+        {
             Ok(begun) => break begun,
             Err(_) => tokio::time::sleep(START).await,
         }
     };
     match begun {
         Begun::Open { id, attempt } => {
-            let call = Call { id, attempt: Some(attempt) };
-            connection.call(connection.engine.abort(&call)).await.expect("a calm world");
+            let call = Call {
+                id,
+                attempt: Some(attempt),
+            };
+            connection
+                .call(connection.engine.abort(&call))
+                .await
+                .expect("a calm world");
         }
         Begun::Committed { .. } => unreachable!("it has no name"),
     }
 }
 
 fn said((check, found): (&str, Vec<String>)) -> Vec<String> {
-    found.into_iter().map(|violation| format!("{check}: {violation}")).collect()
+    found
+        .into_iter()
+        .map(|violation| format!("{check}: {violation}"))
+        .collect()
 }
 
 /// What the store holds, and what a node shows of all keys that has it from there alone.
@@ -435,7 +545,10 @@ async fn shown_by(connection: Option<Connection>, keys: usize) -> BTreeMap<Key, 
     let connection = connection.expect("a world that is healed");
     let mut all = BTreeMap::new();
     for key in (0..keys).map(key) {
-        let shown = connection.shown(connection.engine.get_now(&key)).await.expect("a calm world");
+        let shown = connection
+            .shown(connection.engine.get_now(&key))
+            .await
+            .expect("a calm world");
         all.insert(key, shown);
     }
     all
@@ -458,7 +571,9 @@ enum Asked {
 async fn status_in_time(connection: &Connection, id: &TransactionId) -> Result<Became, Failure> {
     for _ in 0..STARTS_MAX {
         match connection.shown(connection.engine.status(id)).await {
-            Err(Failure::Refused(transactions::Error::Unavailable(_))) => tokio::time::sleep(START).await,
+            Err(Failure::Refused(transactions::Error::Unavailable(_))) => {
+                tokio::time::sleep(START).await
+            }
             status => return status,
         }
     }
@@ -477,7 +592,10 @@ async fn answered_otherwise(
     let mut violations = Vec::new();
     let committed = at_rest.order().committed;
     // What wrote nothing may have left nothing to answer from.
-    for execution in executions.iter().filter(|execution| !execution.writes().is_empty()) {
+    for execution in executions
+        .iter()
+        .filter(|execution| !execution.writes().is_empty())
+    {
         let Writer { id, attempt } = execution.writer.clone();
         let may_expire = match asked {
             Asked::Lately => false,
@@ -493,24 +611,34 @@ async fn answered_otherwise(
         );
         let expected = committed.keys().any(|writer| writer.id == id);
         if is_committed != expected && !(may_expire && is_expired) {
-            violations.push(format!("answered otherwise: {id:?} is {status:?}, and its row is not"));
+            violations.push(format!(
+                "answered otherwise: {id:?} is {status:?}, and its row is not"
+            ));
         }
-        let call = Call { id, attempt: Some(attempt) };
+        let call = Call {
+            id,
+            attempt: Some(attempt),
+        };
         let again = match connection.call(connection.engine.commit(&call)).await {
             Ok(_) => Answer::Committed,
-            Err(Failure::Refused(transactions::Error::Expired | transactions::Error::NoSuchTransaction))
-                if may_expire =>
-            {
+            Err(Failure::Refused(
+                transactions::Error::Expired | transactions::Error::NoSuchTransaction,
+            )) if may_expire => {
                 continue;
             }
             Err(_) => Answer::Refused,
         };
-        let before = execution.answer().map_or(Answer::Refused, |answer| match answer {
-            Answer::Conflict => Answer::Refused,
-            answer => answer,
-        });
+        let before = execution
+            .answer()
+            .map_or(Answer::Refused, |answer| match answer {
+                Answer::Conflict => Answer::Refused,
+                answer => answer,
+            });
         if before != Answer::Unknown && again != before {
-            violations.push(format!("answered otherwise: {:?} was {before:?}, then {again:?}", call.id));
+            violations.push(format!(
+                "answered otherwise: {:?} was {before:?}, then {again:?}",
+                call.id
+            ));
         }
     }
     violations

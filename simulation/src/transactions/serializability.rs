@@ -56,9 +56,13 @@ pub fn cycles(histories: &[Execution], at_rest: &AtRest) -> Vec<String> {
 
 /// T12: transactions that only read, and were told that somebody had written what they read.
 pub fn readers_in_conflict(histories: &[Execution]) -> Vec<String> {
-    let conflicting = histories.iter().filter(|execution| execution.answer() == Some(Answer::Conflict));
+    let conflicting = histories
+        .iter()
+        .filter(|execution| execution.answer() == Some(Answer::Conflict));
     let readers = conflicting.filter(|execution| execution.writes().is_empty());
-    readers.map(|execution| format!("{:?} only read, and conflicted", execution.writer)).collect()
+    readers
+        .map(|execution| format!("{:?} only read, and conflicted", execution.writer))
+        .collect()
 }
 
 /// The committed versions of each key: who wrote them, lowest first, and whether any deletes it.
@@ -130,13 +134,18 @@ impl<'history> Graph<'history> {
     }
 
     fn order_reads(&mut self, reader: usize, keys: &Keys<'_>, writers: &BTreeMap<&Writer, usize>) {
-        let Some(execution) = self.nodes[reader] else { return };
+        let Some(execution) = self.nodes[reader] else {
+            return;
+        };
         for (key, shown, _) in execution.reads() {
             let of_key = keys.0.get(key);
-            let versions = of_key.map(|of_key| &of_key.versions[..]).unwrap_or_default();
+            let versions = of_key
+                .map(|of_key| &of_key.versions[..])
+                .unwrap_or_default();
             let next = match shown {
                 Shown::Value(value) => {
-                    let Some(writer) = Tag::of(value).and_then(|tag| writers.get(&tag.writer).copied())
+                    let Some(writer) =
+                        Tag::of(value).and_then(|tag| writers.get(&tag.writer).copied())
                     else {
                         continue;
                     };
@@ -145,7 +154,9 @@ impl<'history> Graph<'history> {
                     place.and_then(|place| versions.get(place + 1))
                 }
                 // Before the first version, if it was not one of the deletions.
-                Shown::Absent if of_key.is_none_or(|of_key| !of_key.is_ever_deleted) => versions.first(),
+                Shown::Absent if of_key.is_none_or(|of_key| !of_key.is_ever_deleted) => {
+                    versions.first()
+                }
                 Shown::Absent | Shown::NoValidVersion => None,
             };
             if let Some((_, next)) = next {
@@ -187,7 +198,9 @@ impl<'history> Graph<'history> {
         for (after, _) in self.edges.iter().flatten() {
             before[*after] += 1;
         }
-        let mut free: Vec<usize> = (0..before.len()).filter(|node| before[*node] == 0).collect();
+        let mut free: Vec<usize> = (0..before.len())
+            .filter(|node| before[*node] == 0)
+            .collect();
         let mut left = self.nodes.len();
         while let Some(node) = free.pop() {
             left -= 1;
@@ -201,9 +214,14 @@ impl<'history> Graph<'history> {
         if left == 0 {
             return Vec::new();
         }
-        let tied = (0..before.len()).filter(|node| before[*node] > 0 && self.nodes[*node].is_some());
+        let tied =
+            (0..before.len()).filter(|node| before[*node] > 0 && self.nodes[*node].is_some());
         let cycles = tied.filter_map(|node| self.shortest_cycle(node));
-        cycles.min_by_key(Vec::len).map(|cycle| self.said(&cycle)).into_iter().collect()
+        cycles
+            .min_by_key(Vec::len)
+            .map(|cycle| self.said(&cycle))
+            .into_iter()
+            .collect()
     }
 
     /// From `start` back to it; each with the place of the edge that leads on.
@@ -235,12 +253,19 @@ impl<'history> Graph<'history> {
             let why = match &self.edges[*node][*place].1 {
                 Why::WroteBefore(key) => format!("wrote {key:?} before"),
                 Why::WasReadBy(key) => format!("wrote the {key:?} that was read by"),
-                Why::ReadWhatIsOverwritten(key) => format!("read the {key:?} that was overwritten by"),
+                Why::ReadWhatIsOverwritten(key) => {
+                    format!("read the {key:?} that was overwritten by")
+                }
                 Why::WasOver => "was over before".to_owned(),
             };
             match self.nodes[*node] {
-                Some(Execution { writer, isolation, .. }) => {
-                    format!("{:?} as {} ({isolation:?}) {why}", writer.id, writer.attempt)
+                Some(Execution {
+                    writer, isolation, ..
+                }) => {
+                    format!(
+                        "{:?} as {} ({isolation:?}) {why}",
+                        writer.id, writer.attempt
+                    )
                 }
                 None => "then".to_owned(),
             }
@@ -260,5 +285,8 @@ fn life(execution: &Execution, is_committed: bool) -> (Duration, Option<Duration
     if is_committed {
         return (from, execution.acknowledged());
     }
-    (from, execution.reads().map(|(_, _, span)| span.answered).max())
+    (
+        from,
+        execution.reads().map(|(_, _, span)| span.answered).max(),
+    )
 }

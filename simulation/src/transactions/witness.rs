@@ -62,7 +62,10 @@ struct Testimony {
 impl Witness {
     /// `inner`, watched.
     pub fn watch(&self, inner: SharedKeyValue) -> SharedKeyValue {
-        Arc::new(Watched { inner, witness: self.clone() })
+        Arc::new(Watched {
+            inner,
+            witness: self.clone(),
+        })
     }
 
     /// Every commit that `store` has not lost.
@@ -74,14 +77,25 @@ impl Witness {
             .filter(|(_, (_, points))| points.iter().any(|point| store.is_durable(*point)));
         kept.map(|(writer, (record, _))| {
             let writes = testimony.writes(writer.attempt, record);
-            (writer.clone(), Seen { record: record.clone(), writes })
+            (
+                writer.clone(),
+                Seen {
+                    record: record.clone(),
+                    writes,
+                },
+            )
         })
         .collect()
     }
 
     /// The attempts that ever had parts of a write set.
     pub fn attempts_with_parts(&self) -> Vec<Attempt> {
-        let mut attempts: Vec<_> = self.testimony().parts.keys().map(|(attempt, _)| *attempt).collect();
+        let mut attempts: Vec<_> = self
+            .testimony()
+            .parts
+            .keys()
+            .map(|(attempt, _)| *attempt)
+            .collect();
         attempts.dedup();
         attempts
     }
@@ -96,7 +110,10 @@ impl Witness {
         let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
         let mut parts = path.as_ref().rsplit('/');
         if let (Some(pack), Some(node)) = (number(parts.next()), number(parts.next())) {
-            let id = PackId { node: NodeId(node as u32), number: pack };
+            let id = PackId {
+                node: NodeId(node as u32),
+                number: pack,
+            };
             self.testimony().confirmed_packs.insert(id);
         }
     }
@@ -107,18 +124,41 @@ impl Witness {
 
     /// A slot of the sequencer's log was shown at `point`: what stands there has committed, whenever its row says so.
     fn see_slot(&self, key: &Key, item: &Item, point: DurabilityPoint) {
-        let Some(payload) = item.bytes("payload") else { return };
-        let index = key.sort().last_chunk().map(|index| u64::from_be_bytes(*index)).expect("a slot's number");
+        let Some(payload) = item.bytes("payload") else {
+            return;
+        };
+        let index = key
+            .sort()
+            .last_chunk()
+            .map(|index| u64::from_be_bytes(*index))
+            .expect("a slot's number");
         let slot: SequencedSlot = decode(payload, "a slot").expect("a slot of ours");
         for (place, commit) in (0..).zip(&slot.commits) {
-            self.note(&commit.id, commit.attempt, commit.record(index, place), point);
+            self.note(
+                &commit.id,
+                commit.attempt,
+                commit.record(index, place),
+                point,
+            );
         }
     }
 
-    fn note(&self, id: &TransactionId, attempt: Attempt, record: StoredRecord, point: DurabilityPoint) {
+    fn note(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        record: StoredRecord,
+        point: DurabilityPoint,
+    ) {
         let mut testimony = self.testimony();
-        let writer = Writer { id: id.clone(), attempt };
-        let seen = testimony.commits.entry(writer).or_insert_with(|| (record, Vec::new()));
+        let writer = Writer {
+            id: id.clone(),
+            attempt,
+        };
+        let seen = testimony
+            .commits
+            .entry(writer)
+            .or_insert_with(|| (record, Vec::new()));
         seen.1.push(point);
     }
 
@@ -130,8 +170,10 @@ impl Witness {
         if !key.partition().starts_with(layout::DECISIONS) || item.integer("state") != Some(1) {
             return;
         }
-        let attempt =
-            item.bytes("attempt").and_then(|bytes| Attempt::from_bytes(bytes)).expect("a row's attempt");
+        let attempt = item
+            .bytes("attempt")
+            .and_then(|bytes| Attempt::from_bytes(bytes))
+            .expect("a row's attempt");
         let record = item.bytes("record").expect("a committed row's record");
         let record: StoredRecord = decode(record, "a commit record").expect("a record of ours");
         let id = TransactionId::new(key.sort()).expect("a row's id");
@@ -148,12 +190,17 @@ impl Witness {
         if *update.key.partition() == layout::sequencer_log()[..] {
             return self.judge_slot(update);
         }
-        let Change::Modify(actions) = &update.change else { return };
+        let Change::Modify(actions) = &update.change else {
+            return;
+        };
         let record = actions.iter().find_map(|action| match action {
-            Action::Set(name, Value::Bytes(record)) if *name == Name::from("record") => Some(record),
+            Action::Set(name, Value::Bytes(record)) if *name == Name::from("record") => {
+                Some(record)
+            }
             _ => None,
         });
-        let Some(record) = record.filter(|_| update.key.partition().starts_with(layout::DECISIONS)) else {
+        let Some(record) = record.filter(|_| update.key.partition().starts_with(layout::DECISIONS))
+        else {
             return;
         };
         let attempt = actions.iter().find_map(|action| match action {
@@ -169,7 +216,9 @@ impl Witness {
 
     /// The same of a slot of the sequencer's log, which decides before any row does.
     fn judge_slot(&self, update: &Update) {
-        let Change::Modify(actions) = &update.change else { return };
+        let Change::Modify(actions) = &update.change else {
+            return;
+        };
         let payload = actions.iter().find_map(|action| match action {
             Action::Set(name, Value::Bytes(payload)) if name.as_str() == "payload" => Some(payload),
             _ => None,
@@ -193,8 +242,10 @@ impl Witness {
                 && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk))
                 && pack.is_none_or(|pack| testimony.confirmed_packs.contains(pack));
             if !is_there {
-                let violation =
-                    format!("{attempt} was committed before what it wrote to {:?} was there", write.key);
+                let violation = format!(
+                    "{attempt} was committed before what it wrote to {:?} was there",
+                    write.key
+                );
                 testimony.too_early.push(violation);
             }
         }
@@ -215,9 +266,15 @@ impl Witness {
         if let Some(attempt) = chunk_of.and_then(Attempt::from_bytes) {
             self.testimony().had_chunks.insert(attempt);
         }
-        let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else { return };
-        let Change::Put(attributes) = &update.change else { return };
-        let [(_, Value::Bytes(writes))] = &attributes[..] else { return };
+        let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else {
+            return;
+        };
+        let Change::Put(attributes) = &update.change else {
+            return;
+        };
+        let [(_, Value::Bytes(writes))] = &attributes[..] else {
+            return;
+        };
         let attempt = Attempt::from_bytes(attempt).expect("an attempt");
         let part = u32::from_be_bytes(update.key.sort()[..].try_into().expect("a number"));
         let writes = decode(writes, "a part of a write set").expect("a part of ours");
@@ -290,7 +347,8 @@ impl KeyValue for Watched {
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let read = self.inner.scan(scan).await?;
         for (sort, item) in &read.value.items {
-            self.witness.see(&Key::new(&scan.partition, sort), item, read.point);
+            self.witness
+                .see(&Key::new(&scan.partition, sort), item, read.point);
         }
         Ok(read)
     }
@@ -318,10 +376,14 @@ impl KeyValue for Watched {
             self.witness.expect(update);
         }
         let transacted = self.inner.transact(updates.clone()).await?;
-        let Transacted::Done { items, receipt } = &transacted else { return Ok(transacted) };
+        let Transacted::Done { items, receipt } = &transacted else {
+            return Ok(transacted);
+        };
         for update in &updates {
             if let Change::Put(attributes) = &update.change {
-                self.witness.testimony().confirm(update.key.clone(), attributes);
+                self.witness
+                    .testimony()
+                    .confirm(update.key.clone(), attributes);
             }
         }
         // Its data may be part of the same change.

@@ -69,20 +69,26 @@ pub struct Zipf {
 impl Zipf {
     /// Over `keys` keys, at least one.
     pub fn new(keys: usize, exponent: f64) -> Self {
-        let weights: Vec<f64> = (1..=keys.max(1)).map(|rank| (rank as f64).powf(-exponent)).collect();
+        let weights: Vec<f64> = (1..=keys.max(1))
+            .map(|rank| (rank as f64).powf(-exponent))
+            .collect();
         let total: f64 = weights.iter().sum();
         let mut sum = 0.0;
         let cumulative = weights.iter().map(|weight| {
             sum += weight / total;
             sum
         });
-        Self { cumulative: cumulative.collect() }
+        Self {
+            cumulative: cumulative.collect(),
+        }
     }
 
     /// The rank of the next key, from zero.
     pub fn draw(&self, rng: &mut Rng) -> usize {
         let drawn = rng.f64();
-        self.cumulative.partition_point(|sum| *sum <= drawn).min(self.cumulative.len() - 1)
+        self.cumulative
+            .partition_point(|sum| *sum <= drawn)
+            .min(self.cumulative.len() - 1)
     }
 }
 
@@ -124,7 +130,10 @@ impl Script {
             }
             for _ in 0..mix.writes {
                 let deletes = mix.one_delete_in > 0 && rng.usize(..mix.one_delete_in) == 0;
-                work.push(Work::Write(Planned { key: key(zipf.draw(rng)), deletes }));
+                work.push(Work::Write(Planned {
+                    key: key(zipf.draw(rng)),
+                    deletes,
+                }));
             }
         }
         Self { work }
@@ -196,9 +205,16 @@ impl Tag {
         let mut planned = Vec::new();
         for _ in 0..count {
             let deletes = rest.try_get_u8().ok()? != 0;
-            planned.push(Planned { key: Key::new(take_short(&mut rest)?).ok()?, deletes });
+            planned.push(Planned {
+                key: Key::new(take_short(&mut rest)?).ok()?,
+                deletes,
+            });
         }
-        Some(Self { writer: Writer { id, attempt }, ordinal, planned })
+        Some(Self {
+            writer: Writer { id, attempt },
+            ordinal,
+            planned,
+        })
     }
 
     /// Whether its writer writes `key`, and whether it deletes it.
@@ -245,19 +261,34 @@ mod tests {
         for _ in 0..10_000 {
             drawn[zipf.draw(&mut rng)] += 1;
         }
-        assert!(drawn.iter().all(|count| (2_300..2_700).contains(count)), "{drawn:?}");
+        assert!(
+            drawn.iter().all(|count| (2_300..2_700).contains(count)),
+            "{drawn:?}"
+        );
     }
 
     #[test]
     fn a_value_says_who_wrote_it_and_what_else() {
-        let mix = Mix { one_delete_in: 2, keys: 5, functions: 3, ..Mix::default() };
+        let mix = Mix {
+            one_delete_in: 2,
+            keys: 5,
+            functions: 3,
+            ..Mix::default()
+        };
         let (zipf, mut rng) = (Zipf::new(5, 1.0), Rng::with_seed(3));
         for sequence in 0..100 {
             let script = Script::draw(&mix, &zipf, &mut rng);
             let id = TransactionId::new(format!("order-{sequence}")).expect("a name");
-            let attempt = Attempt { node: NodeId(3), sequence };
+            let attempt = Attempt {
+                node: NodeId(3),
+                sequence,
+            };
             let writer = Writer { id, attempt };
-            let tag = Tag { writer, ordinal: 7, planned: script.planned() };
+            let tag = Tag {
+                writer,
+                ordinal: 7,
+                planned: script.planned(),
+            };
             let value = tag.to_value(mix.value_bytes);
             assert_eq!((Tag::of(&value), value.len()), (Some(tag.clone()), 4_096));
             assert_eq!(Tag::of(&tag.to_value(0)), Some(tag));

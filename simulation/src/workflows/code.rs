@@ -119,7 +119,9 @@ fn failed(why: impl ToString) -> String {
 }
 
 fn number(value: Option<&Bytes>) -> u64 {
-    value.map_or(0, |value| String::from_utf8_lossy(value).parse().expect("a number"))
+    value.map_or(0, |value| {
+        String::from_utf8_lossy(value).parse().expect("a number")
+    })
 }
 
 impl Code {
@@ -152,11 +154,21 @@ impl Code {
             (HANDLES, made(r#""handles""#, &far)),
         ]);
         if self.is_far {
-            let once = |function: &str| made(&format!(r#"{{"function":"{function}","retries":0}}"#), &far);
+            let once =
+                |function: &str| made(&format!(r#"{{"function":"{function}","retries":0}}"#), &far);
             all.extend([PEEKS, HURRIES, MINDS, ASKS].map(|name| (name, once(name))));
-            all.insert(OVERFLOWS, made(r#"{"function":"overflows","retries":0}"#, &far));
-            all.insert(SPOILS, made(r#""add",{"function":"spoils","retries":1}"#, &far));
-            all.insert(RESTS_ON_SPOILT, made(r#""add",{"function":"rests","retries":1}"#, &far));
+            all.insert(
+                OVERFLOWS,
+                made(r#"{"function":"overflows","retries":0}"#, &far),
+            );
+            all.insert(
+                SPOILS,
+                made(r#""add",{"function":"spoils","retries":1}"#, &far),
+            );
+            all.insert(
+                RESTS_ON_SPOILT,
+                made(r#""add",{"function":"rests","retries":1}"#, &far),
+            );
         } else {
             all.insert(WHOLE, made(&counts, atomic));
             all.insert(NOTHING, made(fails, atomic));
@@ -164,15 +176,33 @@ impl Code {
             let leaks = format!(r#""add",{},{}"#, once("copies"), once("fails"));
             all.insert(LEAKS, made(&leaks, atomic));
             all.insert(LINGERS, made(r#""waits","waits","rests""#, atomic));
-            all.insert(DAWDLES, made(r#""add","dawdles","dawdles","dawdles","add""#, atomic));
-            all.insert(HASTENS, made(r#""add","dawdles""#, r#","atomic":true,"timeout_s":5"#));
-            all.insert(SHARES, made(r#""shares""#, r#","atomic":true,"isolation":"serializable""#));
+            all.insert(
+                DAWDLES,
+                made(r#""add","dawdles","dawdles","dawdles","add""#, atomic),
+            );
+            all.insert(
+                HASTENS,
+                made(r#""add","dawdles""#, r#","atomic":true,"timeout_s":5"#),
+            );
+            all.insert(
+                SHARES,
+                made(
+                    r#""shares""#,
+                    r#","atomic":true,"isolation":"serializable""#,
+                ),
+            );
         }
-        all.into_iter().map(|(name, workflow)| (name.to_owned(), workflow)).collect()
+        all.into_iter()
+            .map(|(name, workflow)| (name.to_owned(), workflow))
+            .collect()
     }
 
     fn is_drawn(&self, one_in: usize) -> bool {
-        self.rng.lock().unwrap_or_else(PoisonError::into_inner).usize(..one_in) == 0
+        self.rng
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .usize(..one_in)
+            == 0
     }
 
     fn service(&self) -> &Service {
@@ -213,7 +243,12 @@ impl Code {
             "spoils" => self.put(token, SPOILT, "1").await,
             "rests" => {
                 let seen = self.get(token, SPOILT).await?;
-                self.put(token, &format!("rests/{run}"), if seen.is_some() { "1" } else { "0" }).await
+                self.put(
+                    token,
+                    &format!("rests/{run}"),
+                    if seen.is_some() { "1" } else { "0" },
+                )
+                .await
             }
             "copies" => self.copy(token, run).await,
             "turns" => self.turn(token, run).await,
@@ -223,7 +258,12 @@ impl Code {
             "minds" => self.mind(token, run).await,
             "asks" => {
                 let input = format!("\"{run}\"").into();
-                match self.service().call_step(token, "looks", input).await.map_err(failed)? {
+                match self
+                    .service()
+                    .call_step(token, "looks", input)
+                    .await
+                    .map_err(failed)?
+                {
                     Ok(_) => Ok(()),
                     Err(told) => Err(failed(String::from_utf8_lossy(&told))),
                 }
@@ -235,16 +275,26 @@ impl Code {
     }
 
     async fn get(&self, token: &str, key: &str) -> Result<Option<Bytes>, String> {
-        self.service().get(token, &Bytes::from(key.to_owned())).await.map_err(failed)
+        self.service()
+            .get(token, &Bytes::from(key.to_owned()))
+            .await
+            .map_err(failed)
     }
 
     async fn put(&self, token: &str, key: &str, value: &str) -> Result<(), String> {
         let (key, value) = (Bytes::from(key.to_owned()), Bytes::from(value.to_owned()));
-        self.service().put(token, key, Some(value)).await.map_err(failed)
+        self.service()
+            .put(token, key, Some(value))
+            .await
+            .map_err(failed)
     }
 
     async fn say(&self, token: &str, text: String) -> Result<(), String> {
-        let effect = Effect::Message { queue: QUEUE.to_owned(), group: Bytes::new(), body: text.into() };
+        let effect = Effect::Message {
+            queue: QUEUE.to_owned(),
+            group: Bytes::new(),
+            body: text.into(),
+        };
         self.service().send(token, effect).await.map_err(failed)
     }
 
@@ -253,7 +303,8 @@ impl Code {
         let count = number(self.get(token, &key).await?.as_ref()) + 1;
         self.put(token, &key, &count.to_string()).await?;
         for more in SENDS {
-            self.say(token, format!("{COUNTS} {run} {} {more}", count - 1)).await?;
+            self.say(token, format!("{COUNTS} {run} {} {more}", count - 1))
+                .await?;
         }
         Ok(count)
     }
@@ -262,7 +313,10 @@ impl Code {
         self.put(token, &format!("told/{run}"), run).await?;
         self.service().externalize(token).await.map_err(failed)?;
         if self.is_far {
-            let claim = Claim::State { key: format!("told/{run}"), value: run.to_owned() };
+            let claim = Claim::State {
+                key: format!("told/{run}"),
+                value: run.to_owned(),
+            };
             self.outside.noted().claim(claim);
         }
         self.put(token, &format!("more/{run}"), "1").await?;
@@ -283,15 +337,28 @@ impl Code {
     }
 
     async fn hear(&self, token: &str, run: &str) -> Result<(), String> {
-        let told = self.get(token, &format!("told/{run}")).await?.ok_or_else(|| failed("nothing is told"))?;
-        self.put(token, &format!("heard/{run}"), &String::from_utf8_lossy(&told)).await?;
+        let told = self
+            .get(token, &format!("told/{run}"))
+            .await?
+            .ok_or_else(|| failed("nothing is told"))?;
+        self.put(
+            token,
+            &format!("heard/{run}"),
+            &String::from_utf8_lossy(&told),
+        )
+        .await?;
         self.say(token, format!("{SECOND} {run} 0")).await
     }
 
     /// W7.
     async fn ask_late(&self, token: &str, run: &str) -> Result<(), String> {
         let key = format!("tried/{run}");
-        if !self.late.lock().unwrap_or_else(PoisonError::into_inner).insert(run.to_owned()) {
+        if !self
+            .late
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(run.to_owned())
+        {
             // The run is under way while it is asked: what has ended is the attempt alone.
             self.clock.sleep(2 * LATE_BY).await;
             return self.put(token, &key, "1").await;
@@ -314,42 +381,84 @@ impl Code {
         name: &str,
         output: &str,
     ) -> Result<Result<Bytes, Bytes>, String> {
-        let step = match self.service().open_step(token, name).await.map_err(failed)? {
+        let step = match self
+            .service()
+            .open_step(token, name)
+            .await
+            .map_err(failed)?
+        {
             Opened::Counted(came_to) => return Ok(came_to),
             Opened::Open { step, .. } => step,
         };
         if self.is_drawn(2) {
             let said = Bytes::from_static(br#"{"errorType":"Chance","errorMessage":"this time"}"#);
-            return Ok(Err(self.service().fail_step(&step, name, &said).await.map_err(failed)?));
+            return Ok(Err(self
+                .service()
+                .fail_step(&step, name, &said)
+                .await
+                .map_err(failed)?));
         }
         let output = Bytes::from(format!("\"{output}\""));
-        self.service().finish_step(&step, name, output).await.map_err(failed)
+        self.service()
+            .finish_step(&step, name, output)
+            .await
+            .map_err(failed)
     }
 
     /// W2: which way the code went is written by the steps behind, and outside; it is not to go another one when it is run again.
     async fn handle(&self, token: &str, run: &str) -> Result<(), String> {
         let first = self.step_or_fail(token, "first", "done").await?.is_ok();
-        let called =
-            self.service().call_step(token, "may", format!("\"{run}\"").into()).await.map_err(failed)?;
+        let called = self
+            .service()
+            .call_step(token, "may", format!("\"{run}\"").into())
+            .await
+            .map_err(failed)?;
         let way = format!("{first} {}", called.is_ok());
         let behind = self.step_or_fail(token, "behind", &way).await?;
-        if behind.as_ref().is_ok_and(|behind| *behind != format!("\"{way}\"")) {
-            return self.put(token, &format!("torn/{run}"), &format!("{way} for {behind:?}")).await;
+        if behind
+            .as_ref()
+            .is_ok_and(|behind| *behind != format!("\"{way}\""))
+        {
+            return self
+                .put(
+                    token,
+                    &format!("torn/{run}"),
+                    &format!("{way} for {behind:?}"),
+                )
+                .await;
         }
         let way = format!("{way} {}", behind.is_ok());
         let key = model::Key::new(format!("went/{run}")).map_err(failed)?;
         self.service().settle(token).await.map_err(failed)?;
         let before = self.engine.get_now(&key).await.map_err(failed)?.value;
-        if before.as_ref().is_some_and(|before| **before != *way.as_bytes()) {
-            return self.put(token, &format!("torn/{run}"), &format!("{way} for {before:?}, outside")).await;
+        if before
+            .as_ref()
+            .is_some_and(|before| **before != *way.as_bytes())
+        {
+            return self
+                .put(
+                    token,
+                    &format!("torn/{run}"),
+                    &format!("{way} for {before:?}, outside"),
+                )
+                .await;
         }
-        self.engine.put_now(key, Some(way.into())).await.map(drop).map_err(failed)
+        self.engine
+            .put_now(key, Some(way.into()))
+            .await
+            .map(drop)
+            .map_err(failed)
     }
 
     async fn peek(&self, token: &str, run: &str) -> Result<(), String> {
         self.clock.sleep(SLOW_FOR).await;
         let seen = self.get(token, &format!("count/{BEFORE}")).await?;
-        self.put(token, &format!("seen/{run}"), if seen.is_some() { "all" } else { "nothing" }).await
+        self.put(
+            token,
+            &format!("seen/{run}"),
+            if seen.is_some() { "all" } else { "nothing" },
+        )
+        .await
     }
 
     async fn hurry(&self, token: &str, run: &str) -> Result<(), String> {
@@ -365,16 +474,29 @@ impl Code {
     /// Takes a step that fails for one that found nothing.
     async fn mind(&self, token: &str, run: &str) -> Result<(), String> {
         self.clock.sleep(SLOW_FOR).await;
-        let opened = self.service().open_step(token, "looks").await.map_err(failed)?;
-        let Opened::Open { step, .. } = opened else { return Err(failed("it is made once")) };
+        let opened = self
+            .service()
+            .open_step(token, "looks")
+            .await
+            .map_err(failed)?;
+        let Opened::Open { step, .. } = opened else {
+            return Err(failed("it is made once"));
+        };
         let seen = if self.get(&step, &format!("count/{BEFORE}")).await.is_ok() {
-            let counted =
-                self.service().finish_step(&step, "looks", "\"all\"".into()).await.map_err(failed)?;
+            let counted = self
+                .service()
+                .finish_step(&step, "looks", "\"all\"".into())
+                .await
+                .map_err(failed)?;
             counted.map_err(|told| failed(String::from_utf8_lossy(&told)))?;
             "all"
         } else {
-            let said = Bytes::from_static(br#"{"errorType":"Away","errorMessage":"nobody answers"}"#);
-            self.service().fail_step(&step, "looks", &said).await.map_err(failed)?;
+            let said =
+                Bytes::from_static(br#"{"errorType":"Away","errorMessage":"nobody answers"}"#);
+            self.service()
+                .fail_step(&step, "looks", &said)
+                .await
+                .map_err(failed)?;
             "nothing"
         };
         self.put(token, &format!("seen/{run}"), seen).await
@@ -382,10 +504,17 @@ impl Code {
 
     /// What the run has counted, in a transaction of its own: as the routes of transactions do.
     async fn copy(&self, token: &str, run: &str) -> Result<(), String> {
-        let count = self.get(token, &format!("count/{run}")).await?.unwrap_or_default();
+        let count = self
+            .get(token, &format!("count/{run}"))
+            .await?
+            .unwrap_or_default();
         let key = model::Key::new(format!("copy/{run}")).map_err(failed)?;
         self.service().settle(token).await.map_err(failed)?;
-        self.engine.put_now(key, Some(count)).await.map(drop).map_err(failed)
+        self.engine
+            .put_now(key, Some(count))
+            .await
+            .map(drop)
+            .map_err(failed)
     }
 }
 
@@ -400,22 +529,36 @@ impl Runner for Code {
     }
 
     fn retries(&self, function: &str) -> Option<u32> {
-        Some(if matches!(function, "may" | "looks") { 0 } else { 10_000 })
+        Some(if matches!(function, "may" | "looks") {
+            0
+        } else {
+            10_000
+        })
     }
 
     async fn run(&self, function: &str, invocation: Invocation) -> Result<Ran, String> {
         let token = invocation.scope.as_deref().expect("a step");
-        let run = String::from_utf8(invocation.payload.to_vec()).expect("text").trim_matches('"').to_owned();
+        let run = String::from_utf8(invocation.payload.to_vec())
+            .expect("text")
+            .trim_matches('"')
+            .to_owned();
         let done = tokio::select! {
             biased;
             () = self.life.over() => std::future::pending().await,
             done = self.do_as(function, token, &run) => done,
         };
         let fails = self.fails_one_in > 0 && function != "may" && self.is_drawn(self.fails_one_in);
-        let done = if fails { Err(failed("it fails after all that it does")) } else { done };
+        let done = if fails {
+            Err(failed("it fails after all that it does"))
+        } else {
+            done
+        };
         let error = |why: String| FunctionError {
             payload: Bytes::from(serde_json::json!({ "errorMessage": why }).to_string()),
         };
-        Ok(Ran { result: done.map(|()| invocation.payload).map_err(error), log_tail: Bytes::new() })
+        Ok(Ran {
+            result: done.map(|()| invocation.payload).map_err(error),
+            log_tail: Bytes::new(),
+        })
     }
 }

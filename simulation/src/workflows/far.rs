@@ -12,7 +12,8 @@ use std::{
 
 use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
+    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result,
+    Update,
     key_value::{
         Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
     },
@@ -98,13 +99,27 @@ impl Weather {
 
     /// What is refused for good from now on.
     pub fn refuse(&self, refused: Refused) {
-        *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) = refused;
+        *self
+            .0
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = refused;
     }
 
     fn is_refused(&self, updates: &[Update]) -> bool {
-        let is_spoilt =
-            |update: &Update| update.key.sort().windows(SPOILT.len()).any(|part| part == SPOILT.as_bytes());
-        match *self.0.refused.lock().unwrap_or_else(PoisonError::into_inner) {
+        let is_spoilt = |update: &Update| {
+            update
+                .key
+                .sort()
+                .windows(SPOILT.len())
+                .any(|part| part == SPOILT.as_bytes())
+        };
+        match *self
+            .0
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
             Refused::Spoilt => updates.iter().any(is_spoilt),
             Refused::Everything => updates.len() > 1,
             Refused::Renewals => updates.len() == 1,
@@ -133,9 +148,16 @@ impl Weather {
     }
 
     fn fate(&self, updates: &[Update]) -> Fate {
-        let State { entropy, is_stormy, is_away, .. } = &*self.0;
+        let State {
+            entropy,
+            is_stormy,
+            is_away,
+            ..
+        } = &*self.0;
         if is_away.load(Ordering::Relaxed) {
-            return Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None });
+            return Fate::Refuse(ErrorKind::Unavailable {
+                retry_after_ms: None,
+            });
         }
         if self.is_refused(updates) {
             return Fate::Refuse(ErrorKind::Invalid);
@@ -144,7 +166,9 @@ impl Weather {
             return Fate::Pass;
         }
         match entropy.below(100) {
-            0..10 => Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None }),
+            0..10 => Fate::Refuse(ErrorKind::Unavailable {
+                retry_after_ms: None,
+            }),
             10..20 => Fate::LoseAnswer,
             20..35 => Fate::Delay(entropy.below(60)),
             35..45 => Fate::AnswerLate(entropy.below(300)),
@@ -166,12 +190,18 @@ pub struct FarStore {
 impl FarStore {
     /// The far store of `world` as one process reaches it, until it is cut off.
     pub fn of(world: &World, weather: &Weather, is_cut: &Arc<AtomicBool>) -> Self {
-        Self { inner: world.key_value(), weather: weather.clone(), is_cut: Arc::clone(is_cut) }
+        Self {
+            inner: world.key_value(),
+            weather: weather.clone(),
+            is_cut: Arc::clone(is_cut),
+        }
     }
 
     fn fate(&self, updates: &[Update]) -> Fate {
         if self.is_cut.load(Ordering::Relaxed) {
-            return Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None });
+            return Fate::Refuse(ErrorKind::Unavailable {
+                retry_after_ms: None,
+            });
         }
         self.weather.fate(updates)
     }
@@ -195,7 +225,10 @@ impl FarStore {
             }
             Fate::LoseAnswer => {
                 drop(made.await);
-                Err(Error::new(ErrorKind::OutcomeUnknown, "hear from the far store"))
+                Err(Error::new(
+                    ErrorKind::OutcomeUnknown,
+                    "hear from the far store",
+                ))
             }
         }
     }
@@ -204,7 +237,8 @@ impl FarStore {
 #[async_trait]
 impl Externalize for FarStore {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.travel(self.fate(&[]), self.inner.externalize(point)).await
+        self.travel(self.fate(&[]), self.inner.externalize(point))
+            .await
     }
     fn point(&self) -> DurabilityPoint {
         self.inner.point()
@@ -223,7 +257,11 @@ impl KeyValue for FarStore {
         self.travel(self.fate(&[]), self.inner.scan(scan)).await
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.travel(self.fate(std::slice::from_ref(&update)), self.inner.update(update)).await
+        self.travel(
+            self.fate(std::slice::from_ref(&update)),
+            self.inner.update(update),
+        )
+        .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let fate = self.fate(&updates);
@@ -239,7 +277,8 @@ impl KeyValue for FarStore {
         self.travel(fate, self.inner.transact(updates)).await
     }
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.travel(self.fate(&[]), self.inner.write_batch(batch)).await
+        self.travel(self.fate(&[]), self.inner.write_batch(batch))
+            .await
     }
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()

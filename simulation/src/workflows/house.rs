@@ -102,10 +102,22 @@ impl House {
     }
 
     async fn of_several(seed: u64, far: Option<World>, options: Options) -> Self {
-        let mut house = Self::of(seed, far, Options { among_others: true, ..options }).await;
+        let mut house = Self::of(
+            seed,
+            far,
+            Options {
+                among_others: true,
+                ..options
+            },
+        )
+        .await;
         let ensemble = Ensemble::new(house.rng.fork());
         let network = Network::new(house.rng.fork(), Trouble::default());
-        house.among = Some(Among { ensemble, network, count: 0 });
+        house.among = Some(Among {
+            ensemble,
+            network,
+            count: 0,
+        });
         house
     }
 
@@ -116,21 +128,30 @@ impl House {
 
     fn far_world(seed: u64) -> World {
         let latency = Some(FAR_LATENCY..=FAR_LATENCY);
-        let far = simulated::Options { latency, ..simulated::Options::default() };
+        let far = simulated::Options {
+            latency,
+            ..simulated::Options::default()
+        };
         World::with_options(seed ^ 0xfa4, far)
     }
 
     /// One whose workflows are said to have a far store, which is the near one.
     pub async fn far_is_near(seed: u64, options: Options) -> Self {
         let house = Self::near(seed, options).await;
-        Self { far: Some(house.near.clone()), ..house }
+        Self {
+            far: Some(house.near.clone()),
+            ..house
+        }
     }
 
     async fn of(seed: u64, far: Option<World>, options: Options) -> Self {
         let near = World::new(seed);
         let weather = Weather::over(far.as_ref().unwrap_or(&near));
         let outside = Outside::new(seed ^ 0x0e7, far.clone(), weather.clone()).await;
-        let options = Options { backoff: Duration::from_millis(1), ..options };
+        let options = Options {
+            backoff: Duration::from_millis(1),
+            ..options
+        };
         let (fails_one_in, synchrony, rng) = (4, "external", Rng::with_seed(seed));
         let transactions = transactions::Config::default();
         let among = None;
@@ -208,7 +229,14 @@ impl House {
             return None;
         }
         let background = tokio::spawn(async move { transactions.run().await });
-        Some(Process { service, engine, life: life.clone(), seat, is_cut, background })
+        Some(Process {
+            service,
+            engine,
+            life: life.clone(),
+            seat,
+            is_cut,
+            background,
+        })
     }
 
     /// Its transactions, and what it is among others.
@@ -218,7 +246,8 @@ impl House {
         clock: &Arc<dyn Clock>,
         parts: TransactionParts,
     ) -> (Arc<transactions::Service>, Option<Arc<Seat>>) {
-        let builder = transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+        let builder =
+            transactions::Service::builder(parts).destinations(self.outside.destinations(life));
         let Some(among) = &mut self.among else {
             return (Arc::new(builder.build(self.transactions.clone())), None);
         };
@@ -250,7 +279,9 @@ impl Among {
     fn place(&mut self, life: &Life, clock: &Arc<dyn Clock>) -> (Address, Arc<Seat>, Network) {
         self.count += 1;
         let address = Address(format!("server {}", self.count));
-        let seat = self.ensemble.seat(&address, life.clone(), Arc::clone(clock));
+        let seat = self
+            .ensemble
+            .seat(&address, life.clone(), Arc::clone(clock));
         (address, seat, self.network.clone())
     }
 }
@@ -301,7 +332,10 @@ impl Process {
     ///
     /// Errors: as those of the service.
     pub async fn begin(&self, workflow: &str, run: &str) -> workflows::Result<()> {
-        self.service.begin(workflow, Some(run), Bytes::from(format!("\"{run}\""))).await.map(drop)
+        self.service
+            .begin(workflow, Some(run), Bytes::from(format!("\"{run}\"")))
+            .await
+            .map(drop)
     }
 }
 

@@ -27,7 +27,10 @@ impl Lateness {
         let is_begin = updates.iter().any(|update| {
             update.key.partition().starts_with(b"w/") && update.key.sort().first() == Some(&b'i')
         });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take_if(|_| is_begin)
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take_if(|_| is_begin)
     }
 }
 
@@ -64,14 +67,19 @@ impl KeyValue for LateKeyValue {
         self.inner.update(update).await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let Some(by) = self.lateness.take(&updates) else { return self.inner.transact(updates).await };
+        let Some(by) = self.lateness.take(&updates) else {
+            return self.inner.transact(updates).await;
+        };
         let (inner, clock) = (Arc::clone(&self.inner), Arc::clone(&self.clock));
         tokio::spawn(async move {
             clock.sleep(by).await;
             // Nobody hears what becomes of it.
             drop(inner.transact(updates).await);
         });
-        Err(Error::new(ErrorKind::OutcomeUnknown, "hear from the near store"))
+        Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            "hear from the near store",
+        ))
     }
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.inner.write_batch(batch).await

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use ports::{
     DurabilityPoint, Error, ErrorKind, Externalize, Queue, Receipt, Result,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        SharedQueue,
     },
 };
 use simulated::World;
@@ -57,14 +58,25 @@ impl Outside {
     /// Nothing has arrived yet.
     pub async fn new(seed: u64, far: Option<World>, weather: Weather) -> Self {
         let world = World::new(seed);
-        let created = world.queue().create(&queue_name(QUEUE), QueueOptions::default()).await;
+        let created = world
+            .queue()
+            .create(&queue_name(QUEUE), QueueOptions::default())
+            .await;
         created.expect("it is calm");
-        Self { world, far, weather, noted: Arc::default() }
+        Self {
+            world,
+            far,
+            weather,
+            noted: Arc::default(),
+        }
     }
 
     /// Where a process that lives so long has its messages go.
     pub fn destinations(&self, life: &Life) -> Destinations {
-        let queue = Receiver { inner: self.world.queue(), outside: self.clone() };
+        let queue = Receiver {
+            inner: self.world.queue(),
+            outside: self.clone(),
+        };
         destinations::through(Arc::new(queue), &self.world, life)
     }
 
@@ -84,14 +96,22 @@ impl Outside {
         if let (Some(far), Some(claim)) = (&self.far, &claim)
             && let Some(wrong) = Far::look(far).await.lacks(claim)
         {
-            self.noted().wrong.push(format!("early: {text:?} was sent, and {wrong}"));
+            self.noted()
+                .wrong
+                .push(format!("early: {text:?} was sent, and {wrong}"));
         }
         let mut noted = self.noted();
         let id = message.deduplication.clone().unwrap_or_default();
-        let before = noted.texts.entry(id.clone()).or_insert_with(|| text.clone()).clone();
+        let before = noted
+            .texts
+            .entry(id.clone())
+            .or_insert_with(|| text.clone())
+            .clone();
         if before != text {
             // Whoever receives takes it for a repeat.
-            noted.wrong.push(format!("named alike: {text:?} came as {id:?}, as which {before:?} came"));
+            noted.wrong.push(format!(
+                "named alike: {text:?} came as {id:?}, as which {before:?} came"
+            ));
         }
         let ids = noted.ids.entry(text.clone()).or_default();
         let is_first = ids.is_empty();
@@ -114,14 +134,20 @@ impl Noted {
 
     /// What `far` lacks of it, and what went wrong else.
     pub fn check(&self, far: &Far) -> Vec<String> {
-        let lacks =
-            self.claims.iter().filter_map(|claim| far.lacks(claim).map(|lack| format!("lost: {lack}")));
+        let lacks = self
+            .claims
+            .iter()
+            .filter_map(|claim| far.lacks(claim).map(|lack| format!("lost: {lack}")));
         self.wrong.iter().cloned().chain(lacks).collect()
     }
 
     /// Messages that begin so, in the order in which they first came.
     pub fn received(&self, prefix: &str) -> Vec<&str> {
-        self.order.iter().map(String::as_str).filter(|text| text.starts_with(prefix)).collect()
+        self.order
+            .iter()
+            .map(String::as_str)
+            .filter(|text| text.starts_with(prefix))
+            .collect()
     }
 }
 
@@ -151,12 +177,20 @@ impl Queue for Receiver {
         self.inner.create(queue, options).await
     }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        let struck = if messages.is_empty() { None } else { self.outside.weather.strikes() };
+        let struck = if messages.is_empty() {
+            None
+        } else {
+            self.outside.weather.strikes()
+        };
         if let Some(kind) = struck.filter(|kind| *kind != ErrorKind::OutcomeUnknown) {
             return Err(Error::new(kind, "reach whoever receives"));
         }
-        let is_stuck =
-            |message: &Message| message.body.windows(STUCK.len()).any(|word| word == STUCK.as_bytes());
+        let is_stuck = |message: &Message| {
+            message
+                .body
+                .windows(STUCK.len())
+                .any(|word| word == STUCK.as_bytes())
+        };
         if messages.iter().any(is_stuck) && !self.outside.noted().takes_all {
             return Err(Error::unavailable("have a message taken"));
         }
@@ -175,7 +209,9 @@ impl Queue for Receiver {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        self.inner.receive_hidden(queue, messages_max, hidden_ms).await
+        self.inner
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.inner.ready(queue).await
@@ -183,7 +219,13 @@ impl Queue for Receiver {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.inner.acknowledge(queue, handles).await
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         self.inner.release(queue, handle, delay_ms, reason).await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {

@@ -32,10 +32,30 @@ impl FaultSchedule for NothingDurable {
 }
 
 /// A service whose functions are registered and whose triggers are armed. Nobody follows its log yet.
-pub(crate) async fn started(world: &World, faults: Arc<dyn FaultSchedule>, config: Config) -> Arc<Service> {
-    let items = Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock()));
-    let regions = vec![Region { items: items.clone(), objects: world.objects() }];
-    started_with(world, Parts { system: items, regions, ..parts(world) }, config).await
+pub(crate) async fn started(
+    world: &World,
+    faults: Arc<dyn FaultSchedule>,
+    config: Config,
+) -> Arc<Service> {
+    let items = Arc::new(FaultyKeyValue::new(
+        world.key_value(),
+        faults,
+        world.clock(),
+    ));
+    let regions = vec![Region {
+        items: items.clone(),
+        objects: world.objects(),
+    }];
+    started_with(
+        world,
+        Parts {
+            system: items,
+            regions,
+            ..parts(world)
+        },
+        config,
+    )
+    .await
 }
 
 /// The same, made of `parts`.
@@ -52,7 +72,10 @@ pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) ->
 pub(crate) fn parts(world: &World) -> Parts {
     Parts {
         system: world.key_value(),
-        regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+        regions: vec![Region {
+            items: world.key_value(),
+            objects: world.objects(),
+        }],
         queue: world.queue(),
         functions: world.functions(),
         clock: world.clock(),
@@ -68,18 +91,38 @@ pub(crate) fn follow(service: &Arc<Service>) {
 
 /// A new session.
 pub(crate) async fn connect(gateway: &Gateway) -> Result<Client, ConnectError> {
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: None }).await
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume: None,
+        })
+        .await
 }
 
 /// Makes a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    Request::Create { path: path.into(), data: None, acl, lifetime, naming: Naming::Given }
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Request::Create {
+        path: path.into(),
+        data: None,
+        acl,
+        lifetime,
+        naming: Naming::Given,
+    }
 }
 
 /// Sets a znode's data to none, whatever its version.
 pub(crate) fn set(path: &str) -> Request {
-    Request::SetData { path: path.into(), data: None, version: -1 }
+    Request::SetData {
+        path: path.into(),
+        data: None,
+        version: -1,
+    }
 }
 
 /// Everything that is shown up to the reply to `request`, the last one; none if the client ends before.
@@ -103,7 +146,10 @@ pub(crate) async fn is_answered(client: &mut Client, request: Request) -> bool {
 
 /// The result of `request`, the last one; panics if the client ends before.
 pub(crate) async fn result(client: &mut Client, request: Request) -> Result<Response, Error> {
-    match shown(client, request).await.and_then(|mut outputs| outputs.pop()) {
+    match shown(client, request)
+        .await
+        .and_then(|mut outputs| outputs.pop())
+    {
         Some(Output::Reply { result, .. }) => result,
         other => panic!("the client ended before {other:?}"),
     }

@@ -40,21 +40,48 @@ impl FaultSchedule for HoldUpOne {
 /// second is answered after that.
 async fn newer_is_answered(broken: Option<Broken>) -> bool {
     let (world, hold_up) = (World::new(1), Arc::<HoldUpOne>::default());
-    let functions = Arc::new(FaultyFunctions::new(world.functions(), hold_up.clone(), world.clock()));
-    let made_of = Parts { functions, ..parts(&world) };
-    let service = started_with(&world, made_of, Config { broken, ..Config::default() }).await;
+    let functions = Arc::new(FaultyFunctions::new(
+        world.functions(),
+        hold_up.clone(),
+        world.clock(),
+    ));
+    let made_of = Parts {
+        functions,
+        ..parts(&world)
+    };
+    let service = started_with(
+        &world,
+        made_of,
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let gateway = service.gateway();
     let first = connect(&gateway).await.expect("a session");
     let resume = Some((first.session(), first.password()));
     drop(first);
-    let attach = || gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume });
+    let attach = || {
+        gateway.connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume,
+        })
+    };
     hold_up.0.store(true, Ordering::Relaxed);
     let older = async {
         let begun = world.clock().monotonic();
         let connected = attach().await;
-        assert!(world.clock().monotonic().since(begun) >= HELD_UP, "it registered in time");
-        assert!(connected.is_err(), "it speaks for a session that another has taken up");
+        assert!(
+            world.clock().monotonic().since(begun) >= HELD_UP,
+            "it registered in time"
+        );
+        assert!(
+            connected.is_err(),
+            "it speaks for a session that another has taken up"
+        );
     };
     let newer = async {
         let mut client = attach().await.expect("the latest to attach");
@@ -78,7 +105,9 @@ fn an_older_attach_that_registers_late_replaces_nobody() {
 /// C6, broken.
 #[test]
 fn letting_the_last_to_register_speak_is_caught() {
-    assert!(!simulated::run(newer_is_answered(Some(Broken::LetsTheLastToRegisterSpeak))));
+    assert!(!simulated::run(newer_is_answered(Some(
+        Broken::LetsTheLastToRegisterSpeak
+    ))));
 }
 
 /// Watches are a connection's: whoever takes its session up while it lives hears of none of them.
@@ -90,14 +119,31 @@ fn watches_do_not_outlive_the_connection_that_left_them() {
         follow(&service);
         let gateway = service.gateway();
         let mut older = connect(&gateway).await.expect("a session");
-        let watch = Request::Exists { path: "/made".into(), watching: Watching::Yes };
-        result(&mut older, watch).await.expect_err("it is not there");
+        let watch = Request::Exists {
+            path: "/made".into(),
+            watching: Watching::Yes,
+        };
+        result(&mut older, watch)
+            .await
+            .expect_err("it is not there");
         let resume = Some((older.session(), older.password()));
-        let attach = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume };
+        let attach = Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume,
+        };
         let mut newer = gateway.connect(attach).await.expect("it is taken up");
-        let mut outputs = shown(&mut newer, create("/made", Lifetime::Persistent)).await.expect("it is made");
-        outputs.extend(shown(&mut newer, Request::Sync { path: None }).await.expect("it is answered"));
-        let events = outputs.iter().filter(|output| matches!(output, Output::Event { .. }));
+        let mut outputs = shown(&mut newer, create("/made", Lifetime::Persistent))
+            .await
+            .expect("it is made");
+        outputs.extend(
+            shown(&mut newer, Request::Sync { path: None })
+                .await
+                .expect("it is answered"),
+        );
+        let events = outputs
+            .iter()
+            .filter(|output| matches!(output, Output::Event { .. }));
         assert_eq!(events.count(), 0, "{outputs:?}");
         assert_eq!(gateway.counts().1, 0, "armed for nobody");
     });
@@ -112,11 +158,21 @@ fn a_client_that_has_seen_more_than_there_is_is_not_let_in() {
         follow(&service);
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a calm world");
-        let made = shown(&mut client, create("/a", Lifetime::Persistent)).await.expect("a calm world");
-        let Some(Output::Reply { zxid: all, .. }) = made.last() else { panic!("answered {made:?}") };
+        let made = shown(&mut client, create("/a", Lifetime::Persistent))
+            .await
+            .expect("a calm world");
+        let Some(Output::Reply { zxid: all, .. }) = made.last() else {
+            panic!("answered {made:?}")
+        };
         let all = *all;
         let attach = async |last_zxid_seen| {
-            gateway.connect(Connect { last_zxid_seen, timeout: TIMEOUT, resume: None }).await
+            gateway
+                .connect(Connect {
+                    last_zxid_seen,
+                    timeout: TIMEOUT,
+                    resume: None,
+                })
+                .await
         };
         attach(all).await.expect("it has seen all there is");
         let ahead = Zxid(all.0 + 1_000);

@@ -20,9 +20,19 @@ const READS: i32 = 100;
 const PUMPED_BYTES_MAX: usize = (1 << 20) + DATA_BYTES;
 
 fn create_large(path: &str) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
     let data = Some(Bytes::from(vec![7; DATA_BYTES]));
-    Request::Create { path: path.into(), data, acl, lifetime: Lifetime::Persistent, naming: Naming::Given }
+    Request::Create {
+        path: path.into(),
+        data,
+        acl,
+        lifetime: Lifetime::Persistent,
+        naming: Naming::Given,
+    }
 }
 
 /// Everything up to the reply with this tag, and how many bytes the longest of the pumps added.
@@ -44,16 +54,34 @@ async fn replies_up_to(client: &mut Client, last: i32) -> (Vec<Output>, usize) {
 fn most_pumped(broken: Option<Broken>) -> usize {
     simulated::run(async move {
         let world = World::new(1);
-        let service = started(&world, Arc::new(Calm), Config { broken, ..Config::default() }).await;
+        let service = started(
+            &world,
+            Arc::new(Calm),
+            Config {
+                broken,
+                ..Config::default()
+            },
+        )
+        .await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        result(&mut client, create_large("/large")).await.expect("it is made");
+        result(&mut client, create_large("/large"))
+            .await
+            .expect("it is made");
         for tag in 1..=READS {
-            client.submit(tag, Request::GetData { path: "/large".into(), watching: Watching::No });
+            client.submit(
+                tag,
+                Request::GetData {
+                    path: "/large".into(),
+                    watching: Watching::No,
+                },
+            );
         }
         let (outputs, most) = replies_up_to(&mut client, READS).await;
         let tags = outputs.iter().map(|output| match output {
-            Output::Reply { tag, result: Ok(_), .. } => *tag,
+            Output::Reply {
+                tag, result: Ok(_), ..
+            } => *tag,
             other => panic!("{other:?} is no answer to a read"),
         });
         assert!(tags.eq(1..=READS), "each read is answered, in order");
@@ -83,11 +111,25 @@ fn what_watches_have_missed_waits_for_room() {
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        let missing: Vec<String> = (0..WATCHES).map(|number| format!("/missing/{number:060}")).collect();
+        let missing: Vec<String> = (0..WATCHES)
+            .map(|number| format!("/missing/{number:060}"))
+            .collect();
         let (exists, children) = (vec![], vec![]);
-        client.submit(1, Request::SetWatches { relative: Zxid(0), data: missing, exists, children });
+        client.submit(
+            1,
+            Request::SetWatches {
+                relative: Zxid(0),
+                data: missing,
+                exists,
+                children,
+            },
+        );
         let (outputs, most) = replies_up_to(&mut client, 1).await;
-        assert_eq!(outputs.len(), WATCHES + 1, "each watch is told what it has missed");
+        assert_eq!(
+            outputs.len(),
+            WATCHES + 1,
+            "each watch is told what it has missed"
+        );
         assert!(most <= PUMPED_BYTES_MAX, "{most} bytes were held at once");
     });
 }
@@ -107,7 +149,10 @@ fn large_requests_are_taken_up_to_a_bound() {
             client.submit(taken, create_large(&format!("/large-{taken}")));
         }
         let bytes = taken as usize * DATA_BYTES;
-        assert!(bytes <= TAKEN_BYTES_MAX + DATA_BYTES, "{bytes} bytes were taken");
+        assert!(
+            bytes <= TAKEN_BYTES_MAX + DATA_BYTES,
+            "{bytes} bytes were taken"
+        );
         replies_up_to(&mut client, taken).await;
         assert!(client.has_room());
     });

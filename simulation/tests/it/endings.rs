@@ -6,7 +6,10 @@ use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
     basis::Basis,
     broken::Broken,
-    model::{Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching, Zxid},
+    model::{
+        Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
+        Zxid,
+    },
     session::Sessions,
 };
 use fastrand::Rng;
@@ -35,13 +38,32 @@ const FALL_BACK_MS_MAX: u64 = 150;
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 fn create(path: &str) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
     let (lifetime, naming) = (Lifetime::Ephemeral, Naming::Given);
-    Request::Create { path: path.into(), data: None, acl, lifetime, naming }
+    Request::Create {
+        path: path.into(),
+        data: None,
+        acl,
+        lifetime,
+        naming,
+    }
 }
 
-async fn connect(gateway: &Gateway, resume: Option<(SessionId, Password)>) -> Result<Client, ConnectError> {
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume }).await
+async fn connect(
+    gateway: &Gateway,
+    resume: Option<(SessionId, Password)>,
+) -> Result<Client, ConnectError> {
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume,
+        })
+        .await
 }
 
 /// The answer to `request`.
@@ -59,11 +81,17 @@ async fn answer(client: &mut Client, request: Request) -> Response {
 
 /// How many of the session's znodes are there.
 async fn count(client: &mut Client) -> usize {
-    let request = Request::GetChildren { path: "/".into(), watching: Watching::No };
+    let request = Request::GetChildren {
+        path: "/".into(),
+        watching: Watching::No,
+    };
     let Response::Children { children, .. } = answer(client, request).await else {
         panic!("children were asked for")
     };
-    children.iter().filter(|name| name.starts_with("mine")).count()
+    children
+        .iter()
+        .filter(|name| name.starts_with("mine"))
+        .count()
 }
 
 /// What came of it that a session was to end.
@@ -86,7 +114,11 @@ fn world(seed: u64) -> World {
 async fn owner(gateway: &Gateway) -> Client {
     let mut client = connect(gateway, None).await.expect("a new session");
     for number in 0..EPHEMERALS {
-        answer(&mut client, create(&format!("/mine-with-quite-a-long-name-{number:04}"))).await;
+        answer(
+            &mut client,
+            create(&format!("/mine-with-quite-a-long-name-{number:04}")),
+        )
+        .await;
     }
     client
 }
@@ -111,7 +143,15 @@ async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
 /// A client asks for the end of its session and is gone; another connection asks for the session soon after.
 async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let world = world(seed);
-    let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
+    let house = House::start(
+        &world,
+        Config {
+            broken,
+            ..Config::default()
+        },
+        2,
+    )
+    .await;
     let mut rng = Rng::with_seed(seed);
     let (gateway, _) = house.gateway(0).await;
     let mut client = owner(&gateway).await;
@@ -122,7 +162,10 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     drop(client);
     let (gateway, _) = house.gateway(1).await;
     let within_ms = AGAIN_WITHIN_MS[rng.usize(..2)];
-    world.clock().sleep(Duration::from_millis(rng.u64(..within_ms))).await;
+    world
+        .clock()
+        .sleep(Duration::from_millis(rng.u64(..within_ms)))
+        .await;
     let (count, lives) = match connect(&gateway, resume).await {
         Ok(mut resumed) => (count(&mut resumed).await, true),
         Err(ConnectError::Expired) => {
@@ -132,7 +175,11 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
         }
         Err(error) => panic!("the world is slow and nothing else: {error}"),
     };
-    Ending { count, lives, port_calls: world.port_calls() }
+    Ending {
+        count,
+        lives,
+        port_calls: world.port_calls(),
+    }
 }
 
 /// C6: a session that lives has all its ephemerals, and one that has ended none.
@@ -140,13 +187,24 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
 fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
     let (mut outcomes, mut budget) = ([0, 0], Budget::default());
     for seed in seeds() {
-        let Ending { count, lives, port_calls } = simulated::run(ends(seed, None));
+        let Ending {
+            count,
+            lives,
+            port_calls,
+        } = simulated::run(ends(seed, None));
         budget.spend(seed, port_calls);
-        assert_eq!(count, if lives { EPHEMERALS } else { 0 }, "seed {seed}, the session lives: {lives}");
+        assert_eq!(
+            count,
+            if lives { EPHEMERALS } else { 0 },
+            "seed {seed}, the session lives: {lives}"
+        );
         outcomes[usize::from(lives)] += 1;
     }
     budget.report("a_session_that_ends_in_parts_ends_whole_or_not_at_all");
-    assert!(seeds().count() < 20 || outcomes.iter().all(|count| *count > 0), "ended, lived: {outcomes:?}");
+    assert!(
+        seeds().count() < 20 || outcomes.iter().all(|count| *count > 0),
+        "ended, lived: {outcomes:?}"
+    );
 }
 
 /// C6, broken.
@@ -173,9 +231,19 @@ fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
             client.submit(1, Request::Close);
             let (outputs, ended) = shown_to_the_end(&mut client).await;
             let is_answer = |output: &Output| {
-                matches!(output, Output::Reply { tag: 1, result: Ok(Response::Closed), .. })
+                matches!(
+                    output,
+                    Output::Reply {
+                        tag: 1,
+                        result: Ok(Response::Closed),
+                        ..
+                    }
+                )
             };
-            assert!(outputs.len() == 1 && is_answer(&outputs[0]), "seed {seed}: {outputs:?}");
+            assert!(
+                outputs.len() == 1 && is_answer(&outputs[0]),
+                "seed {seed}: {outputs:?}"
+            );
             assert!(matches!(ended, Ended::Closed), "seed {seed}: {ended:?}");
             assert_eq!(left(&gateway).await, 0, "seed {seed}");
             world.port_calls()
@@ -195,9 +263,18 @@ fn a_client_that_comes_back_after_an_end_in_parts_is_told_that_it_has_expired() 
         let service = alone::started(&world, slow.clone(), Config::default()).await;
         alone::follow(&service);
         let mut client = owner(&service.gateway()).await;
-        client.submit(1, Request::Exists { path: "/".into(), watching: Watching::No });
+        client.submit(
+            1,
+            Request::Exists {
+                path: "/".into(),
+                watching: Watching::No,
+            },
+        );
         let (outputs, ended) = slow.during(shown_to_the_end(&mut client)).await;
-        assert!(matches!(ended, Ended::Expired), "{ended:?} after {outputs:?}");
+        assert!(
+            matches!(ended, Ended::Expired),
+            "{ended:?} after {outputs:?}"
+        );
         assert_eq!(left(&service.gateway()).await, 0);
     });
 }
@@ -227,12 +304,19 @@ async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
                 }
             };
             came_back += 1;
-            assert_eq!(count(&mut client).await, EPHEMERALS, "seed {seed}: the session lives");
+            assert_eq!(
+                count(&mut client).await,
+                EPHEMERALS,
+                "seed {seed}: the session lives"
+            );
         }
     };
     let falling_back = async {
         for _ in 0..FALL_BACKS {
-            world.clock().sleep(Duration::from_millis(rng.u64(..FALL_BACK_MS_MAX))).await;
+            world
+                .clock()
+                .sleep(Duration::from_millis(rng.u64(..FALL_BACK_MS_MAX)))
+                .await;
             world.fall_back_keeping_some();
         }
         std::future::pending::<()>().await;
@@ -266,16 +350,32 @@ fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
 fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
     simulated::run(async move {
         let world = world(seed);
-        let house = House::start(&world, Config { broken, ..Config::default() }, 2).await;
+        let house = House::start(
+            &world,
+            Config {
+                broken,
+                ..Config::default()
+            },
+            2,
+        )
+        .await;
         let (gateway, _) = house.gateway(0).await;
         let mut client = owner(&gateway).await;
         for number in 0..EPHEMERALS {
-            answer(&mut client, create(&format!("/mine-with-another-long-name-{number:04}"))).await;
+            answer(
+                &mut client,
+                create(&format!("/mine-with-another-long-name-{number:04}")),
+            )
+            .await;
         }
         Weather::Slow.strike(&world);
         client.submit(1, Request::Close);
         let (rows, session) = (Sessions::new(world.key_value()), client.session());
-        let row = async || rows.get(session, &mut Basis::default()).await.expect("it reads");
+        let row = async || {
+            rows.get(session, &mut Basis::default())
+                .await
+                .expect("it reads")
+        };
         let ended = shown_to_the_end(&mut client);
         let watched = async {
             let mut most = 0;
@@ -304,5 +404,7 @@ fn the_next_part_of_an_end_waits_until_the_one_before_is_applied() {
 /// C6, broken.
 #[test]
 fn an_end_in_one_go_is_caught() {
-    assert!((0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)).0 > 1));
+    assert!(
+        (0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)).0 > 1)
+    );
 }

@@ -34,17 +34,33 @@ fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
         let mut owner = connect(&service.gateway()).await.expect("a calm world");
         let mut other = connect(&service.gateway()).await.expect("a calm world");
         let (index, session) = (Ephemerals::new(world.key_value()), owner.session());
-        let indexed = async || index.all(session, &mut Basis::default()).await.expect("a calm world");
+        let indexed = async || {
+            index
+                .all(session, &mut Basis::default())
+                .await
+                .expect("a calm world")
+        };
         for path in ["/a", "/b", "/c"] {
-            result(&mut owner, create(path, Lifetime::Ephemeral)).await.expect("it is made");
+            result(&mut owner, create(path, Lifetime::Ephemeral))
+                .await
+                .expect("it is made");
         }
         assert_eq!(indexed().await, ["/a", "/b", "/c"]);
-        let delete = |path: &str| Request::Delete { path: path.into(), version: -1 };
-        result(&mut owner, delete("/a")).await.expect("it is deleted");
+        let delete = |path: &str| Request::Delete {
+            path: path.into(),
+            version: -1,
+        };
+        result(&mut owner, delete("/a"))
+            .await
+            .expect("it is deleted");
         assert_eq!(indexed().await, ["/b", "/c"]);
-        result(&mut other, delete("/b")).await.expect("it is deleted");
+        result(&mut other, delete("/b"))
+            .await
+            .expect("it is deleted");
         assert_eq!(indexed().await, ["/c"]);
-        result(&mut owner, Request::Close).await.expect("it is closed");
+        result(&mut owner, Request::Close)
+            .await
+            .expect("it is closed");
         assert!(indexed().await.is_empty(), "the session has ended");
     });
 }
@@ -73,11 +89,22 @@ fn a_session_ends_behind_all_that_others_have_taken_of_it() {
 /// C3, C6, C-3: the same where heartbeats are cold, everything dies at once, or the store loses what is not durable.
 #[test]
 fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
-    let cold = Scenario { instances: Instances::ColdHeartbeats, ..locking(Weather::Stormy) };
-    let mut dying = Scenario { crashes: 2, requests: 5, ..locking(Weather::Stormy) };
+    let cold = Scenario {
+        instances: Instances::ColdHeartbeats,
+        ..locking(Weather::Stormy)
+    };
+    let mut dying = Scenario {
+        crashes: 2,
+        requests: 5,
+        ..locking(Weather::Stormy)
+    };
     dying.config.placement = DataPlacement::Objects;
     dying.config.temporary_sweep_period = Duration::ZERO;
-    let lossy = Scenario { fall_backs: 3, requests: 4, ..locking(Weather::Slow) };
+    let lossy = Scenario {
+        fall_backs: 3,
+        requests: 4,
+        ..locking(Weather::Slow)
+    };
     for scenario in [cold, dying, lossy] {
         scenario.holds("a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies");
     }
@@ -86,11 +113,15 @@ fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
 /// C-3, broken.
 #[test]
 fn an_end_beside_what_is_gone_is_caught() {
-    locking(Weather::Paused).without(Broken::EndsBesideWhatIsGone).is_caught(SEEDS_UNTIL_CAUGHT);
+    locking(Weather::Paused)
+        .without(Broken::EndsBesideWhatIsGone)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// C-3, broken.
 #[test]
 fn forgetting_what_is_still_there_is_caught() {
-    locking(Weather::Paused).without(Broken::ForgetsWhatIsStillThere).is_caught(SEEDS_UNTIL_CAUGHT);
+    locking(Weather::Paused)
+        .without(Broken::ForgetsWhatIsStillThere)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }

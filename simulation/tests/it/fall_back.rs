@@ -10,7 +10,13 @@ use simulation::{
 const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
 
 fn falling_back() -> Scenario {
-    Scenario { weather: Weather::Slow, fall_backs: 3, mix: contended, machines: 3, ..Scenario::default() }
+    Scenario {
+        weather: Weather::Slow,
+        fall_backs: 3,
+        mix: contended,
+        machines: 3,
+        ..Scenario::default()
+    }
 }
 
 /// D4, C1, C3: whoever rests on what is lost changes nothing.
@@ -40,7 +46,11 @@ fn clients_see_one_order_while_the_store_falls_back() {
 /// C6: sessions end whole, and none of their ephemerals is left.
 #[test]
 fn sessions_end_whole_while_the_store_falls_back() {
-    let scenario = Scenario { mix: ephemerals, one_break_in: 4, ..falling_back() };
+    let scenario = Scenario {
+        mix: ephemerals,
+        one_break_in: 4,
+        ..falling_back()
+    };
     scenario.holds("sessions_end_whole_while_the_store_falls_back");
 }
 
@@ -53,25 +63,35 @@ fn falling_back_in_objects() -> Scenario {
 /// P5: an object that a lost decision has left is not taken for the next one's.
 #[test]
 fn data_in_objects_is_that_of_its_decision_while_the_store_falls_back() {
-    falling_back_in_objects().holds("data_in_objects_is_that_of_its_decision_while_the_store_falls_back");
+    falling_back_in_objects()
+        .holds("data_in_objects_is_that_of_its_decision_while_the_store_falls_back");
 }
 
 /// D4, broken.
 #[test]
 fn deciding_by_lost_locks_is_caught() {
-    falling_back().without(Broken::DecidesByLostLocks).is_caught(SEEDS_UNTIL_CAUGHT);
+    falling_back()
+        .without(Broken::DecidesByLostLocks)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// D4, C-3, broken: a queue takes what its writer pushed, whatever became of the decision.
 #[test]
 fn numbering_what_was_lost_is_caught() {
-    falling_back().without(Broken::NumbersWhatWasLost).is_caught(SEEDS_UNTIL_CAUGHT);
+    falling_back()
+        .without(Broken::NumbersWhatWasLost)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// D4, C-3, broken.
 #[test]
 fn numbering_by_the_log_alone_is_caught() {
     // Whoever takes the log over makes all durable that is before it, and with several machines somebody always does.
-    let scenario = Scenario { machines: 1, ..falling_back() };
-    scenario.without(Broken::NumbersByTheLogAlone).is_caught(SEEDS_UNTIL_CAUGHT);
+    let scenario = Scenario {
+        machines: 1,
+        ..falling_back()
+    };
+    scenario
+        .without(Broken::NumbersByTheLogAlone)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }

@@ -33,13 +33,18 @@ impl Fated {
         store: Arc<dyn KeyValue>,
         fate: impl Fn(&Update) -> Fate + Send + Sync + 'static,
     ) -> Arc<Self> {
-        Arc::new(Self { store, fate: Box::new(fate) })
+        Arc::new(Self {
+            store,
+            fate: Box::new(fate),
+        })
     }
 }
 
 impl fmt::Debug for Fated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fated").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Fated")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 

@@ -50,20 +50,39 @@ const FSYNC: Duration = Duration::from_millis(200);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 async fn resume(gateway: &Gateway, session: (SessionId, Password)) -> Result<Client, ConnectError> {
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: Some(session) }).await
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume: Some(session),
+        })
+        .await
 }
 
 /// Makes sessions and the heartbeat's notes durable, as a checkpoint does: of what is transient nothing else says when.
 async fn make_durable(store: &dyn KeyValue) {
-    for partition in ["heartbeat", "session/0", "session/1", "session/2", "session/3"] {
-        let page = store.scan(&Scan::partition(partition, 10)).await.expect("a calm world").value;
+    for partition in [
+        "heartbeat",
+        "session/0",
+        "session/1",
+        "session/2",
+        "session/3",
+    ] {
+        let page = store
+            .scan(&Scan::partition(partition, 10))
+            .await
+            .expect("a calm world")
+            .value;
         for (sort, _) in page.items {
             let touched = vec![Action::Add("touched".into(), 1)];
             let update = Update::modify(Key::new(partition, sort), touched);
             store.update(update).await.expect("a calm world");
         }
     }
-    store.externalize(store.point()).await.expect("a calm world");
+    store
+        .externalize(store.point())
+        .await
+        .expect("a calm world");
 }
 
 /// Whether a session lives that was used for a while, whose client comes back before its timeout is over, after the store
@@ -75,17 +94,34 @@ async fn survives_a_loss(
     broken: Option<Broken>,
 ) -> bool {
     let world = World::new(1);
-    let house = House::start_on(&world, Config { broken, ..Config::default() }, 1, instances).await;
+    let house = House::start_on(
+        &world,
+        Config {
+            broken,
+            ..Config::default()
+        },
+        1,
+        instances,
+    )
+    .await;
     let (gateway, _) = house.gateway(0).await;
-    let connect =
-        |resume| gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: SHORT_TIMEOUT, resume });
+    let connect = |resume| {
+        gateway.connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: SHORT_TIMEOUT,
+            resume,
+        })
+    };
     let mut client = connect(None).await.expect("a new session");
     let resume = Some((client.session(), client.password()));
     let (store, clock) = (world.key_value(), world.clock());
     let begun = clock.monotonic();
     while clock.monotonic() < begun + used_for {
         client.submit(1, Request::Ping);
-        client.pump(&mut Vec::new()).await.expect("it is kept alive");
+        client
+            .pump(&mut Vec::new())
+            .await
+            .expect("it is kept alive");
         if clock.monotonic() + lost < begun + used_for {
             make_durable(&*store).await;
         }
@@ -105,10 +141,15 @@ async fn survives_a_loss(
 
 /// Over the places that the loss may have between two runs of the heartbeat, and two renewals.
 fn always_survives_a_loss(instances: Instances, broken: Option<Broken>) -> bool {
-    [1_000, 4_500].map(Duration::from_millis).into_iter().all(|lost| {
-        let mut used_for = (0..16).map(|quarters| Duration::from_millis(20_000 + quarters * 250));
-        used_for.all(|used_for| simulated::run(survives_a_loss(used_for, lost, instances, broken)))
-    })
+    [1_000, 4_500]
+        .map(Duration::from_millis)
+        .into_iter()
+        .all(|lost| {
+            let mut used_for =
+                (0..16).map(|quarters| Duration::from_millis(20_000 + quarters * 250));
+            used_for
+                .all(|used_for| simulated::run(survives_a_loss(used_for, lost, instances, broken)))
+        })
 }
 
 /// C6, C-6: renewals that are lost were made all the same, so silence is counted anew in each start of the store.
@@ -123,7 +164,10 @@ fn a_session_whose_renewals_are_lost_gets_its_time() {
 #[test]
 fn remembering_lost_silence_is_caught() {
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
-        assert!(!always_survives_a_loss(instances, Some(Broken::RemembersLostSilence)), "{instances:?}");
+        assert!(
+            !always_survives_a_loss(instances, Some(Broken::RemembersLostSilence)),
+            "{instances:?}"
+        );
     }
 }
 
@@ -134,14 +178,27 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     let (store, mut basis) = (world.key_value(), Basis::default());
     let sessions = Sessions::new(store.clone());
     let (session, password) = (SessionId(7), Password([7; 16]));
-    let created = sessions.create(session, password, TIMEOUT, &mut basis).await.expect("a calm world");
+    let created = sessions
+        .create(session, password, TIMEOUT, &mut basis)
+        .await
+        .expect("a calm world");
     assert!(created, "it is the first");
     sessions.externalize(&basis).await.expect("a calm world");
     // As `coordination::temporary` names them: of the first connection.
     let object = ObjectPath::from(format!("temporary/{:016x}-1-1", session.0));
-    world.objects().put(&object, PutPayload::from_static(b"data")).await.expect("a calm world");
-    sessions.attach(session, password, TIMEOUT, &mut basis).await.expect("a calm world");
-    let faults = Arc::new(Script::of("key_value.get", [Fault::DelayAnswer(ON_ITS_WAY)]));
+    world
+        .objects()
+        .put(&object, PutPayload::from_static(b"data"))
+        .await
+        .expect("a calm world");
+    sessions
+        .attach(session, password, TIMEOUT, &mut basis)
+        .await
+        .expect("a calm world");
+    let faults = Arc::new(Script::of(
+        "key_value.get",
+        [Fault::DelayAnswer(ON_ITS_WAY)],
+    ));
     let slow = Arc::new(FaultyKeyValue::new(store.clone(), faults, world.clock()));
     let temporaries = Temporaries::new(world.objects(), Sessions::new(slow), vec![store], broken);
     let losing = async {
@@ -149,8 +206,15 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         world.fall_back();
     };
     let (swept, ()) = tokio::join!(temporaries.sweep(), losing);
-    let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
-    assert_eq!(row.expect("it is durable").attach, 1, "the first connection may go on");
+    let row = sessions
+        .get(session, &mut Basis::default())
+        .await
+        .expect("a calm world");
+    assert_eq!(
+        row.expect("it is durable").attach,
+        1,
+        "the first connection may go on"
+    );
     let is_there = world.objects().head(&object).await.is_ok();
     assert_eq!(swept.is_err(), is_there, "what it has seen is lost");
     is_there
@@ -165,7 +229,9 @@ fn a_sweep_removes_nothing_by_what_is_lost() {
 /// P5, D4, broken.
 #[test]
 fn sweeping_by_lost_rows_is_caught() {
-    assert!(!simulated::run(object_outlives_a_loss(Some(Broken::SweepsByLostRows))));
+    assert!(!simulated::run(object_outlives_a_loss(Some(
+        Broken::SweepsByLostRows
+    ))));
 }
 
 /// The watch functions of two processes, which are told alike.
@@ -215,14 +281,25 @@ struct SlowAnswers(&'static str, AtomicBool);
 impl FaultSchedule for SlowAnswers {
     fn next(&self, operation: &'static str) -> Fault {
         let is_slow = operation == self.0 && self.1.load(Ordering::Relaxed);
-        if is_slow { Fault::DelayAnswer(ON_ITS_WAY) } else { Fault::None }
+        if is_slow {
+            Fault::DelayAnswer(ON_ITS_WAY)
+        } else {
+            Fault::None
+        }
     }
 }
 
 /// A store whose answers to `operation` can be made slow, and the switch.
 fn slow_store(world: &World, operation: &'static str) -> (Arc<dyn KeyValue>, Arc<SlowAnswers>) {
     let slow = Arc::new(SlowAnswers(operation, AtomicBool::new(false)));
-    (Arc::new(FaultyKeyValue::new(world.key_value(), slow.clone(), world.clock())), slow)
+    (
+        Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            slow.clone(),
+            world.clock(),
+        )),
+        slow,
+    )
 }
 
 /// A connection takes a session over, and the store loses that before the connection hears of it; another one takes the
@@ -230,8 +307,19 @@ fn slow_store(world: &World, operation: &'static str) -> (Arc<dyn KeyValue>, Arc
 async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let world = World::new(1);
     let (system, slow) = slow_store(&world, "key_value.update");
-    let config = Config { broken, ..Config::default() };
-    let [first, second] = two_processes(&world, Parts { system, ..parts(&world) }, config).await;
+    let config = Config {
+        broken,
+        ..Config::default()
+    };
+    let [first, second] = two_processes(
+        &world,
+        Parts {
+            system,
+            ..parts(&world)
+        },
+        config,
+    )
+    .await;
     let (gateways, clock) = ([first.gateway(), second.gateway()], world.clock());
     let client = connect(&gateways[1]).await.expect("a new session");
     let session = (client.session(), client.password());
@@ -241,7 +329,10 @@ async fn let_in(broken: Option<Broken>) -> [bool; 2] {
         clock.sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
         // By what is told of this one, both processes learn that the store has lost something.
-        assert!(connect(&gateways[1]).await.is_err(), "everybody is sent away");
+        assert!(
+            connect(&gateways[1]).await.is_err(),
+            "everybody is sent away"
+        );
         clock.sleep(ON_ITS_WAY).await;
         resume(&gateways[1], session).await.is_ok()
     };
@@ -258,27 +349,60 @@ fn nobody_is_let_in_by_an_attach_that_is_lost() {
 /// C6, C-6, D4, broken.
 #[test]
 fn letting_in_by_lost_attaches_is_caught() {
-    assert_eq!(simulated::run(let_in(Some(Broken::LetsInByLostAttaches))), [true, true]);
+    assert_eq!(
+        simulated::run(let_in(Some(Broken::LetsInByLostAttaches))),
+        [true, true]
+    );
 }
 
 /// Whether a client is shown that a znode has changed which it watches, where the store has lost that change: handed out
 /// where it waits for an fsync of what came before, whose answer comes when the log has gone on without the change.
 async fn is_shown_what_is_lost(broken: Option<Broken>) -> bool {
-    let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+    let world = World::with_options(
+        1,
+        Options {
+            fsync: FSYNC..=FSYNC,
+            ..Options::default()
+        },
+    );
     let (items, slow) = slow_store(&world, "key_value.externalize");
-    let regions = vec![Region { items, objects: world.objects() }];
-    let config = Config { broken, ..Config::default() };
-    let [first, second] = two_processes(&world, Parts { regions, ..parts(&world) }, config).await;
+    let regions = vec![Region {
+        items,
+        objects: world.objects(),
+    }];
+    let config = Config {
+        broken,
+        ..Config::default()
+    };
+    let [first, second] = two_processes(
+        &world,
+        Parts {
+            regions,
+            ..parts(&world)
+        },
+        config,
+    )
+    .await;
     let (gateway, clock) = (second.gateway(), world.clock());
     let mut watcher = connect(&first.gateway()).await.expect("a calm world");
     let mut other = connect(&gateway).await.expect("a calm world");
-    result(&mut other, create("/a", Lifetime::Persistent)).await.expect("it is made");
-    let watch = Request::Exists { path: "/a".into(), watching: Watching::Yes };
+    result(&mut other, create("/a", Lifetime::Persistent))
+        .await
+        .expect("it is made");
+    let watch = Request::Exists {
+        path: "/a".into(),
+        watching: Watching::Yes,
+    };
     result(&mut watcher, watch).await.expect("it is there");
     slow.1.store(true, Ordering::Relaxed);
-    result(&mut other, create("/kept", Lifetime::Persistent)).await.expect("it is made");
+    result(&mut other, create("/kept", Lifetime::Persistent))
+        .await
+        .expect("it is made");
     other.submit(1, set("/a"));
-    other.pump(&mut Vec::new()).await.expect("the session lives");
+    other
+        .pump(&mut Vec::new())
+        .await
+        .expect("the session lives");
     clock.sleep(FSYNC / 2).await;
     world.fall_back();
     let mut next = loop {
@@ -287,13 +411,17 @@ async fn is_shown_what_is_lost(broken: Option<Broken>) -> bool {
             Err(_) => clock.sleep(AGAIN_AFTER).await,
         }
     };
-    result(&mut next, create("/next", Lifetime::Persistent)).await.expect("it is made");
+    result(&mut next, create("/next", Lifetime::Persistent))
+        .await
+        .expect("it is made");
     slow.1.store(false, Ordering::Relaxed);
     clock.sleep(ON_ITS_WAY).await;
     let mut outputs = Vec::new();
     let lives = watcher.pump(&mut outputs).await.is_ok();
     assert_eq!(lives, !outputs.is_empty(), "{outputs:?}");
-    outputs.iter().any(|output| matches!(output, Output::Event { .. }))
+    outputs
+        .iter()
+        .any(|output| matches!(output, Output::Event { .. }))
 }
 
 /// C3, C5, D4.
@@ -305,5 +433,7 @@ fn nobody_is_shown_a_change_that_is_lost() {
 /// C3, C5, D4, broken.
 #[test]
 fn following_a_lost_log_is_caught() {
-    assert!(simulated::run(is_shown_what_is_lost(Some(Broken::FollowsALostLog))));
+    assert!(simulated::run(is_shown_what_is_lost(Some(
+        Broken::FollowsALostLog
+    ))));
 }

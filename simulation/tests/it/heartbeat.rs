@@ -35,20 +35,38 @@ const TIMEOUT: Duration = Duration::from_secs(12);
 const PERIOD: Duration = Duration::from_secs(3);
 
 async fn house(world: &World, instances: Instances) -> House {
-    let config = Config { session_timeout_min: TIMEOUT, ..Config::default() };
+    let config = Config {
+        session_timeout_min: TIMEOUT,
+        ..Config::default()
+    };
     House::start_on(world, config, 1, instances).await
 }
 
-async fn connect(house: &House, resume: Option<(SessionId, Password)>) -> Result<Client, ConnectError> {
+async fn connect(
+    house: &House,
+    resume: Option<(SessionId, Password)>,
+) -> Result<Client, ConnectError> {
     let (gateway, _) = house.gateway(0).await;
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume }).await
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume,
+        })
+        .await
 }
 
 /// C6: nobody can renew anything while everything is down, and silence from before does not count.
 #[test]
 fn a_restart_begins_every_timeout_anew() {
     simulated::run(async {
-        let world = World::with_options(1, Options { durable_at_once: true, ..Options::default() });
+        let world = World::with_options(
+            1,
+            Options {
+                durable_at_once: true,
+                ..Options::default()
+            },
+        );
         let house = house(&world, Instances::ColdHeartbeats).await;
         let client = connect(&house, None).await.expect("a new session");
         let resume = Some((client.session(), client.password()));
@@ -57,9 +75,15 @@ fn a_restart_begins_every_timeout_anew() {
         clock.sleep(TIMEOUT).await;
         house.crash().await;
         clock.sleep(TIMEOUT).await;
-        assert!(connect(&house, resume).await.is_ok(), "no heartbeat has seen it silent for longer");
+        assert!(
+            connect(&house, resume).await.is_ok(),
+            "no heartbeat has seen it silent for longer"
+        );
         clock.sleep(TIMEOUT * 3).await;
-        assert!(matches!(connect(&house, resume).await, Err(ConnectError::Expired)));
+        assert!(matches!(
+            connect(&house, resume).await,
+            Err(ConnectError::Expired)
+        ));
     });
 }
 
@@ -74,7 +98,10 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
         let kept_alive = async {
             loop {
                 client.submit(1, coordination::model::Request::Ping);
-                client.pump(&mut Vec::new()).await.expect("it is kept alive");
+                client
+                    .pump(&mut Vec::new())
+                    .await
+                    .expect("it is kept alive");
                 clock.sleep(PERIOD).await;
             }
         };
@@ -85,12 +112,24 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
         }
         let trace = world.trace();
         let calls = |operation| {
-            let by_heartbeat = trace.entries().filter(|entry| entry.caller.starts_with(names::HEARTBEAT));
-            by_heartbeat.filter(|entry| entry.operation == operation).count()
+            let by_heartbeat = trace
+                .entries()
+                .filter(|entry| entry.caller.starts_with(names::HEARTBEAT));
+            by_heartbeat
+                .filter(|entry| entry.operation == operation)
+                .count()
         };
         assert!(calls("scan") >= 4 * (beats as usize - 1), "it runs");
-        assert_eq!(calls("get"), 1, "its first run looks for what others have left");
-        assert!(calls("update") <= beats as usize / 4 + 1, "{} updates", calls("update"));
+        assert_eq!(
+            calls("get"),
+            1,
+            "its first run looks for what others have left"
+        );
+        assert!(
+            calls("update") <= beats as usize / 4 + 1,
+            "{} updates",
+            calls("update")
+        );
     });
 }
 
@@ -100,13 +139,22 @@ async fn survives(away: Duration, used_for: Duration, timeout: Duration) -> bool
     let world = World::new(1);
     let house = House::start(&world, Config::default(), 1).await;
     let (gateway, _) = house.gateway(0).await;
-    let connect = |resume| gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout, resume });
+    let connect = |resume| {
+        gateway.connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout,
+            resume,
+        })
+    };
     let mut client = connect(None).await.expect("a new session");
     let resume = Some((client.session(), client.password()));
     let (clock, begun) = (world.clock(), world.clock().monotonic());
     while clock.monotonic() < begun + used_for {
         client.submit(1, Request::Ping);
-        client.pump(&mut Vec::new()).await.expect("it is kept alive");
+        client
+            .pump(&mut Vec::new())
+            .await
+            .expect("it is kept alive");
         clock.sleep(Duration::from_millis(100)).await;
     }
     world.faults().refuse(percent(100));
@@ -124,7 +172,10 @@ fn sessions_get_their_time_after_a_stall_of_any_length() {
         for timeout in [4, 5, 8].map(Duration::from_secs) {
             for used_for in (0..20).map(|quarters| Duration::from_millis(10_000 + quarters * 250)) {
                 let survives = simulated::run(survives(away, used_for, timeout));
-                assert!(survives, "away {away:?}, timeout {timeout:?}, used for {used_for:?}");
+                assert!(
+                    survives,
+                    "away {away:?}, timeout {timeout:?}, used for {used_for:?}"
+                );
             }
         }
     }
@@ -139,26 +190,56 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
             "key_value.scan",
             [Fault::None; 40].into_iter().chain([Fault::RefuseBefore]),
         ));
-        let system = Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock()));
-        let service = started_with(&world, Parts { system, ..parts(&world) }, Config::default()).await;
+        let system = Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            faults,
+            world.clock(),
+        ));
+        let service = started_with(
+            &world,
+            Parts {
+                system,
+                ..parts(&world)
+            },
+            Config::default(),
+        )
+        .await;
         follow(&service);
-        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let client = alone::connect(&service.gateway())
+            .await
+            .expect("a calm world");
         world.clock().sleep(alone::TIMEOUT / 2).await;
         drop(client);
         let trace = world.trace();
         let by_heartbeat = |entry: &&simulated::Entry| entry.caller.starts_with(names::HEARTBEAT);
         let count = |operation| {
-            trace.entries().filter(by_heartbeat).filter(|entry| entry.operation == operation).count()
+            trace
+                .entries()
+                .filter(by_heartbeat)
+                .filter(|entry| entry.operation == operation)
+                .count()
         };
-        assert!(count("scan") > 60, "a run has failed, and others came after it: {}", count("scan"));
-        assert_eq!(count("get"), 1, "only its first run looks for what others have left");
+        assert!(
+            count("scan") > 60,
+            "a run has failed, and others came after it: {}",
+            count("scan")
+        );
+        assert_eq!(
+            count("get"),
+            1,
+            "only its first run looks for what others have left"
+        );
     });
 }
 
 /// Whether the row of `session` is gone.
 async fn has_ended(world: &World, session: SessionId) -> bool {
     let sessions = Sessions::new(world.key_value());
-    sessions.get(session, &mut Basis::default()).await.expect("it can be read").is_none()
+    sessions
+        .get(session, &mut Basis::default())
+        .await
+        .expect("it can be read")
+        .is_none()
 }
 
 /// C6: a row that cannot be read keeps nobody else alive, nor the heartbeat.
@@ -171,9 +252,15 @@ fn sessions_end_beside_one_that_cannot_be_read() {
         // As `coordination::session` lays rows out; a later build, or a damaged store, may leave such a thing.
         for shard in 0..4u8 {
             let key = Key::new(format!("session/{shard:x}"), i64::from(shard).to_be_bytes());
-            world.key_value().update(Update::put(key, vec![])).await.expect("a calm world");
+            world
+                .key_value()
+                .update(Update::put(key, vec![]))
+                .await
+                .expect("a calm world");
         }
-        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let client = alone::connect(&service.gateway())
+            .await
+            .expect("a calm world");
         let session = client.session();
         drop(client);
         world.clock().sleep(alone::TIMEOUT * 2).await;
@@ -202,10 +289,15 @@ impl FaultSchedule for NeverDurable {
 fn sessions_end_while_a_sweep_hangs() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NeverDurable::default()));
-        let config = Config { temporary_sweep_period: Duration::ZERO, ..Config::default() };
+        let config = Config {
+            temporary_sweep_period: Duration::ZERO,
+            ..Config::default()
+        };
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
-        let client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let client = alone::connect(&service.gateway())
+            .await
+            .expect("a calm world");
         let session = client.session();
         drop(client);
         let object = ObjectPath::from("temporary/0b7e34c2bf79cfbb-1-1");
@@ -233,7 +325,12 @@ impl Functions for DiesDisarming {
     async fn invoke(&self, function: &str, payload: Bytes) -> ports::Result<Bytes> {
         self.functions.invoke(function, payload).await
     }
-    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> ports::Result<Receipt> {
+    async fn send(
+        &self,
+        function: &str,
+        id: Option<Bytes>,
+        payload: Bytes,
+    ) -> ports::Result<Receipt> {
         self.functions.send(function, id, payload).await
     }
     async fn knows(&self, function: &str) -> ports::Result<bool> {
@@ -250,7 +347,9 @@ impl Functions for DiesDisarming {
     }
     async fn disarm_timer(&self, function: &str) -> ports::Result<()> {
         let gateway = self.gateway.lock().expect("one at a time").take();
-        let Some(gateway) = gateway else { return self.functions.disarm_timer(function).await };
+        let Some(gateway) = gateway else {
+            return self.functions.disarm_timer(function).await;
+        };
         let client = alone::connect(&gateway).await.expect("a calm world");
         *self.opened.lock().expect("one at a time") = Some(client.session());
         drop(client);
@@ -268,15 +367,28 @@ fn a_session_opened_while_a_heartbeat_retires_and_dies_ends_in_time() {
     simulated::run(async {
         let world = World::new(1);
         let (gateway, opened) = (Mutex::default(), Mutex::default());
-        let functions = Arc::new(DiesDisarming { functions: world.functions(), gateway, opened });
-        let parts = Parts { functions: functions.clone(), ..parts(&world) };
+        let functions = Arc::new(DiesDisarming {
+            functions: world.functions(),
+            gateway,
+            opened,
+        });
+        let parts = Parts {
+            functions: functions.clone(),
+            ..parts(&world)
+        };
         let service = started_with(&world, parts, Config::default()).await;
         follow(&service);
-        let mut client = alone::connect(&service.gateway()).await.expect("a calm world");
+        let mut client = alone::connect(&service.gateway())
+            .await
+            .expect("a calm world");
         *functions.gateway.lock().expect("one at a time") = Some(service.gateway());
         assert!(alone::is_answered(&mut client, Request::Close).await);
         world.clock().sleep(alone::TIMEOUT * 3).await;
-        let opened = functions.opened.lock().expect("one at a time").expect("the heartbeat has found nobody");
+        let opened = functions
+            .opened
+            .lock()
+            .expect("one at a time")
+            .expect("the heartbeat has found nobody");
         assert!(has_ended(&world, opened).await);
     });
 }

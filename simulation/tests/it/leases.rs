@@ -21,8 +21,8 @@ use ports::{
     DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
     faults::{Fault, FaultSchedule},
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted,
-        Updated,
+        Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue,
+        Transacted, Updated,
     },
 };
 use simulated::World;
@@ -67,12 +67,20 @@ impl KeyValue for RenewsBehindTheJudge {
         self.honest.scan(scan).await
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        let due =
-            if Self::condemns(&update) { self.renews.lock().expect("one at a time").take() } else { None };
+        let due = if Self::condemns(&update) {
+            self.renews.lock().expect("one at a time").take()
+        } else {
+            None
+        };
         if let Some((session, attach)) = due {
             let sessions = Sessions::new(Arc::clone(&self.honest));
-            let renewed = sessions.renew(session, attach, &mut Basis::default()).await?;
-            assert!(matches!(renewed, Moved::Done(_)), "it was open: {renewed:?}");
+            let renewed = sessions
+                .renew(session, attach, &mut Basis::default())
+                .await?;
+            assert!(
+                matches!(renewed, Moved::Done(_)),
+                "it was open: {renewed:?}"
+            );
         }
         self.honest.update(update).await
     }
@@ -93,9 +101,23 @@ impl KeyValue for RenewsBehindTheJudge {
 /// Whether a session is open that was renewed when its judge had made up its mind.
 async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
     let world = World::new(1);
-    let system = Arc::new(RenewsBehindTheJudge { honest: world.key_value(), renews: Mutex::default() });
-    let made_of = Parts { system: Arc::clone(&system) as Arc<_>, ..parts(&world) };
-    let service = started_with(&world, made_of, Config { broken, ..Config::default() }).await;
+    let system = Arc::new(RenewsBehindTheJudge {
+        honest: world.key_value(),
+        renews: Mutex::default(),
+    });
+    let made_of = Parts {
+        system: Arc::clone(&system) as Arc<_>,
+        ..parts(&world)
+    };
+    let service = started_with(
+        &world,
+        made_of,
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let client = connect(&service.gateway()).await.expect("a calm world");
     let session = client.session();
@@ -106,10 +128,16 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
     }
     world.clock().sleep(TIMEOUT / 2).await;
     let sessions = Sessions::new(world.key_value());
-    let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+    let row = sessions
+        .get(session, &mut Basis::default())
+        .await
+        .expect("a calm world");
     let is_open = row.is_some_and(|row| row.state == State::Open);
     world.clock().sleep(TIMEOUT).await;
-    let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+    let row = sessions
+        .get(session, &mut Basis::default())
+        .await
+        .expect("a calm world");
     assert!(row.is_none(), "nobody has renewed it again: {row:?}");
     is_open
 }
@@ -123,19 +151,39 @@ fn a_session_that_is_renewed_while_it_is_judged_lives() {
 /// C-6, broken.
 #[test]
 fn condemning_who_was_renewed_meanwhile_is_caught() {
-    assert!(!simulated::run(lives_by_a_late_renewal(Some(Broken::CondemnsTheRenewed))));
+    assert!(!simulated::run(lives_by_a_late_renewal(Some(
+        Broken::CondemnsTheRenewed
+    ))));
 }
 
 /// How a connection ends that goes on pinging, after another has taken its session up and died before it told anybody;
 /// none: it goes on.
 async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
     let world = World::new(1);
-    let service = started_with(&world, parts(&world), Config { broken, ..Config::default() }).await;
+    let service = started_with(
+        &world,
+        parts(&world),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let sessions = Sessions::new(world.key_value());
-    let attached = sessions.attach(client.session(), client.password(), TIMEOUT, &mut Basis::default()).await;
-    assert!(matches!(attached, Ok(Moved::Done(_))), "it is open: {attached:?}");
+    let attached = sessions
+        .attach(
+            client.session(),
+            client.password(),
+            TIMEOUT,
+            &mut Basis::default(),
+        )
+        .await;
+    assert!(
+        matches!(attached, Ok(Moved::Done(_))),
+        "it is open: {attached:?}"
+    );
     let until = world.clock().monotonic() + TIMEOUT * 3;
     let mut end = None;
     while end.is_none() && world.clock().monotonic() < until {
@@ -143,8 +191,14 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
         end = client.pump(&mut Vec::new()).await.err();
         world.clock().sleep(Duration::from_secs(1)).await;
     }
-    let row = sessions.get(client.session(), &mut Basis::default()).await.expect("a calm world");
-    assert!(row.is_some(), "it is renewed, or was moved less than its timeout ago");
+    let row = sessions
+        .get(client.session(), &mut Basis::default())
+        .await
+        .expect("a calm world");
+    assert!(
+        row.is_some(),
+        "it is renewed, or was moved less than its timeout ago"
+    );
     end
 }
 
@@ -158,14 +212,16 @@ fn a_connection_that_was_replaced_renews_nothing() {
 /// C-6, broken.
 #[test]
 fn renewing_for_another_connection_is_caught() {
-    let end = simulated::run(end_of_the_replaced(Some(Broken::RenewsForWhoeverIsAttached)));
+    let end = simulated::run(end_of_the_replaced(Some(
+        Broken::RenewsForWhoeverIsAttached,
+    )));
     assert!(end.is_none(), "{end:?}");
 }
 
 /// How long a connection may last whose peer says nothing but that it connects, by which it is renewed once; the front end
 /// looks after it every second.
-const SILENCE_MAX: Duration =
-    Duration::from_millis(TIMEOUT.as_millis() as u64 * 5 / 4).saturating_add(Duration::from_secs(1));
+const SILENCE_MAX: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 * 5 / 4)
+    .saturating_add(Duration::from_secs(1));
 
 /// Answers updates late while it is switched on.
 #[derive(Debug, Default)]
@@ -181,9 +237,20 @@ impl FaultSchedule for SlowToUpdate {
 }
 
 /// How a connection ends that is looked after every second by its front end, and whose peer says nothing.
-async fn end_of_the_silent(renews_slowly: bool, broken: Option<Broken>) -> (Option<Ended>, Duration) {
+async fn end_of_the_silent(
+    renews_slowly: bool,
+    broken: Option<Broken>,
+) -> (Option<Ended>, Duration) {
     let (world, faults) = (World::new(1), Arc::<SlowToUpdate>::default());
-    let service = started(&world, faults.clone(), Config { broken, ..Config::default() }).await;
+    let service = started(
+        &world,
+        faults.clone(),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     faults.0.store(renews_slowly, Ordering::Relaxed);
@@ -203,7 +270,10 @@ async fn end_of_the_silent(renews_slowly: bool, broken: Option<Broken>) -> (Opti
 fn a_connection_whose_peer_is_silent_ends_with_its_lease() {
     for renews_slowly in [false, true] {
         let (end, passed) = simulated::run(end_of_the_silent(renews_slowly, None));
-        assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
+        assert!(
+            matches!(end, Some(Ended::LeaseLost | Ended::Expired)),
+            "{end:?}"
+        );
         assert!(passed <= SILENCE_MAX, "{passed:?}");
     }
 }
@@ -247,10 +317,24 @@ impl FaultSchedule for SlowToRead {
 /// What a connection gives of a read that takes longer than its lease.
 async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<Ended>) {
     let (world, faults) = (World::new(1), Arc::<SlowToRead>::default());
-    let service = started(&world, faults.clone(), Config { broken, ..Config::default() }).await;
+    let service = started(
+        &world,
+        faults.clone(),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
-    client.submit(1, Request::Exists { path: "/".into(), watching: Watching::No });
+    client.submit(
+        1,
+        Request::Exists {
+            path: "/".into(),
+            watching: Watching::No,
+        },
+    );
     faults.0.store(true, Ordering::Relaxed);
     let mut outputs = Vec::new();
     let end = client.pump(&mut outputs).await.err();
@@ -262,14 +346,20 @@ async fn given_after_the_lease(broken: Option<Broken>) -> (Vec<Output>, Option<E
 fn what_takes_longer_than_the_lease_is_not_answered() {
     let (outputs, end) = simulated::run(given_after_the_lease(None));
     assert_eq!(outputs, []);
-    assert!(matches!(end, Some(Ended::LeaseLost | Ended::Expired)), "{end:?}");
+    assert!(
+        matches!(end, Some(Ended::LeaseLost | Ended::Expired)),
+        "{end:?}"
+    );
 }
 
 /// C-6, broken.
 #[test]
 fn answering_after_the_lease_is_caught() {
     let (outputs, _) = simulated::run(given_after_the_lease(Some(Broken::AnswersAfterItsLease)));
-    assert!(matches!(outputs[..], [Output::Reply { tag: 1, .. }]), "{outputs:?}");
+    assert!(
+        matches!(outputs[..], [Output::Reply { tag: 1, .. }]),
+        "{outputs:?}"
+    );
 }
 
 /// How a client was heard of for the last time.
@@ -285,9 +375,21 @@ enum Parting {
 
 /// How long a session is open after its client was heard of for the last time, so many fortieths of its timeout after it was
 /// taken up; a renewal is due at the tenth, and its connection, if it ends, ends at the ninth.
-async fn outlives_its_last_request(parting: Parting, fortieths: u32, broken: Option<Broken>) -> Duration {
+async fn outlives_its_last_request(
+    parting: Parting,
+    fortieths: u32,
+    broken: Option<Broken>,
+) -> Duration {
     let world = World::new(1);
-    let service = started_with(&world, parts(&world), Config { broken, ..Config::default() }).await;
+    let service = started_with(
+        &world,
+        parts(&world),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     world.clock().sleep(TIMEOUT * fortieths / 40).await;
@@ -340,11 +442,15 @@ fn taking_rows_for_exact_is_caught() {
 /// C6: of a client whose process lives it is known that it was not heard any more, and its session ends no later for the doubt.
 #[test]
 fn only_a_session_whose_process_has_died_gets_more_than_its_timeout() {
-    let lived = |parting, fortieths| simulated::run(outlives_its_last_request(parting, fortieths, None));
+    let lived =
+        |parting, fortieths| simulated::run(outlives_its_last_request(parting, fortieths, None));
     for parting in [Parting::Left, Parting::SaysNothing] {
         for fortieths in [1, 5, 9] {
             let lived = lived(parting, fortieths);
-            assert!(lived <= TIMEOUT + BEATS_MAX, "{parting:?} after {fortieths}: {lived:?}");
+            assert!(
+                lived <= TIMEOUT + BEATS_MAX,
+                "{parting:?} after {fortieths}: {lived:?}"
+            );
         }
     }
     assert!(lived(Parting::ProcessDied, 9) > TIMEOUT + BEATS_MAX);
@@ -362,11 +468,19 @@ fn taking_a_session_up_renews_it() {
         drop(client);
         world.clock().sleep(TIMEOUT * 9 / 10).await;
         let sessions = Sessions::new(world.key_value());
-        let attached = sessions.attach(session, password, TIMEOUT, &mut Basis::default()).await;
+        let attached = sessions
+            .attach(session, password, TIMEOUT, &mut Basis::default())
+            .await;
         assert!(matches!(attached, Ok(Moved::Done(_))), "{attached:?}");
         world.clock().sleep(TIMEOUT * 9 / 10).await;
-        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
-        assert!(row.is_some_and(|row| row.state == State::Open), "its time is not over");
+        let row = sessions
+            .get(session, &mut Basis::default())
+            .await
+            .expect("a calm world");
+        assert!(
+            row.is_some_and(|row| row.state == State::Open),
+            "its time is not over"
+        );
     });
 }
 
@@ -381,16 +495,23 @@ fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
         let (session, password) = (client.session(), client.password());
         let sessions = Sessions::new(world.key_value());
         let attach = async |password| {
-            let attached = sessions.attach(session, password, TIMEOUT, &mut Basis::default()).await;
+            let attached = sessions
+                .attach(session, password, TIMEOUT, &mut Basis::default())
+                .await;
             matches!(attached.expect("a calm world"), Moved::Done(_))
         };
         let mut wrong = password;
         wrong.0[15] ^= 1;
         assert!(!attach(wrong).await, "one bit is another");
         assert!(attach(password).await);
-        let row = sessions.get(session, &mut Basis::default()).await.expect("a calm world");
+        let row = sessions
+            .get(session, &mut Basis::default())
+            .await
+            .expect("a calm world");
         let renewals = row.expect("it is open").renewals;
-        let condemned = sessions.condemn(session, renewals, &mut Basis::default()).await;
+        let condemned = sessions
+            .condemn(session, renewals, &mut Basis::default())
+            .await;
         assert!(matches!(condemned, Ok(Moved::Done(_))), "{condemned:?}");
         assert!(!attach(password).await, "its end has begun");
     });
@@ -422,7 +543,13 @@ fn an_answer_that_a_read_waits_behind_leaves_when_it_is_durable() {
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         faults.0.store(true, Ordering::Relaxed);
         client.submit(1, create("/made", Lifetime::Persistent));
-        client.submit(2, Request::Exists { path: "/made".into(), watching: Watching::No });
+        client.submit(
+            2,
+            Request::Exists {
+                path: "/made".into(),
+                watching: Watching::No,
+            },
+        );
         let mut outputs = Vec::new();
         let until = world.clock().monotonic() + SYNC_TAKES / 2;
         while world.clock().monotonic() < until {
@@ -447,17 +574,26 @@ async fn lives_while_it_reads(takes_answers: bool) -> bool {
     let until = world.clock().monotonic() + TIMEOUT * 3;
     while world.clock().monotonic() < until {
         if takes_answers {
-            client.takes_answers().await.expect("its lease is renewed in time");
+            client
+                .takes_answers()
+                .await
+                .expect("its lease is renewed in time");
         }
         world.clock().sleep(Duration::from_secs(1)).await;
     }
-    let row = Sessions::new(world.key_value()).get(client.session(), &mut Basis::default()).await;
-    row.expect("a calm world").is_some_and(|row| row.state == State::Open)
+    let row = Sessions::new(world.key_value())
+        .get(client.session(), &mut Basis::default())
+        .await;
+    row.expect("a calm world")
+        .is_some_and(|row| row.state == State::Open)
 }
 
 /// C6: what a client asked for may take longer to read than its timeout; meanwhile nothing else of it is heard.
 #[test]
 fn who_takes_answers_is_there() {
     assert!(simulated::run(lives_while_it_reads(true)));
-    assert!(!simulated::run(lives_while_it_reads(false)), "the timeout is as long as ever");
+    assert!(
+        !simulated::run(lives_while_it_reads(false)),
+        "the timeout is as long as ever"
+    );
 }

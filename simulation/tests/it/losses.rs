@@ -42,7 +42,14 @@ async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Clien
     drop(client);
     let connected = async {
         loop {
-            match gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume }).await {
+            match gateway
+                .connect(Connect {
+                    last_zxid_seen: Zxid(0),
+                    timeout: TIMEOUT,
+                    resume,
+                })
+                .await
+            {
                 Ok(client) => return client,
                 Err(_) => clock.sleep(SOON).await,
             }
@@ -59,20 +66,32 @@ async fn again(world: &World, gateway: &Gateway, client: Client) -> Option<Clien
 #[test]
 fn a_session_whose_updates_were_lost_goes_on_at_once() {
     simulated::run(async {
-        let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+        let world = World::with_options(
+            1,
+            Options {
+                fsync: FSYNC..=FSYNC,
+                ..Options::default()
+            },
+        );
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
         let (gateway, clock) = (service.gateway(), world.clock());
         let mut client = connect(&gateway).await.expect("a calm world");
-        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, create("/a", Lifetime::Persistent))
+            .await
+            .expect("it is made");
         // More than it takes attempts to connect again, each of which is decided under the next name.
         for lost in [1, 10, 30] {
             (0..lost).for_each(|tag| client.submit(tag, set("/a")));
-            client.pump(&mut Vec::new()).await.expect("the session lives");
+            client
+                .pump(&mut Vec::new())
+                .await
+                .expect("the session lives");
             clock.sleep(SOON).await;
             world.fall_back();
-            client =
-                again(&world, &gateway, client).await.unwrap_or_else(|| panic!("{lost} lost, nothing heard"));
+            client = again(&world, &gateway, client)
+                .await
+                .unwrap_or_else(|| panic!("{lost} lost, nothing heard"));
             result(&mut client, set("/a")).await.expect("it is set");
         }
     });
@@ -84,13 +103,25 @@ const LOST: i32 = 30;
 /// A session's updates are lost before their data can be known to be theirs, and what it asks for next has the names
 /// that they had. The data that its znode shows then, which has been set to `kept`.
 async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
-    let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
-    let config = Config { placement: DataPlacement::Objects, broken, ..Config::default() };
+    let world = World::with_options(
+        1,
+        Options {
+            fsync: FSYNC..=FSYNC,
+            ..Options::default()
+        },
+    );
+    let config = Config {
+        placement: DataPlacement::Objects,
+        broken,
+        ..Config::default()
+    };
     let service = started(&world, Arc::new(Calm), config).await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a calm world");
-    result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+    result(&mut client, create("/a", Lifetime::Persistent))
+        .await
+        .expect("it is made");
     // Others than the one that is looked at in the end: whoever replaces data waits for the disk to remove what it was.
     for tag in 0..LOST {
         let mut lost = create(&format!("/lost-{tag}"), Lifetime::Persistent);
@@ -99,13 +130,25 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
         }
         client.submit(tag, lost);
     }
-    client.pump(&mut Vec::new()).await.expect("the session lives");
+    client
+        .pump(&mut Vec::new())
+        .await
+        .expect("the session lives");
     clock.sleep(SOON).await;
     world.fall_back();
-    let mut client = again(&world, &gateway, client).await.expect("the session lives");
-    let set = Request::SetData { path: "/a".into(), data: Some("kept".into()), version: -1 };
+    let mut client = again(&world, &gateway, client)
+        .await
+        .expect("the session lives");
+    let set = Request::SetData {
+        path: "/a".into(),
+        data: Some("kept".into()),
+        version: -1,
+    };
     result(&mut client, set).await.expect("it is set");
-    let get = Request::GetData { path: "/a".into(), watching: Watching::No };
+    let get = Request::GetData {
+        path: "/a".into(),
+        watching: Watching::No,
+    };
     match result(&mut client, get).await {
         Ok(Response::Data { data, .. }) => data,
         other => panic!("{other:?}"),
@@ -115,7 +158,10 @@ async fn data_behind_losses(broken: Option<Broken>) -> Option<Bytes> {
 /// P5: an object stays where the decision that named it is lost, and the next decision has its name.
 #[test]
 fn no_object_is_written_for_a_decision_that_may_be_lost() {
-    assert_eq!(simulated::run(data_behind_losses(None)).as_deref(), Some(b"kept".as_slice()));
+    assert_eq!(
+        simulated::run(data_behind_losses(None)).as_deref(),
+        Some(b"kept".as_slice())
+    );
 }
 
 /// P5, broken.
@@ -131,30 +177,65 @@ struct Away(AtomicBool);
 
 impl FaultSchedule for Away {
     fn next(&self, _: &'static str) -> Fault {
-        if self.0.load(Ordering::Relaxed) { Fault::RefuseBefore } else { Fault::None }
+        if self.0.load(Ordering::Relaxed) {
+            Fault::RefuseBefore
+        } else {
+            Fault::None
+        }
     }
 }
 
 /// A session has closed, and the store has lost the message that says so before it was applied. Its row, long after.
 async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     let (world, away) = (World::new(1), Arc::new(Away::default()));
-    let config = Config { broken, ..Config::default() };
-    let items = Arc::new(FaultyKeyValue::new(world.key_value(), away.clone(), world.clock()));
-    let regions = vec![Region { items, objects: world.objects() }];
-    let service = started_with(&world, Parts { regions, ..parts(&world) }, config).await;
+    let config = Config {
+        broken,
+        ..Config::default()
+    };
+    let items = Arc::new(FaultyKeyValue::new(
+        world.key_value(),
+        away.clone(),
+        world.clock(),
+    ));
+    let regions = vec![Region {
+        items,
+        objects: world.objects(),
+    }];
+    let service = started_with(
+        &world,
+        Parts {
+            regions,
+            ..parts(&world)
+        },
+        config,
+    )
+    .await;
     follow(&service);
     let (store, clock) = (world.key_value(), world.clock());
     let mut client = connect(&service.gateway()).await.expect("a calm world");
-    result(&mut client, create("/e", Lifetime::Ephemeral)).await.expect("it is made");
+    result(&mut client, create("/e", Lifetime::Ephemeral))
+        .await
+        .expect("it is made");
     away.0.store(true, Ordering::Relaxed);
     client.submit(1, Request::Close);
-    client.pump(&mut Vec::new()).await.expect("the session lives");
+    client
+        .pump(&mut Vec::new())
+        .await
+        .expect("the session lives");
     clock.sleep(SOON).await;
     let (sessions, session) = (Sessions::new(store.clone()), client.session());
-    let row = async || sessions.get(session, &mut Basis::default()).await.expect("the world is healed");
+    let row = async || {
+        sessions
+            .get(session, &mut Basis::default())
+            .await
+            .expect("the world is healed")
+    };
     let decided = row().await.expect("its end is not applied");
     assert_eq!((decided.state, decided.outbox().len()), (State::Closed, 1));
-    store.externalize(store.point()).await.expect("a calm world");
+    store
+        .externalize(store.point())
+        .await
+        .expect("a calm world");
     world.fall_back();
     away.0.store(false, Ordering::Relaxed);
     drop(client);
@@ -175,14 +256,24 @@ fn pushing_the_end_of_a_session_once_is_caught() {
 }
 
 fn falling_back() -> Scenario {
-    Scenario { weather: Weather::Slow, fall_backs: 3, requests: 8, machines: 3, ..Scenario::default() }
+    Scenario {
+        weather: Weather::Slow,
+        fall_backs: 3,
+        requests: 8,
+        machines: 3,
+        ..Scenario::default()
+    }
 }
 
 /// C4, C-5: notifications and watches, whoever of those that look has seen what is lost.
 #[test]
 fn watches_fire_once_and_in_order_while_the_store_falls_back() {
     for mix in [configuration, watched] {
-        let scenario = Scenario { mix, one_break_in: 4, ..falling_back() };
+        let scenario = Scenario {
+            mix,
+            one_break_in: 4,
+            ..falling_back()
+        };
         scenario.holds("watches_fire_once_and_in_order_while_the_store_falls_back");
     }
 }
@@ -190,12 +281,24 @@ fn watches_fire_once_and_in_order_while_the_store_falls_back() {
 /// C6, C-6: silence is counted anew in each start of the store, also by who reads of it in the store.
 #[test]
 fn silent_sessions_end_while_the_store_falls_back() {
-    let slow = Scenario { mix: ephemerals, one_break_in: 2, ..falling_back() };
-    let stormy =
-        Scenario { weather: Weather::Stormy, fall_backs: 1, requests: 4, clients: 2, ..slow.clone() };
+    let slow = Scenario {
+        mix: ephemerals,
+        one_break_in: 2,
+        ..falling_back()
+    };
+    let stormy = Scenario {
+        weather: Weather::Stormy,
+        fall_backs: 1,
+        requests: 4,
+        clients: 2,
+        ..slow.clone()
+    };
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
         for scenario in [slow.clone(), stormy.clone()] {
-            let scenario = Scenario { instances, ..scenario };
+            let scenario = Scenario {
+                instances,
+                ..scenario
+            };
             scenario.holds("silent_sessions_end_while_the_store_falls_back");
         }
     }
@@ -204,7 +307,11 @@ fn silent_sessions_end_while_the_store_falls_back() {
 /// C1, C3, P5: objects are in a store that loses nothing and knows nothing of what the other one loses.
 #[test]
 fn data_in_objects_is_neither_lost_nor_mixed_up_while_the_store_falls_back() {
-    let mut scenario = Scenario { mix: everything, one_break_in: 4, ..falling_back() };
+    let mut scenario = Scenario {
+        mix: everything,
+        one_break_in: 4,
+        ..falling_back()
+    };
     scenario.config.placement = DataPlacement::Objects;
     scenario.config.message_payload_bytes_max = 2;
     scenario.config.temporary_sweep_period = Duration::ZERO;

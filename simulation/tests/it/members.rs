@@ -56,7 +56,10 @@ impl Story {
 
     async fn play(self, seed: u64) -> Ending {
         let (world, mut rng) = (World::new(seed), Rng::with_seed(seed));
-        world.faults().delay(percent(20), Duration::ZERO..=Duration::from_millis(rng.u64(1..=20)));
+        world.faults().delay(
+            percent(20),
+            Duration::ZERO..=Duration::from_millis(rng.u64(1..=20)),
+        );
         let clock = world.clock();
         let processes = Processes::new(&world, self.dropped);
         for _ in 0..self.processes {
@@ -68,7 +71,11 @@ impl Story {
         }
         let mut has_suffered = false;
         for _ in 0..self.fates {
-            let fates = [Fate::Dies, Fate::Suffers(Ability::Nothing), Fate::Suffers(Ability::NoCalls)];
+            let fates = [
+                Fate::Dies,
+                Fate::Suffers(Ability::Nothing),
+                Fate::Suffers(Ability::NoCalls),
+            ];
             let fate = fates[rng.usize(..fates.len())];
             let late = self.strike(fate, &processes, &*clock, &mut rng).await;
             // Who is about to become a member, or one again, judges nobody, and begins to count when it is one.
@@ -85,7 +92,11 @@ impl Story {
         if std::env::var_os("LANDFAST_HISTORY").is_some() {
             trace.entries().for_each(|entry| println!("{entry:?}"));
         }
-        Ending { violations, port_calls: world.port_calls(), trace_hash: trace.hash() }
+        Ending {
+            violations,
+            port_calls: world.port_calls(),
+            trace_hash: trace.hash(),
+        }
     }
 
     /// One fate of one process, and what came of it that may not be.
@@ -100,7 +111,11 @@ impl Story {
         let reach = processes.reach(process);
         match fate {
             Fate::Dies => {
-                let side = if rng.bool() { Side::Before } else { Side::After };
+                let side = if rng.bool() {
+                    Side::Before
+                } else {
+                    Side::After
+                };
                 reach.life().ends_after(rng.u64(0..12), side);
                 // The call may be one that waits for a message: then it dies while it waits.
                 comes_true(clock, STRIKES_WITHIN, || reach.life().is_over()).await;
@@ -113,11 +128,14 @@ impl Story {
                     _ => true,
                 };
                 processes.start();
-                (!is_missed).then(|| format!("{node:?} is a member {GONE_WITHIN:?} after its death"))
+                (!is_missed)
+                    .then(|| format!("{node:?} is a member {GONE_WITHIN:?} after its death"))
             }
             Fate::Suffers(ability) => {
                 reach.set(ability);
-                clock.sleep(Duration::from_millis(rng.u64(100..4_500))).await;
+                clock
+                    .sleep(Duration::from_millis(rng.u64(100..4_500)))
+                    .await;
                 reach.set(Ability::All);
                 None
             }
@@ -144,11 +162,16 @@ impl Story {
     fn is_caught(self) {
         let quiet = panic::take_hook();
         panic::set_hook(Box::new(|_| {}));
-        let shows =
-            |seed| panic::catch_unwind(|| self.run(seed)).is_ok_and(|ending| !ending.violations.is_empty());
+        let shows = |seed| {
+            panic::catch_unwind(|| self.run(seed)).is_ok_and(|ending| !ending.violations.is_empty())
+        };
         let caught = (0..SEEDS_UNTIL_CAUGHT).any(shows);
         panic::set_hook(quiet);
-        assert!(caught, "{:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds", self.dropped);
+        assert!(
+            caught,
+            "{:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds",
+            self.dropped
+        );
     }
 }
 
@@ -165,7 +188,11 @@ async fn comes_true(clock: &dyn Clock, time: Duration, condition: impl Fn() -> b
 }
 
 fn three() -> Story {
-    Story { processes: 3, fates: 2, dropped: Dropped::default() }
+    Story {
+        processes: 3,
+        fates: 2,
+        dropped: Dropped::default(),
+    }
 }
 
 /// T10, C-6: nobody answers whom others take for gone, nobody leads behind another's back, and who dies is out in time.
@@ -177,13 +204,21 @@ fn members_are_missed_in_time_and_never_too_early() {
 /// T10: the same of two, one of which is all that is left.
 #[test]
 fn one_of_two_processes_goes_on_alone() {
-    Story { processes: 2, fates: 3, ..three() }.holds("one_of_two_processes_goes_on_alone");
+    Story {
+        processes: 2,
+        fates: 3,
+        ..three()
+    }
+    .holds("one_of_two_processes_goes_on_alone");
 }
 
 /// T10, broken: the lease is not looked at.
 #[test]
 fn answering_without_a_lease_is_caught() {
-    let dropped = Dropped { membership: Some(Broken::AnswersWithoutLease), ..Dropped::default() };
+    let dropped = Dropped {
+        membership: Some(Broken::AnswersWithoutLease),
+        ..Dropped::default()
+    };
     Story { dropped, ..three() }.is_caught();
 }
 
@@ -191,7 +226,14 @@ fn answering_without_a_lease_is_caught() {
 #[test]
 fn condemning_members_at_their_first_silence_is_caught() {
     let broken = Some(coordination::broken::Broken::ExpiresAtFirstSilence);
-    Story { dropped: Dropped { coordination: broken, ..Dropped::default() }, ..three() }.is_caught();
+    Story {
+        dropped: Dropped {
+            coordination: broken,
+            ..Dropped::default()
+        },
+        ..three()
+    }
+    .is_caught();
 }
 
 /// One seed, one run.

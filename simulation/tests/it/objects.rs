@@ -26,8 +26,13 @@ const SEEDS_UNTIL_CAUGHT: u64 = 1_000;
 
 /// A store whose transactions hold the cursor and `changes` besides.
 fn in_parts_of(changes: usize, placement: DataPlacement) -> Scenario {
-    let mut scenario =
-        Scenario { mix: everything, clients: 4, window_max: 5, requests: 8, ..Scenario::default() };
+    let mut scenario = Scenario {
+        mix: everything,
+        clients: 4,
+        window_max: 5,
+        requests: 8,
+        ..Scenario::default()
+    };
     scenario.config.placement = placement;
     scenario.cloud.key_value.transact_items_max = changes + 1;
     scenario
@@ -36,14 +41,24 @@ fn in_parts_of(changes: usize, placement: DataPlacement) -> Scenario {
 /// One znode is set several times in a slot.
 fn set_again_and_again() -> Scenario {
     let scenario = in_parts_of(1, DataPlacement::Objects);
-    Scenario { mix: sets, weather: Weather::Stormy, clients: 2, requests: 20, window_max: 20, ..scenario }
+    Scenario {
+        mix: sets,
+        weather: Weather::Stormy,
+        clients: 2,
+        requests: 20,
+        window_max: 20,
+        ..scenario
+    }
 }
 
 /// C1, C3, C5: readers see slots whole although they are applied in parts.
 #[test]
 fn a_slot_that_is_applied_in_parts_is_seen_whole() {
     for weather in [Weather::Slow, Weather::Stormy] {
-        let scenario = Scenario { weather, ..in_parts_of(1, DataPlacement::KeyValue) };
+        let scenario = Scenario {
+            weather,
+            ..in_parts_of(1, DataPlacement::KeyValue)
+        };
         scenario.holds("a_slot_that_is_applied_in_parts_is_seen_whole");
     }
 }
@@ -53,7 +68,10 @@ fn a_slot_that_is_applied_in_parts_is_seen_whole() {
 fn data_in_objects_outlives_whoever_applied_half_a_slot() {
     set_again_and_again().holds("data_in_objects_outlives_whoever_applied_half_a_slot");
     for changes in [1, 2, 99] {
-        let scenario = Scenario { weather: Weather::Stormy, ..in_parts_of(changes, DataPlacement::Objects) };
+        let scenario = Scenario {
+            weather: Weather::Stormy,
+            ..in_parts_of(changes, DataPlacement::Objects)
+        };
         scenario.holds("data_in_objects_outlives_whoever_applied_half_a_slot");
     }
 }
@@ -61,34 +79,56 @@ fn data_in_objects_outlives_whoever_applied_half_a_slot() {
 /// P5, broken.
 #[test]
 fn collecting_what_others_have_applied_is_caught() {
-    set_again_and_again().without(Broken::CollectsWhatOthersHaveApplied).is_caught(SEEDS_UNTIL_CAUGHT);
+    set_again_and_again()
+        .without(Broken::CollectsWhatOthersHaveApplied)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// C-5, broken, in parts.
 #[test]
 fn reading_ahead_of_the_view_is_caught_in_parts() {
-    let scenario = Scenario { weather: Weather::Slow, ..in_parts_of(1, DataPlacement::KeyValue) };
-    scenario.without(Broken::ReadsAheadOfTheView).is_caught(SEEDS_UNTIL_CAUGHT);
+    let scenario = Scenario {
+        weather: Weather::Slow,
+        ..in_parts_of(1, DataPlacement::KeyValue)
+    };
+    scenario
+        .without(Broken::ReadsAheadOfTheView)
+        .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
 /// What is read of a znode whose data is in an object, after the queue has brought a decision that was lost before it was
 /// applied, and has the name of the one that the object is of.
 async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response, Error>> {
     let world = World::new(1);
-    let config = Config { placement: DataPlacement::Objects, broken, ..Config::default() };
+    let config = Config {
+        placement: DataPlacement::Objects,
+        broken,
+        ..Config::default()
+    };
     let service = started(&world, Arc::new(Calm), config).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a calm world");
     let mut set = async |path: &str| {
         let data = Some("data".into());
-        let set = Request::SetData { path: path.into(), data, version: -1 };
-        result(&mut client, create(path, Lifetime::Persistent)).await.expect("it is made");
+        let set = Request::SetData {
+            path: path.into(),
+            data,
+            version: -1,
+        };
+        result(&mut client, create(path, Lifetime::Persistent))
+            .await
+            .expect("it is made");
         result(&mut client, set).await.expect("it is set");
     };
     set("/other").await;
     set("/named").await;
-    let row = Sessions::new(world.key_value()).get(client.session(), &mut Basis::default()).await;
-    let id = UpdateId { session: client.session(), sequence: row.expect("calm").expect("open").applied };
+    let row = Sessions::new(world.key_value())
+        .get(client.session(), &mut Basis::default())
+        .await;
+    let id = UpdateId {
+        session: client.session(),
+        sequence: row.expect("calm").expect("open").applied,
+    };
     let lost = Decided {
         id,
         incarnation: Incarnation(world.key_value().point().incarnation.0 - 1),
@@ -97,16 +137,32 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
         attach: 1,
         request: 1,
         time_ms: 1,
-        outcome: Ok(Effect::SetData { path: "/other".into(), data: Payload::Inline("lost".into()) }),
+        outcome: Ok(Effect::SetData {
+            path: "/other".into(),
+            data: Payload::Inline("lost".into()),
+        }),
         touched: Vec::new(),
         taken: None,
         temporary: None,
     };
-    let message = Message { group: names::distributor_group(), deduplication: None, body: encode(&lost) };
-    world.queue().send(names::DISTRIBUTOR_QUEUE, vec![message]).await.expect("a calm world");
+    let message = Message {
+        group: names::distributor_group(),
+        deduplication: None,
+        body: encode(&lost),
+    };
+    world
+        .queue()
+        .send(names::DISTRIBUTOR_QUEUE, vec![message])
+        .await
+        .expect("a calm world");
     world.clock().sleep(Duration::from_secs(1)).await;
-    let read = Request::GetData { path: "/named".into(), watching: Watching::No };
-    let Some(Output::Reply { result, .. }) = shown(&mut client, read).await?.pop() else { return None };
+    let read = Request::GetData {
+        path: "/named".into(),
+        watching: Watching::No,
+    };
+    let Some(Output::Reply { result, .. }) = shown(&mut client, read).await?.pop() else {
+        return None;
+    };
     Some(result)
 }
 
@@ -114,7 +170,10 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
 #[test]
 fn an_object_is_not_taken_for_that_of_a_lost_decision() {
     let read = simulated::run(read_beside_the_lost(None));
-    assert!(matches!(read, Some(Ok(Response::Data { data: Some(_), .. }))), "{read:?}");
+    assert!(
+        matches!(read, Some(Ok(Response::Data { data: Some(_), .. }))),
+        "{read:?}"
+    );
 }
 
 /// D4, P5, broken.

@@ -39,13 +39,18 @@ struct Amid {
 impl Amid {
     /// How many of the changes are part of what the reply says.
     fn seen(&self) -> usize {
-        self.history.iter().filter(|(zxid, _)| *zxid <= self.reply.0).count()
+        self.history
+            .iter()
+            .filter(|(zxid, _)| *zxid <= self.reply.0)
+            .count()
     }
 
     /// C4: the event is that of the first change behind the reply, of those that fire the watch.
     fn is_first(&self, fires: impl Fn(&Request) -> Option<EventKind>) -> bool {
         let behind = &self.history[self.seen()..];
-        let first = behind.iter().find_map(|(zxid, request)| Some((*zxid, fires(request)?)));
+        let first = behind
+            .iter()
+            .find_map(|(zxid, request)| Some((*zxid, fires(request)?)));
         first == Some(self.event)
     }
 }
@@ -54,7 +59,15 @@ impl Amid {
 /// None: it was not answered, or not told of the change behind its reply.
 async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> Option<Amid> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-    let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
+    let service = started(
+        &world,
+        slow.clone(),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
@@ -65,7 +78,16 @@ async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> 
         for change in changes.iter().cycle() {
             clock.sleep(LOOK / 3).await;
             let shown = shown(&mut other, change.clone()).await;
-            let Some([Output::Reply { zxid, result: Ok(_), .. }]) = shown.as_deref() else {
+            let Some(
+                [
+                    Output::Reply {
+                        zxid,
+                        result: Ok(_),
+                        ..
+                    },
+                ],
+            ) = shown.as_deref()
+            else {
                 panic!("{change:?}: {shown:?}")
             };
             history.borrow_mut().push((*zxid, change.clone()));
@@ -86,7 +108,11 @@ async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> 
         (shown, ()) = async { tokio::join!(read, changing) } => shown?,
         () = clock.sleep(PATIENCE) => return None,
     };
-    Some(Amid { history: history.into_inner(), reply, event })
+    Some(Amid {
+        history: history.into_inner(),
+        reply,
+        event,
+    })
 }
 
 /// What the client is shown, its reply first; none if it ends before.
@@ -95,7 +121,14 @@ async fn reply_and_event(client: &mut Client) -> Option<(Reply, (Zxid, EventKind
     loop {
         client.pump(&mut outputs).await.ok()?;
         match &outputs[..] {
-            [Output::Reply { zxid, result, .. }, Output::Event { zxid: Some(changed), kind, .. }] => {
+            [
+                Output::Reply { zxid, result, .. },
+                Output::Event {
+                    zxid: Some(changed),
+                    kind,
+                    ..
+                },
+            ] => {
                 return Some(((*zxid, result.clone().ok()), (*changed, *kind)));
             }
             [] | [Output::Reply { .. }] => client.wait().await,
@@ -105,17 +138,25 @@ async fn reply_and_event(client: &mut Client) -> Option<(Reply, (Zxid, EventKind
 }
 
 fn delete(path: &str) -> Request {
-    Request::Delete { path: path.into(), version: -1 }
+    Request::Delete {
+        path: path.into(),
+        version: -1,
+    }
 }
 
 /// The data of a znode that is set all the time.
 fn data(broken: Option<Broken>) -> Option<Amid> {
-    let request = Request::GetData { path: "/a".into(), watching: Watching::Yes };
+    let request = Request::GetData {
+        path: "/a".into(),
+        watching: Watching::Yes,
+    };
     simulated::run(amid(&[set("/a")], request, broken))
 }
 
 fn is_true_of_data(amid: &Amid) -> bool {
-    let (_, Some(Response::Data { stat, .. })) = &amid.reply else { return false };
+    let (_, Some(Response::Data { stat, .. })) = &amid.reply else {
+        return false;
+    };
     stat.version as usize == amid.seen() && amid.is_first(|_| Some(EventKind::NodeDataChanged))
 }
 
@@ -135,14 +176,26 @@ fn looking_again_for_ever_is_caught() {
 /// The children of a znode that come and go all the time.
 fn children(broken: Option<Broken>) -> Option<Amid> {
     let made = |path: &str| create(path, Lifetime::Persistent);
-    let changes =
-        [made("/a/b"), made("/a/c"), delete("/a/b"), set("/a"), made("/a/d"), delete("/a/c"), delete("/a/d")];
-    let request = Request::GetChildren { path: "/a".into(), watching: Watching::Yes };
+    let changes = [
+        made("/a/b"),
+        made("/a/c"),
+        delete("/a/b"),
+        set("/a"),
+        made("/a/d"),
+        delete("/a/c"),
+        delete("/a/d"),
+    ];
+    let request = Request::GetChildren {
+        path: "/a".into(),
+        watching: Watching::Yes,
+    };
     simulated::run(amid(&changes, request, broken))
 }
 
 fn is_true_of_children(amid: &Amid) -> bool {
-    let (_, Some(Response::Children { children, stat })) = &amid.reply else { return false };
+    let (_, Some(Response::Children { children, stat })) = &amid.reply else {
+        return false;
+    };
     let mut names = BTreeSet::new();
     for (_, change) in &amid.history[..amid.seen()] {
         match change {
@@ -176,12 +229,18 @@ fn showing_children_as_they_were_seen_is_caught() {
 /// A znode that is created and deleted all the time.
 fn existence(broken: Option<Broken>) -> Option<Amid> {
     let changes = [create("/b", Lifetime::Persistent), delete("/b")];
-    let request = Request::Exists { path: "/b".into(), watching: Watching::Yes };
+    let request = Request::Exists {
+        path: "/b".into(),
+        watching: Watching::Yes,
+    };
     simulated::run(amid(&changes, request, broken))
 }
 
 fn is_true_of_existence(amid: &Amid) -> bool {
-    let is_there = matches!(amid.history[..amid.seen()].last(), Some((_, Request::Create { .. })));
+    let is_there = matches!(
+        amid.history[..amid.seen()].last(),
+        Some((_, Request::Create { .. }))
+    );
     let fires = |change: &Request| match change {
         Request::Create { .. } => Some(EventKind::NodeCreated),
         _ => Some(EventKind::NodeDeleted),
@@ -230,7 +289,18 @@ async fn forgotten_meanwhile() -> (Reply, Zxid) {
         // Behind the look at the znode, and before that at the cursor.
         clock.sleep(LONG_LOOK + LOOK).await;
         let shown = shown(&mut other, create("/b", Lifetime::Persistent)).await;
-        let Some([Output::Reply { zxid, result: Ok(_), .. }]) = shown.as_deref() else { panic!("{shown:?}") };
+        let Some(
+            [
+                Output::Reply {
+                    zxid,
+                    result: Ok(_),
+                    ..
+                },
+            ],
+        ) = shown.as_deref()
+        else {
+            panic!("{shown:?}")
+        };
         let created = *zxid;
         let (mut outputs, mut sent) = (Vec::new(), 0);
         while outputs.len() < MANY {
@@ -246,7 +316,13 @@ async fn forgotten_meanwhile() -> (Reply, Zxid) {
         created
     };
     let read = async {
-        client.submit(1, Request::Exists { path: "/b".into(), watching: Watching::No });
+        client.submit(
+            1,
+            Request::Exists {
+                path: "/b".into(),
+                watching: Watching::No,
+            },
+        );
         let mut outputs = Vec::new();
         while outputs.is_empty() {
             client.pump(&mut outputs).await.expect("the session lives");
@@ -266,5 +342,8 @@ async fn forgotten_meanwhile() -> (Reply, Zxid) {
 #[test]
 fn a_read_is_true_however_much_changes_meanwhile() {
     let ((zxid, stat), created) = simulated::run(forgotten_meanwhile());
-    assert!(stat.is_some() || zxid < created, "missing as of {zxid:?}, and created at {created:?}");
+    assert!(
+        stat.is_some() || zxid < created,
+        "missing as of {zxid:?}, and created at {created:?}"
+    );
 }

@@ -72,23 +72,54 @@ async fn shown_until_its_end(client: &mut Client) -> Vec<Output> {
 /// next place in the log meanwhile.
 async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
     let (world, slow) = (
-        World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() }),
+        World::with_options(
+            1,
+            Options {
+                fsync: FSYNC..=FSYNC,
+                ..Options::default()
+            },
+        ),
         Arc::<Slow>::default(),
     );
-    let items = Arc::new(FaultyKeyValue::new(world.key_value(), slow.clone(), world.clock()));
+    let items = Arc::new(FaultyKeyValue::new(
+        world.key_value(),
+        slow.clone(),
+        world.clock(),
+    ));
     let made_of = Parts {
         system: items.clone(),
-        regions: vec![Region { items, objects: world.objects() }],
-        functions: Arc::new(FaultyFunctions::new(world.functions(), slow.clone(), world.clock())),
+        regions: vec![Region {
+            items,
+            objects: world.objects(),
+        }],
+        functions: Arc::new(FaultyFunctions::new(
+            world.functions(),
+            slow.clone(),
+            world.clock(),
+        )),
         ..parts(&world)
     };
-    let service = started_with(&world, made_of, Config { broken, ..Config::default() }).await;
+    let service = started_with(
+        &world,
+        made_of,
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a calm world");
     let before = gateway.applied();
     client.submit(1, create("/lost", Lifetime::Persistent));
-    client.submit(2, Request::Exists { path: "/never".into(), watching: Watching::No });
+    client.submit(
+        2,
+        Request::Exists {
+            path: "/never".into(),
+            watching: Watching::No,
+        },
+    );
     let others = async {
         while gateway.applied() == before {
             clock.sleep(Duration::from_millis(1)).await;
@@ -102,7 +133,11 @@ async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
             }
         };
         for number in 0.. {
-            is_answered(&mut other, create(&format!("/{number}"), Lifetime::Persistent)).await;
+            is_answered(
+                &mut other,
+                create(&format!("/{number}"), Lifetime::Persistent),
+            )
+            .await;
         }
         unreachable!("the client comes to its end first");
     };
@@ -122,6 +157,21 @@ fn what_another_place_has_handed_out_is_not_confirmed_by_this_one() {
 /// C5, D4, broken.
 #[test]
 fn confirming_what_another_place_lost_is_caught() {
-    let shown = simulated::run(shown_of_the_lost(Some(Broken::ConfirmsWhatAnotherPlaceLost)));
-    assert!(matches!(shown[..], [Output::Reply { tag: 1, result: Ok(_), .. }, ..]), "{shown:?}");
+    let shown = simulated::run(shown_of_the_lost(Some(
+        Broken::ConfirmsWhatAnotherPlaceLost,
+    )));
+    assert!(
+        matches!(
+            shown[..],
+            [
+                Output::Reply {
+                    tag: 1,
+                    result: Ok(_),
+                    ..
+                },
+                ..
+            ]
+        ),
+        "{shown:?}"
+    );
 }

@@ -62,21 +62,43 @@ fn poison() -> Key {
 }
 
 /// A session sets a znode whose row nobody can read, between two that are well.
-async fn poisoned(world: &World, broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Error>)>> {
-    let house = House::start(world, Config { broken, ..Config::default() }, 1).await;
+async fn poisoned(
+    world: &World,
+    broken: Option<Broken>,
+) -> Option<Vec<(i32, Result<Response, Error>)>> {
+    let house = House::start(
+        world,
+        Config {
+            broken,
+            ..Config::default()
+        },
+        1,
+    )
+    .await;
     let (gateway, _) = house.gateway(0).await;
-    let connect = Connect { last_zxid_seen: Zxid(0), timeout: PATIENCE * 2, resume: None };
+    let connect = Connect {
+        last_zxid_seen: Zxid(0),
+        timeout: PATIENCE * 2,
+        resume: None,
+    };
     let mut client = gateway.connect(connect).await.expect("a new session");
     let made = answers(
         &mut client,
-        vec![create("/poison", Lifetime::Persistent), create("/well", Lifetime::Persistent)],
+        vec![
+            create("/poison", Lifetime::Persistent),
+            create("/well", Lifetime::Persistent),
+        ],
     )
     .await;
     assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");
     // A later build, or a damaged store, may leave such a thing.
     let unreadable = Action::set("state", bytes::Bytes::from_static(b"\xff"));
     let update = Update::modify(poison(), vec![unreadable]);
-    world.key_value().update(update).await.expect("the row is changed");
+    world
+        .key_value()
+        .update(update)
+        .await
+        .expect("the row is changed");
     let requests = vec![set("/well"), set("/poison"), set("/well")];
     let clock = world.clock();
     tokio::select! {
@@ -95,8 +117,15 @@ fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
         budget.spend(seed, world.port_calls());
         let tags: Vec<i32> = answers.iter().map(|(tag, _)| *tag).collect();
         assert_eq!(tags, [1, 2, 3], "seed {seed}");
-        assert!(answers[0].1.is_ok() && answers[2].1.is_ok(), "seed {seed}: {answers:?}");
-        assert_eq!(answers[1].1.as_ref().err(), Some(&Error::System), "seed {seed}");
+        assert!(
+            answers[0].1.is_ok() && answers[2].1.is_ok(),
+            "seed {seed}: {answers:?}"
+        );
+        assert_eq!(
+            answers[1].1.as_ref().err(),
+            Some(&Error::System),
+            "seed {seed}"
+        );
     }
 }
 
@@ -114,11 +143,31 @@ async fn deadly(broken: Option<Broken>) -> Option<Vec<(i32, Result<Response, Err
         let kills = strikes.load(Ordering::Relaxed) && update.key == poison();
         if kills { Fate::Deadly } else { Fate::Made }
     });
-    let config = Config { broken, session_timeout_max: 2 * MANY_DEATHS, ..Config::default() };
-    let service = started_with(&world, Parts { system, ..parts(&world) }, config).await;
+    let config = Config {
+        broken,
+        session_timeout_max: 2 * MANY_DEATHS,
+        ..Config::default()
+    };
+    let service = started_with(
+        &world,
+        Parts {
+            system,
+            ..parts(&world)
+        },
+        config,
+    )
+    .await;
     follow(&service);
-    let connect = Connect { last_zxid_seen: Zxid(0), timeout: 2 * MANY_DEATHS, resume: None };
-    let mut client = service.gateway().connect(connect).await.expect("a new session");
+    let connect = Connect {
+        last_zxid_seen: Zxid(0),
+        timeout: 2 * MANY_DEATHS,
+        resume: None,
+    };
+    let mut client = service
+        .gateway()
+        .connect(connect)
+        .await
+        .expect("a new session");
     let made = ["/poison", "/well"].map(|path| create(path, Lifetime::Persistent));
     let made = answers(&mut client, made.into()).await;
     assert!(made.iter().all(|(_, result)| result.is_ok()), "{made:?}");

@@ -30,14 +30,22 @@ const LEVELS: usize = 480;
 const CALLS_MORE: u64 = 2 * 9 + 2;
 
 fn far_below() -> Scenario {
-    Scenario { mix: deep, weather: Weather::Slow, machines: 3, ..Scenario::default() }
+    Scenario {
+        mix: deep,
+        weather: Weather::Slow,
+        machines: 3,
+        ..Scenario::default()
+    }
 }
 
 /// C3, C-3.
 #[test]
 fn a_refusal_far_below_a_missing_znode_has_its_place() {
     for weather in [Weather::Slow, Weather::Stormy, Weather::Paused] {
-        let scenario = Scenario { weather, ..far_below() };
+        let scenario = Scenario {
+            weather,
+            ..far_below()
+        };
         scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place");
     }
 }
@@ -45,7 +53,11 @@ fn a_refusal_far_below_a_missing_znode_has_its_place() {
 /// D4: and while the store loses what was locked and read for it.
 #[test]
 fn a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back() {
-    let scenario = Scenario { fall_backs: 3, requests: 8, ..far_below() };
+    let scenario = Scenario {
+        fall_backs: 3,
+        requests: 8,
+        ..far_below()
+    };
     scenario.holds("a_refusal_far_below_a_missing_znode_has_its_place_while_the_store_falls_back");
 }
 
@@ -61,7 +73,10 @@ struct HeldUp {
 
 impl HeldUp {
     fn new(operation: &'static str) -> Arc<Self> {
-        Arc::new(Self { operation, fault: Mutex::default() })
+        Arc::new(Self {
+            operation,
+            fault: Mutex::default(),
+        })
     }
 
     fn next_by(&self, fault: Fault) {
@@ -74,13 +89,20 @@ impl FaultSchedule for HeldUp {
         if operation != self.operation {
             return Fault::None;
         }
-        self.fault.lock().expect("nobody panics while holding it").take().unwrap_or_default()
+        self.fault
+            .lock()
+            .expect("nobody panics while holding it")
+            .take()
+            .unwrap_or_default()
     }
 }
 
 /// The zxid at which `request` is answered, and whether it was refused.
 async fn answered(client: &mut Client, request: Request) -> (Zxid, bool) {
-    match shown(client, request).await.and_then(|mut outputs| outputs.pop()) {
+    match shown(client, request)
+        .await
+        .and_then(|mut outputs| outputs.pop())
+    {
         Some(Output::Reply { zxid, result, .. }) => (zxid, result.is_err()),
         other => panic!("the client ended before {other:?}"),
     }
@@ -89,11 +111,35 @@ async fn answered(client: &mut Client, request: Request) -> (Zxid, bool) {
 /// A znode is set that is missing, with all above it. What is read for that is out of date when it is known, and what is
 /// decided then is told late. The zxids of the refusal, and of the creation of the znode after it.
 async fn refused_and_made(broken: Option<Broken>) -> (Zxid, Zxid) {
-    let (world, reads, sends) = (World::new(1), HeldUp::new("key_value.get"), HeldUp::new("queue.send"));
-    let system = Arc::new(FaultyKeyValue::new(world.key_value(), reads.clone(), world.clock()));
-    let queue = Arc::new(FaultyQueue::new(world.queue(), sends.clone(), world.clock()));
-    let parts = Parts { system, queue, ..parts(&world) };
-    let service = started_with(&world, parts, Config { broken, ..Config::default() }).await;
+    let (world, reads, sends) = (
+        World::new(1),
+        HeldUp::new("key_value.get"),
+        HeldUp::new("queue.send"),
+    );
+    let system = Arc::new(FaultyKeyValue::new(
+        world.key_value(),
+        reads.clone(),
+        world.clock(),
+    ));
+    let queue = Arc::new(FaultyQueue::new(
+        world.queue(),
+        sends.clone(),
+        world.clock(),
+    ));
+    let parts = Parts {
+        system,
+        queue,
+        ..parts(&world)
+    };
+    let service = started_with(
+        &world,
+        parts,
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut client = connect(&gateway).await.expect("a session");
@@ -142,22 +188,42 @@ fn a_refusal_costs_about_as_much_at_any_depth() {
     simulated::run(async {
         let (world, meter) = (World::new(1), Arc::new(Meter::default()));
         let items = Arc::new(MeteredKeyValue::new(world.key_value(), meter.clone()));
-        let regions = vec![Region { items: items.clone(), objects: world.objects() }];
-        let parts = Parts { system: items, regions, ..parts(&world) };
+        let regions = vec![Region {
+            items: items.clone(),
+            objects: world.objects(),
+        }];
+        let parts = Parts {
+            system: items,
+            regions,
+            ..parts(&world)
+        };
         let service = started_with(&world, parts, Config::default()).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        result(&mut client, create("/there", Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, create("/there", Lifetime::Persistent))
+            .await
+            .expect("it is made");
         let requests: [fn(&str) -> Request; 3] = [
             |path| create(path, Lifetime::Persistent),
-            |path| Request::Delete { path: path.into(), version: -1 },
+            |path| Request::Delete {
+                path: path.into(),
+                version: -1,
+            },
             set,
         ];
         for top in ["", "/there"] {
             for request in requests {
                 let near = calls(&mut client, &meter, request(&format!("{top}/a/a"))).await;
-                let far = calls(&mut client, &meter, request(&format!("{top}{}", "/a".repeat(LEVELS)))).await;
-                assert!(far <= near + CALLS_MORE, "{far} calls for {LEVELS} levels, {near} for two");
+                let far = calls(
+                    &mut client,
+                    &meter,
+                    request(&format!("{top}{}", "/a".repeat(LEVELS))),
+                )
+                .await;
+                assert!(
+                    far <= near + CALLS_MORE,
+                    "{far} calls for {LEVELS} levels, {near} for two"
+                );
             }
         }
     });

@@ -14,7 +14,9 @@ use coordination::{
 use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;
 
-use crate::alone::{NothingDurable, TIMEOUT, connect, create, follow, parts, result, started, started_with};
+use crate::alone::{
+    NothingDurable, TIMEOUT, connect, create, follow, parts, result, started, started_with,
+};
 
 /// Far shorter than any session lives: what happens in it, no end of a session has brought about.
 const SOON: Duration = Duration::from_secs(1);
@@ -30,11 +32,17 @@ fn what_a_starting_process_calls_durable_is_there_after_a_crash() {
         let before = service.gateway().applied();
         faults.0.store(true, Ordering::Relaxed);
         client.submit(1, create("/applied", Lifetime::Persistent));
-        client.pump(&mut Vec::new()).await.expect("the session lives");
+        client
+            .pump(&mut Vec::new())
+            .await
+            .expect("the session lives");
         world.clock().sleep(SOON).await;
         let other = started(&world, Arc::new(Calm), Config::default()).await;
         let durable = other.gateway().applied();
-        assert!(durable > before, "the other process starts behind what is applied");
+        assert!(
+            durable > before,
+            "the other process starts behind what is applied"
+        );
         world.crash();
         let after = started(&world, Arc::new(Calm), Config::default()).await;
         assert!(after.gateway().applied() >= durable, "{durable:?} is gone");
@@ -47,21 +55,46 @@ fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_req
     simulated::run(async {
         let world = World::new(1);
         // The client sends its attach, and the writer pushes it; then the same for the create.
-        let faults = Script::of("queue.send", [Fault::None, Fault::None, Fault::None, Fault::Hang]);
-        let queue = Arc::new(FaultyQueue::new(world.queue(), Arc::new(faults), world.clock()));
-        let service = started_with(&world, Parts { queue, ..parts(&world) }, Config::default()).await;
+        let faults = Script::of(
+            "queue.send",
+            [Fault::None, Fault::None, Fault::None, Fault::Hang],
+        );
+        let queue = Arc::new(FaultyQueue::new(
+            world.queue(),
+            Arc::new(faults),
+            world.clock(),
+        ));
+        let service = started_with(
+            &world,
+            Parts {
+                queue,
+                ..parts(&world)
+            },
+            Config::default(),
+        )
+        .await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a calm world");
         client.submit(1, create("/decided", Lifetime::Persistent));
-        client.pump(&mut Vec::new()).await.expect("the session lives");
+        client
+            .pump(&mut Vec::new())
+            .await
+            .expect("the session lives");
         world.clock().sleep(SOON).await;
         let row = Sessions::new(world.key_value())
             .get(client.session(), &mut Basis::default())
             .await
             .expect("a calm world");
-        assert_eq!(row.expect("the session lives").outbox().len(), 1, "decided and not pushed");
+        assert_eq!(
+            row.expect("the session lives").outbox().len(),
+            1,
+            "decided and not pushed"
+        );
         let store = world.key_value();
-        store.externalize(store.point()).await.expect("a calm world");
+        store
+            .externalize(store.point())
+            .await
+            .expect("a calm world");
         drop(client);
         world.crash();
 
@@ -69,7 +102,10 @@ fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_req
         follow(&service);
         let mut reader = connect(&service.gateway()).await.expect("a calm world");
         world.clock().sleep(TIMEOUT / 4).await;
-        let exists = Request::Exists { path: "/decided".into(), watching: Watching::No };
+        let exists = Request::Exists {
+            path: "/decided".into(),
+            watching: Watching::No,
+        };
         let found = result(&mut reader, exists).await;
         assert!(found.is_ok(), "{found:?}");
     });

@@ -9,7 +9,10 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Ended, Error, Gateway,
-    model::{Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching, Zxid},
+    model::{
+        Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
+        Zxid,
+    },
     user_store::{DataPlacement, put_object},
 };
 use futures_util::{
@@ -47,21 +50,41 @@ impl FaultSchedule for Disk {
 }
 
 fn create(path: &str) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".to_owned(), id: "anyone".to_owned() }];
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".to_owned(),
+        id: "anyone".to_owned(),
+    }];
     let (lifetime, naming) = (Lifetime::Persistent, Naming::Given);
-    Request::Create { path: path.to_owned(), data: None, acl, lifetime, naming }
+    Request::Create {
+        path: path.to_owned(),
+        data: None,
+        acl,
+        lifetime,
+        naming,
+    }
 }
 
 fn set(path: &str) -> Request {
-    Request::SetData { path: path.to_owned(), data: Some("new".into()), version: -1 }
+    Request::SetData {
+        path: path.to_owned(),
+        data: Some("new".into()),
+        version: -1,
+    }
 }
 
 fn delete(path: &str) -> Request {
-    Request::Delete { path: path.to_owned(), version: -1 }
+    Request::Delete {
+        path: path.to_owned(),
+        version: -1,
+    }
 }
 
 fn exists(path: &str) -> Request {
-    Request::Exists { path: path.to_owned(), watching: Watching::No }
+    Request::Exists {
+        path: path.to_owned(),
+        watching: Watching::No,
+    }
 }
 
 /// What `request` is answered with.
@@ -90,8 +113,17 @@ async fn resume(gateway: &Gateway, client: Client) -> Result<Client, ConnectErro
     resume_as(gateway, session).await
 }
 
-async fn resume_as(gateway: &Gateway, session: (SessionId, Password)) -> Result<Client, ConnectError> {
-    gateway.connect(Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: Some(session) }).await
+async fn resume_as(
+    gateway: &Gateway,
+    session: (SessionId, Password),
+) -> Result<Client, ConnectError> {
+    gateway
+        .connect(Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume: Some(session),
+        })
+        .await
 }
 
 fn is_for_want_of_room(connected: Result<Client, ConnectError>) -> bool {
@@ -116,33 +148,56 @@ fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
         follow(&service);
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/kept")).await.expect("there is room");
+        answer(&mut client, create("/kept"))
+            .await
+            .expect("there is room");
 
         disk.leave(Room::Scarce);
         let applied = gateway.applied();
-        assert_eq!(answer(&mut client, create("/more")).await, Err(Error::NoRoom));
+        assert_eq!(
+            answer(&mut client, create("/more")).await,
+            Err(Error::NoRoom)
+        );
         assert_eq!(answer(&mut client, set("/kept")).await, Err(Error::NoRoom));
         assert_eq!(gateway.applied(), applied, "refusing takes no room itself");
         assert!(answer(&mut client, exists("/kept")).await.is_ok());
         let client = resume(&gateway, client).await.expect("it is resumed");
         let mut newcomer = connect(&gateway).await.expect("a new session");
-        assert_eq!(answer(&mut newcomer, exists("/more")).await, Err(Error::NoNode));
-        assert_eq!(answer(&mut newcomer, delete("/kept")).await, Ok(Response::Deleted));
+        assert_eq!(
+            answer(&mut newcomer, exists("/more")).await,
+            Err(Error::NoNode)
+        );
+        assert_eq!(
+            answer(&mut newcomer, delete("/kept")).await,
+            Ok(Response::Deleted)
+        );
 
         disk.leave(Room::Critical);
-        assert_eq!(answer(&mut newcomer, delete("/gone")).await, Err(Error::NoRoom));
-        assert!(is_for_want_of_room(connect(&gateway).await), "half of the reserve is for who is there");
+        assert_eq!(
+            answer(&mut newcomer, delete("/gone")).await,
+            Err(Error::NoRoom)
+        );
+        assert!(
+            is_for_want_of_room(connect(&gateway).await),
+            "half of the reserve is for who is there"
+        );
         let mut client = resume(&gateway, client).await.expect("it is resumed");
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
-            answer(&mut client, Request::Ping).await.expect("who pings lives");
+            answer(&mut client, Request::Ping)
+                .await
+                .expect("who pings lives");
         }
-        let _ = resume(&gateway, newcomer).await.expect_err("who was silent for long does not");
+        let _ = resume(&gateway, newcomer)
+            .await
+            .expect_err("who was silent for long does not");
         assert!(matches!(end(&mut client).await, Ended::Closed));
 
         disk.leave(Room::Free);
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/more")).await.expect("there is room again");
+        answer(&mut client, create("/more"))
+            .await
+            .expect("there is room again");
     });
 }
 
@@ -156,7 +211,9 @@ fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_re
         follow(&service);
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a session");
-        answer(&mut client, create("/kept")).await.expect("there is room");
+        answer(&mut client, create("/kept"))
+            .await
+            .expect("there is room");
         let absent = connect(&gateway).await.expect("a session");
         let resumed = (absent.session(), absent.password());
         drop(absent);
@@ -167,13 +224,22 @@ fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_re
             assert!(is_for_want_of_room(connect(&gateway).await));
             assert!(is_for_want_of_room(resume_as(&gateway, resumed).await));
         }
-        assert_eq!((gateway.applied(), world.key_value().point()), before, "nothing was written");
+        assert_eq!(
+            (gateway.applied(), world.key_value().point()),
+            before,
+            "nothing was written"
+        );
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
-            assert!(answer(&mut client, exists("/kept")).await.is_ok(), "who pings lives");
+            assert!(
+                answer(&mut client, exists("/kept")).await.is_ok(),
+                "who pings lives"
+            );
         }
         disk.leave(Room::Critical);
-        resume_as(&gateway, resumed).await.expect("it could not be resumed, and so was not ended");
+        resume_as(&gateway, resumed)
+            .await
+            .expect("it could not be resumed, and so was not ended");
         disk.leave(Room::Exhausted);
         assert!(matches!(end(&mut client).await, Ended::Closed));
     });
@@ -196,14 +262,22 @@ fn a_session_that_cannot_be_condemned_for_want_of_room_gets_its_time_again() {
         world.clock().sleep(TIMEOUT * 6 / 5).await;
         world.fill_disk();
         world.clock().sleep(Duration::from_secs(6)).await;
-        assert!(is_for_want_of_room(resume_as(&gateway, resumed).await), "its client tries");
+        assert!(
+            is_for_want_of_room(resume_as(&gateway, resumed).await),
+            "its client tries"
+        );
         world.empty_disk();
         world.clock().sleep(TIMEOUT / 2).await;
-        let client = resume_as(&gateway, resumed).await.expect("its silence did not count");
+        let client = resume_as(&gateway, resumed)
+            .await
+            .expect("its silence did not count");
         drop(client);
         world.clock().sleep(TIMEOUT * 2).await;
         let ended = resume_as(&gateway, resumed).await;
-        assert!(matches!(ended, Err(ConnectError::Expired)), "there is room to end it: {ended:?}");
+        assert!(
+            matches!(ended, Err(ConnectError::Expired)),
+            "there is room to end it: {ended:?}"
+        );
     });
 }
 
@@ -215,14 +289,25 @@ const IN_OBJECTS_BYTES: usize = 1_000;
 fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
     simulated::run(async {
         let world = World::new(1);
-        let placement = DataPlacement::Hybrid { inline_bytes_max: IN_OBJECTS_BYTES - 1 };
-        let config = Config { placement, ..Config::default() };
+        let placement = DataPlacement::Hybrid {
+            inline_bytes_max: IN_OBJECTS_BYTES - 1,
+        };
+        let config = Config {
+            placement,
+            ..Config::default()
+        };
         let service = started(&world, Arc::new(Disk::default()), config).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        answer(&mut client, create("/item")).await.expect("there is room");
+        answer(&mut client, create("/item"))
+            .await
+            .expect("there is room");
         let objects = async || {
-            let listed = world.objects().list(Some(&ObjectPath::from("znodes"))).collect::<Vec<_>>().await;
+            let listed = world
+                .objects()
+                .list(Some(&ObjectPath::from("znodes")))
+                .collect::<Vec<_>>()
+                .await;
             listed.len()
         };
         for (is_full, expected) in [(true, 0), (false, 1)] {
@@ -232,9 +317,18 @@ fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
                 world.empty_disk_of_objects();
             }
             let data = Bytes::from(vec![u8::from(is_full); IN_OBJECTS_BYTES]);
-            let set = Request::SetData { path: "/item".to_owned(), data: Some(data.clone()), version: -1 };
-            in_time(&world, answer(&mut client, set)).await.expect("it is applied");
-            let get = Request::GetData { path: "/item".to_owned(), watching: Watching::No };
+            let set = Request::SetData {
+                path: "/item".to_owned(),
+                data: Some(data.clone()),
+                version: -1,
+            };
+            in_time(&world, answer(&mut client, set))
+                .await
+                .expect("it is applied");
+            let get = Request::GetData {
+                path: "/item".to_owned(),
+                watching: Watching::No,
+            };
             match answer(&mut client, get).await {
                 Ok(Response::Data { data: found, .. }) => assert_eq!(found, Some(data)),
                 other => panic!("{other:?}"),
@@ -249,15 +343,26 @@ fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
 fn data_too_large_for_a_message_is_refused_where_there_is_no_room_for_its_object() {
     simulated::run(async {
         let world = World::new(1);
-        let config = Config { message_payload_bytes_max: 100, ..Config::default() };
+        let config = Config {
+            message_payload_bytes_max: 100,
+            ..Config::default()
+        };
         let service = started(&world, Arc::new(Disk::default()), config).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        answer(&mut client, create("/item")).await.expect("there is room");
-        let set =
-            || Request::SetData { path: "/item".to_owned(), data: Some(vec![1; 101].into()), version: -1 };
+        answer(&mut client, create("/item"))
+            .await
+            .expect("there is room");
+        let set = || Request::SetData {
+            path: "/item".to_owned(),
+            data: Some(vec![1; 101].into()),
+            version: -1,
+        };
         world.fill_disk_of_objects();
-        assert_eq!(in_time(&world, answer(&mut client, set())).await, Err(Error::NoRoom));
+        assert_eq!(
+            in_time(&world, answer(&mut client, set())).await,
+            Err(Error::NoRoom)
+        );
         world.empty_disk_of_objects();
         assert!(in_time(&world, answer(&mut client, set())).await.is_ok());
     });
@@ -268,11 +373,15 @@ fn data_too_large_for_a_message_is_refused_where_there_is_no_room_for_its_object
 fn an_object_that_is_there_is_found_on_a_full_disk() {
     simulated::run(async {
         let world = World::new(1);
-        let put = async |name| put_object(&*world.objects(), name, Bytes::from_static(b"data")).await;
+        let put =
+            async |name| put_object(&*world.objects(), name, Bytes::from_static(b"data")).await;
         put("there").await.expect("there is room");
         world.fill_disk_of_objects();
         put("there").await.expect("it is there");
-        assert_eq!(put("not there").await.expect_err("there is no room").kind(), ErrorKind::NoRoom);
+        assert_eq!(
+            put("not there").await.expect_err("there is no room").kind(),
+            ErrorKind::NoRoom
+        );
     });
 }
 
@@ -291,7 +400,10 @@ fn a_request_that_was_sent_before_the_store_was_full_is_refused_in_its_place() {
         let mut outputs = Vec::new();
         let begun = world.clock().monotonic();
         while outputs.len() < 2 {
-            client.pump(&mut outputs).await.expect("the client lives on");
+            client
+                .pump(&mut outputs)
+                .await
+                .expect("the client lives on");
             if outputs.len() < 2 {
                 client.wait().await;
             }
@@ -303,7 +415,13 @@ fn a_request_that_was_sent_before_the_store_was_full_is_refused_in_its_place() {
                 event @ Output::Event { .. } => panic!("{event:?}"),
             })
             .collect();
-        assert_eq!(results, [(1, Some(Error::NoRoom)), (2, Some(Error::NoNode))]);
-        assert!(world.clock().monotonic().since(begun) < Duration::from_secs(1), "in virtual time, at once");
+        assert_eq!(
+            results,
+            [(1, Some(Error::NoRoom)), (2, Some(Error::NoNode))]
+        );
+        assert!(
+            world.clock().monotonic().since(begun) < Duration::from_secs(1),
+            "in virtual time, at once"
+        );
     });
 }

@@ -39,12 +39,20 @@ impl Runner for Answers {
         let result = match what {
             "result" => Ok(Bytes::from(format!("\"{}\"", "x".repeat(length)))),
             "failure" => Err(FunctionError {
-                payload: Bytes::from(format!("{{\"errorMessage\":\"{}\"}}", "\u{1}".repeat(length))),
+                payload: Bytes::from(format!(
+                    "{{\"errorMessage\":\"{}\"}}",
+                    "\u{1}".repeat(length)
+                )),
             }),
-            "noise" => Err(FunctionError { payload: Bytes::from(vec![0xff; length]) }),
+            "noise" => Err(FunctionError {
+                payload: Bytes::from(vec![0xff; length]),
+            }),
             other => panic!("{other}"),
         };
-        Ok(Ran { result, log_tail: Bytes::new() })
+        Ok(Ran {
+            result,
+            log_tail: Bytes::new(),
+        })
     }
 }
 
@@ -62,9 +70,13 @@ fn with_service<T>(workflow: &str, play: impl AsyncFnOnce(&Service) -> T) -> T {
     let workflow: Workflow = serde_json::from_str(workflow).expect("a workflow");
     simulated::run(async {
         let world = World::new(7);
-        let parts =
-            TransactionParts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
-        let engine = Arc::new(transactions::Service::builder(parts).build(transactions::Config::default()));
+        let parts = TransactionParts {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
+        let engine =
+            Arc::new(transactions::Service::builder(parts).build(transactions::Config::default()));
         engine.start().await.expect("it starts");
         let runner = Arc::clone(&engine);
         let background = tokio::spawn(async move { runner.run().await });
@@ -88,8 +100,15 @@ fn with_service<T>(workflow: &str, play: impl AsyncFnOnce(&Service) -> T) -> T {
 async fn end(service: &Service, input: usize) -> (RunView, String) {
     let input = Bytes::from(format!("\"{}\"", "x".repeat(input)));
     let run = service.begin("w", None, input).await.expect("begun");
-    let view = service.wait("w", &run, Duration::from_mins(5)).await.expect("it is there");
-    let said = view.error.as_ref().map(|error| error.get().to_owned()).unwrap_or_default();
+    let view = service
+        .wait("w", &run, Duration::from_mins(5))
+        .await
+        .expect("it is there");
+    let said = view
+        .error
+        .as_ref()
+        .map(|error| error.get().to_owned())
+        .unwrap_or_default();
     (view, said)
 }
 
@@ -114,7 +133,12 @@ fn a_run_ends_however_long_its_input_and_its_result_are() {
 /// W4.
 #[test]
 fn a_failure_in_very_many_words_ends_its_run() {
-    for steps in [r#""failure-600000""#, r#""failure-40000""#, r#""noise-600000""#, r#""failure-10""#] {
+    for steps in [
+        r#""failure-600000""#,
+        r#""failure-40000""#,
+        r#""noise-600000""#,
+        r#""failure-10""#,
+    ] {
         with_service(&format!("{{\"steps\":[{steps}]}}"), async |service| {
             // As long as an input may be.
             let (view, said) = end(service, 360_000).await;
@@ -129,15 +153,21 @@ fn a_failure_in_very_many_words_ends_its_run() {
 #[test]
 fn a_list_of_results_is_bounded_as_one_is() {
     let branches = [r#"["result-100000"]"#; 6].join(",");
-    with_service(&format!("{{\"steps\":[{{\"parallel\":[{branches}]}}]}}"), async |service| {
-        let (view, said) = end(service, 10).await;
-        assert_eq!(view.status, Status::Failed);
-        assert!(said.contains("Workflow.ResultTooLarge"), "{said}");
-    });
+    with_service(
+        &format!("{{\"steps\":[{{\"parallel\":[{branches}]}}]}}"),
+        async |service| {
+            let (view, said) = end(service, 10).await;
+            assert_eq!(view.status, Status::Failed);
+            assert!(said.contains("Workflow.ResultTooLarge"), "{said}");
+        },
+    );
     with_service(r#"{"steps":[{"map":["result-1"]}]}"#, async |service| {
         let input = Bytes::from(format!("[{}]", vec!["1"; 10_001].join(",")));
         let run = service.begin("w", None, input).await.expect("begun");
-        let view = service.wait("w", &run, Duration::from_mins(5)).await.expect("it is there");
+        let view = service
+            .wait("w", &run, Duration::from_mins(5))
+            .await
+            .expect("it is there");
         let said = view.error.expect("it failed");
         assert!(said.get().contains("Workflow.InvalidInput"), "{said}");
     });
@@ -152,7 +182,16 @@ fn runs_are_counted_by_what_they_came_to() {
             end(service, 10).await;
             end(service, 1).await;
             let figures = service.figures();
-            assert_eq!(figures, Figures { active: 0, begun: 3, succeeded: 2, failed: 1, cancelled: 0 });
+            assert_eq!(
+                figures,
+                Figures {
+                    active: 0,
+                    begun: 3,
+                    succeeded: 2,
+                    failed: 1,
+                    cancelled: 0
+                }
+            );
             assert!(service.far_stores().is_empty());
         },
     );
@@ -160,12 +199,27 @@ fn runs_are_counted_by_what_they_came_to() {
 
 #[test]
 fn a_far_store_that_was_wanted_is_shown_without_its_password() {
-    with_service(r#"{"steps":["result-1"],"far":"redis://who:secret@there:1"}"#, async |service| {
-        let refused = service.begin("w", None, Bytes::from("1")).await.expect_err("it is not there");
-        assert!(!format!("{refused} {refused:?}").contains("secret"), "{refused:?}");
-        let stores = service.far_stores();
-        let (address, store) = stores.first_key_value().expect("it is shown");
-        assert_eq!((stores.len(), address.as_str()), (1, "redis://there:1"));
-        assert!(store.trouble.as_ref().is_some_and(|why| why.contains("open a far store")), "{store:?}");
-    });
+    with_service(
+        r#"{"steps":["result-1"],"far":"redis://who:secret@there:1"}"#,
+        async |service| {
+            let refused = service
+                .begin("w", None, Bytes::from("1"))
+                .await
+                .expect_err("it is not there");
+            assert!(
+                !format!("{refused} {refused:?}").contains("secret"),
+                "{refused:?}"
+            );
+            let stores = service.far_stores();
+            let (address, store) = stores.first_key_value().expect("it is shown");
+            assert_eq!((stores.len(), address.as_str()), (1, "redis://there:1"));
+            assert!(
+                store
+                    .trouble
+                    .as_ref()
+                    .is_some_and(|why| why.contains("open a far store")),
+                "{store:?}"
+            );
+        },
+    );
 }

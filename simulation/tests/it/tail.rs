@@ -45,8 +45,14 @@ fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
         let gateway = service.gateway();
         let mut client = connect(&gateway).await.expect("a calm world");
         faults.0.store(true, Ordering::Relaxed);
-        let refused = Request::Delete { path: "/none".into(), version: -1 };
-        assert!(!is_answered(&mut client, refused).await, "nobody here can say what is durable");
+        let refused = Request::Delete {
+            path: "/none".into(),
+            version: -1,
+        };
+        assert!(
+            !is_answered(&mut client, refused).await,
+            "nobody here can say what is durable"
+        );
         faults.0.store(false, Ordering::Relaxed);
         // Right after the place was lost, and before it is looked for again.
         let mut client = connect_soon(&world, &gateway).await.expect("a session");
@@ -59,7 +65,10 @@ fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
 fn a_client_that_waits_for_its_session_keeps_it() {
     simulated::run(async {
         let world = World::new(1);
-        let (service, clock) = (started(&world, Arc::new(Calm), Config::default()).await, world.clock());
+        let (service, clock) = (
+            started(&world, Arc::new(Calm), Config::default()).await,
+            world.clock(),
+        );
         let gateway = service.gateway();
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
@@ -77,7 +86,10 @@ fn a_client_that_waits_for_its_session_keeps_it() {
 fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
     simulated::run(async {
         let world = World::new(1);
-        let (service, clock) = (started(&world, Arc::new(Calm), Config::default()).await, world.clock());
+        let (service, clock) = (
+            started(&world, Arc::new(Calm), Config::default()).await,
+            world.clock(),
+        );
         let gateway = service.gateway();
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
@@ -96,7 +108,10 @@ fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
 fn a_client_that_connects_before_the_log_is_followed_is_not_left_waiting() {
     simulated::run(async {
         let world = World::new(1);
-        let (service, clock) = (started(&world, Arc::new(Calm), Config::default()).await, world.clock());
+        let (service, clock) = (
+            started(&world, Arc::new(Calm), Config::default()).await,
+            world.clock(),
+        );
         let gateway = service.gateway();
         let mut connecting = Box::pin(connect_soon(&world, &gateway));
         tokio::select! {

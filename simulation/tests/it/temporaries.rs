@@ -27,13 +27,20 @@ const SOME_BEATS: Duration = Duration::from_secs(5);
 fn a_temporary_object_stays_until_what_was_applied_is_durable() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
-        let config = Config { temporary_sweep_period: Duration::ZERO, ..Config::default() };
+        let config = Config {
+            temporary_sweep_period: Duration::ZERO,
+            ..Config::default()
+        };
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
         let client = connect(&service.gateway()).await.expect("a session");
         // As `coordination::temporary` names them: of a connection before this one.
         let object = ObjectPath::from(format!("temporary/{:016x}-0-1", client.session().0));
-        world.objects().put(&object, PutPayload::from_static(b"data")).await.expect("a calm world");
+        world
+            .objects()
+            .put(&object, PutPayload::from_static(b"data"))
+            .await
+            .expect("a calm world");
         let is_there = async || world.objects().head(&object).await.is_ok();
         let clock = world.clock();
         faults.0.store(true, Ordering::Relaxed);
@@ -50,7 +57,10 @@ fn a_temporary_object_stays_until_what_was_applied_is_durable() {
 fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
-        let config = Config { placement: DataPlacement::Objects, ..Config::default() };
+        let config = Config {
+            placement: DataPlacement::Objects,
+            ..Config::default()
+        };
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
@@ -61,18 +71,34 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
         };
         let prefix = ObjectPath::from("znodes");
         let named = async || -> Vec<_> {
-            let objects = world.objects().list(Some(&prefix)).try_collect::<Vec<_>>().await;
-            objects.expect("a calm world").into_iter().map(|object| object.location).collect()
+            let objects = world
+                .objects()
+                .list(Some(&prefix))
+                .try_collect::<Vec<_>>()
+                .await;
+            objects
+                .expect("a calm world")
+                .into_iter()
+                .map(|object| object.location)
+                .collect()
         };
-        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, create("/a", Lifetime::Persistent))
+            .await
+            .expect("it is made");
         result(&mut client, set(b"first")).await.expect("it is set");
         let first = named().await;
         assert_eq!(first.len(), 1);
         faults.0.store(true, Ordering::Relaxed);
         client.submit(1, set(b"second"));
-        client.pump(&mut Vec::new()).await.expect("the session lives");
+        client
+            .pump(&mut Vec::new())
+            .await
+            .expect("the session lives");
         world.clock().sleep(SOME_BEATS).await;
-        assert!(named().await.contains(&first[0]), "nobody can say what is durable");
+        assert!(
+            named().await.contains(&first[0]),
+            "nobody can say what is durable"
+        );
         faults.0.store(false, Ordering::Relaxed);
         world.clock().sleep(SOME_BEATS).await;
         let second = named().await;
@@ -85,21 +111,39 @@ fn an_object_that_a_distributor_has_left_is_removed_by_the_next_one() {
 fn a_temporary_object_goes_with_the_update_that_it_carried() {
     simulated::run(async {
         let (world, calm) = (World::new(1), Arc::new(Calm));
-        let config = Config { message_payload_bytes_max: 100, ..Config::default() };
+        let config = Config {
+            message_payload_bytes_max: 100,
+            ..Config::default()
+        };
         let service = started(&world, calm, config).await;
         follow(&service);
         let mut client = connect(&service.gateway()).await.expect("a session");
-        result(&mut client, create("/a", Lifetime::Persistent)).await.expect("it is made");
+        result(&mut client, create("/a", Lifetime::Persistent))
+            .await
+            .expect("it is made");
         let data = Some(vec![7; 1_000].into());
-        let set = Request::SetData { path: "/a".into(), data, version: -1 };
+        let set = Request::SetData {
+            path: "/a".into(),
+            data,
+            version: -1,
+        };
         result(&mut client, set).await.expect("it is set");
         world.clock().sleep(Duration::from_secs(1)).await;
         let carried = |entry: &&simulated::Entry| entry.subject.starts_with("temporary/");
-        assert!(world.trace().entries().filter(carried).count() > 0, "it travelled in an object");
+        assert!(
+            world.trace().entries().filter(carried).count() > 0,
+            "it travelled in an object"
+        );
         let prefix = ObjectPath::from("temporary");
-        let left = world.objects().list(Some(&prefix)).try_collect::<Vec<_>>().await;
+        let left = world
+            .objects()
+            .list(Some(&prefix))
+            .try_collect::<Vec<_>>()
+            .await;
         assert_eq!(left.expect("a calm world"), []);
-        result(&mut client, Request::Sync { path: None }).await.expect("its session lives");
+        result(&mut client, Request::Sync { path: None })
+            .await
+            .expect("its session lives");
     });
 }
 
@@ -108,7 +152,10 @@ fn a_temporary_object_goes_with_the_update_that_it_carried() {
 fn garbage_is_found_behind_many_objects_that_are_needed() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::new(NothingDurable::default()));
-        let config = Config { temporary_sweep_period: Duration::ZERO, ..Config::default() };
+        let config = Config {
+            temporary_sweep_period: Duration::ZERO,
+            ..Config::default()
+        };
         let service = started(&world, faults, config).await;
         follow(&service);
         let client = connect(&service.gateway()).await.expect("a session");
@@ -118,10 +165,17 @@ fn garbage_is_found_behind_many_objects_that_are_needed() {
             object
         };
         for request in 0..10_001 {
-            put(format!("temporary/{:016x}-1-{request:x}", client.session().0)).await;
+            put(format!(
+                "temporary/{:016x}-1-{request:x}",
+                client.session().0
+            ))
+            .await;
         }
         let garbage = put(format!("temporary/{:016x}-1-1", i64::MAX)).await;
         world.clock().sleep(SOME_BEATS).await;
-        assert!(world.objects().head(&garbage).await.is_err(), "its session is not there");
+        assert!(
+            world.objects().head(&garbage).await.is_err(),
+            "its session is not there"
+        );
     });
 }

@@ -44,13 +44,20 @@ fn small(weather: Weather) -> Scenario {
         pause: Duration::from_millis(10),
         thinks: Duration::ZERO,
     };
-    Scenario { habits, weather, ..Scenario::default() }
+    Scenario {
+        habits,
+        weather,
+        ..Scenario::default()
+    }
 }
 
 /// The same on a node that dies anywhere.
 fn dying(weather: Weather) -> Scenario {
     use Disaster::{Everything, Node};
-    Scenario { disasters: vec![Node, Everything, Node], ..small(weather) }
+    Scenario {
+        disasters: vec![Node, Everything, Node],
+        ..small(weather)
+    }
 }
 
 /// T1, T2, T3, T4, T5: when nothing fails.
@@ -62,7 +69,12 @@ fn transactions_keep_their_promises_in_calm_weather() {
 /// T1: however calls interleave, and wherever the node dies.
 #[test]
 fn nobody_reads_what_was_not_committed() {
-    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy, Weather::Paused] {
+    for weather in [
+        Weather::Calm,
+        Weather::Slow,
+        Weather::Stormy,
+        Weather::Paused,
+    ] {
         dying(weather).holds("nobody_reads_what_was_not_committed");
     }
 }
@@ -70,30 +82,41 @@ fn nobody_reads_what_was_not_committed() {
 /// T1, broken.
 #[test]
 fn showing_a_commit_before_its_record_is_caught() {
-    dying(Weather::Slow).without(Broken::VisibleBeforeRecord).is_caught("dirty", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Slow)
+        .without(Broken::VisibleBeforeRecord)
+        .is_caught("dirty", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T4, broken.
 #[test]
 fn writing_the_record_before_the_data_is_caught() {
-    dying(Weather::Slow).without(Broken::RecordBeforeData).is_caught("record", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Slow)
+        .without(Broken::RecordBeforeData)
+        .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A group of commits without the slot that names them, broken.
 #[test]
 fn writing_a_group_before_its_slot_is_caught() {
-    dying(Weather::Stormy).without(Broken::GroupsBeforeSlot).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Stormy)
+        .without(Broken::GroupsBeforeSlot)
+        .is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A group whose answer was lost, broken.
 #[test]
 fn taking_an_unclear_group_for_refused_is_caught() {
-    dying(Weather::Stormy).without(Broken::RefusesUnclearGroups).is_caught("refused", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Stormy)
+        .without(Broken::RefusesUnclearGroups)
+        .is_caught("refused", SEEDS_UNTIL_CAUGHT);
 }
 
 /// The store goes back to what was durable while its node lives on.
 fn going_back() -> Scenario {
-    Scenario { disasters: vec![Disaster::Store; 3], ..small(Weather::Slow) }
+    Scenario {
+        disasters: vec![Disaster::Store; 3],
+        ..small(Weather::Slow)
+    }
 }
 
 /// T5.
@@ -106,13 +129,21 @@ fn what_was_acknowledged_is_seen_in_time() {
 /// T5, broken.
 #[test]
 fn answering_before_the_record_is_durable_is_caught() {
-    going_back().without(Broken::AnswersBeforeDurable).is_caught("lost", SEEDS_UNTIL_CAUGHT);
+    going_back()
+        .without(Broken::AnswersBeforeDurable)
+        .is_caught("lost", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Transactions that read and write several of few keys, so that most overlap.
 fn overlapping(reads_together: bool) -> Scenario {
     let small = small(Weather::Slow);
-    let mix = Mix { reads: 3, writes: 2, keys: 4, reads_together, ..small.mix };
+    let mix = Mix {
+        reads: 3,
+        writes: 2,
+        keys: 4,
+        reads_together,
+        ..small.mix
+    };
     Scenario { mix, ..small }
 }
 
@@ -121,7 +152,10 @@ fn overlapping(reads_together: bool) -> Scenario {
 fn reads_of_one_transaction_are_never_fractured() {
     for reads_together in [false, true] {
         overlapping(reads_together).holds("reads_of_one_transaction_are_never_fractured");
-        let dying = Scenario { disasters: vec![Disaster::Node; 2], ..overlapping(reads_together) };
+        let dying = Scenario {
+            disasters: vec![Disaster::Node; 2],
+            ..overlapping(reads_together)
+        };
         dying.holds("reads_of_one_transaction_are_never_fractured");
     }
 }
@@ -152,27 +186,39 @@ fn parallel_reads_are_never_fractured() {
 /// Reads at the same time, broken.
 #[test]
 fn choosing_before_recording_is_caught() {
-    forgetful().without(Broken::ChoosesBeforeRecording).is_caught("fractured", SEEDS_UNTIL_CAUGHT);
+    forgetful()
+        .without(Broken::ChoosesBeforeRecording)
+        .is_caught("fractured", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Absences, broken.
 #[test]
 fn forgetting_absences_is_caught() {
-    overlapping(false).without(Broken::ForgetsAbsence).is_caught("fractured", SEEDS_UNTIL_CAUGHT);
+    overlapping(false)
+        .without(Broken::ForgetsAbsence)
+        .is_caught("fractured", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T3.
 #[test]
 fn own_writes_are_read_and_reads_repeat() {
     let small = small(Weather::Stormy);
-    let mix = Mix { functions: 4, keys: 3, ..small.mix };
+    let mix = Mix {
+        functions: 4,
+        keys: 3,
+        ..small.mix
+    };
     Scenario { mix, ..small }.holds("own_writes_are_read_and_reads_repeat");
 }
 
 /// Functions that stall, and are retried under their names.
 fn retried() -> Scenario {
     let small = small(Weather::Slow);
-    let habits = Habits { one_named_in: 1, one_stall_in: 2, ..small.habits };
+    let habits = Habits {
+        one_named_in: 1,
+        one_stall_in: 2,
+        ..small.habits
+    };
     Scenario { habits, ..small }
 }
 
@@ -182,7 +228,11 @@ fn an_id_takes_effect_at_most_once() {
     retried().holds("an_id_takes_effect_at_most_once");
     let disasters = vec![Disaster::Node, Disaster::Store, Disaster::Everything];
     for weather in [Weather::Stormy, Weather::Paused] {
-        let scenario = Scenario { disasters: disasters.clone(), weather, ..retried() };
+        let scenario = Scenario {
+            disasters: disasters.clone(),
+            weather,
+            ..retried()
+        };
         scenario.holds("an_id_takes_effect_at_most_once");
     }
 }
@@ -196,19 +246,26 @@ fn an_earlier_attempt_is_refused() {
 /// T-5, broken.
 #[test]
 fn keeping_the_earlier_buffer_is_caught() {
-    retried().without(Broken::KeepsEarlierBuffer).is_caught("mixed", SEEDS_UNTIL_CAUGHT);
+    retried()
+        .without(Broken::KeepsEarlierBuffer)
+        .is_caught("mixed", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-5, broken.
 #[test]
 fn committing_any_attempt_is_caught() {
-    retried().without(Broken::CommitsAnyAttempt).is_caught("doubled", SEEDS_UNTIL_CAUGHT);
+    retried()
+        .without(Broken::CommitsAnyAttempt)
+        .is_caught("doubled", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Each start has a clock that is ten seconds behind the one before.
 fn set_back() -> Scenario {
     let clock_set_back = Duration::from_secs(10);
-    Scenario { clock_set_back, ..dying(Weather::Slow) }
+    Scenario {
+        clock_set_back,
+        ..dying(Weather::Slow)
+    }
 }
 
 /// T5, T-1.
@@ -220,16 +277,31 @@ fn a_clock_set_back_hides_nothing() {
 /// T-1, broken.
 #[test]
 fn forgetting_the_clock_is_caught() {
-    set_back().without(Broken::ForgetsItsClock).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    set_back()
+        .without(Broken::ForgetsItsClock)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A node is taken for dead while it writes, and a new one takes over. A write that was under way may land behind the
 /// clean-up of its log, or without an entry in it: nobody reads it, and the sweep removes it.
 fn replaced() -> Scenario {
     let small = small(Weather::Slow);
-    let habits = Habits { one_named_in: 4, one_stall_in: 2, ..small.habits };
-    let mix = Mix { clients: 6, transactions: 48, ..small.mix };
-    Scenario { mix, habits, disasters: vec![Disaster::Replacement; 3], ..small }
+    let habits = Habits {
+        one_named_in: 4,
+        one_stall_in: 2,
+        ..small.habits
+    };
+    let mix = Mix {
+        clients: 6,
+        transactions: 48,
+        ..small.mix
+    };
+    Scenario {
+        mix,
+        habits,
+        disasters: vec![Disaster::Replacement; 3],
+        ..small
+    }
 }
 
 /// T4, T-2.
@@ -241,7 +313,9 @@ fn a_node_that_was_taken_for_dead_changes_nothing() {
 /// T-2, broken.
 #[test]
 fn resolving_without_a_seal_is_caught() {
-    replaced().without(Broken::ResolvesWithoutSeal).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    replaced()
+        .without(Broken::ResolvesWithoutSeal)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Algorithm 1, case 1, broken.
@@ -249,7 +323,12 @@ fn resolving_without_a_seal_is_caught() {
 fn ignoring_the_lower_bound_is_caught() {
     let mut scenario = forgetful().without(Broken::SkipsLowerBound);
     // One load has to end in the same instant as another that began before the commit they differ by.
-    scenario.mix = Mix { clients: 6, transactions: 36, keys: 3, ..scenario.mix };
+    scenario.mix = Mix {
+        clients: 6,
+        transactions: 36,
+        keys: 3,
+        ..scenario.mix
+    };
     scenario.weather = Weather::Calm;
     scenario.cloud.latency = Some(Duration::ZERO..=Duration::from_millis(2));
     scenario.is_caught("fractured", SEEDS_UNTIL_CAUGHT);
@@ -284,9 +363,16 @@ fn promises_hold_on_a_store_that_forgets_nothing() {
 /// T7: clients die, functions stall for longer than they may.
 #[test]
 fn abandoned_transactions_leave_nothing() {
-    let habits = Habits { one_death_in: 2, one_named_in: 2, ..Habits::default() };
+    let habits = Habits {
+        one_death_in: 2,
+        one_named_in: 2,
+        ..Habits::default()
+    };
     for weather in [Weather::Slow, Weather::Stormy] {
-        let scenario = Scenario { habits, ..dying(weather) };
+        let scenario = Scenario {
+            habits,
+            ..dying(weather)
+        };
         scenario.holds("abandoned_transactions_leave_nothing");
     }
 }
@@ -296,7 +382,11 @@ fn abandoned_transactions_leave_nothing() {
 fn one_seed_of_transactions_gives_one_trace() {
     for seed in seeds().take(10) {
         let scenario = dying(Weather::Stormy);
-        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+        assert_eq!(
+            scenario.run(seed).trace_hash,
+            scenario.run(seed).trace_hash,
+            "seed {seed}"
+        );
     }
 }
 

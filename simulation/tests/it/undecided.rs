@@ -59,7 +59,11 @@ struct Away {
 
 impl Away {
     fn new(operation: &'static str, spared: usize, is_on: &Arc<AtomicBool>) -> Arc<Self> {
-        Arc::new(Self { operation, spared: AtomicUsize::new(spared), is_on: is_on.clone() })
+        Arc::new(Self {
+            operation,
+            spared: AtomicUsize::new(spared),
+            is_on: is_on.clone(),
+        })
     }
 }
 
@@ -69,7 +73,10 @@ impl FaultSchedule for Away {
             return Fault::None;
         }
         let spare = |left: usize| left.checked_sub(1);
-        match self.spared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spare) {
+        match self
+            .spared
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spare)
+        {
             Ok(_) => Fault::None,
             Err(_) => Fault::RefuseBefore,
         }
@@ -77,8 +84,12 @@ impl FaultSchedule for Away {
 }
 
 fn is_decision(update: &Update) -> bool {
-    let Change::Modify(actions) = &update.change else { return false };
-    actions.iter().any(|action| matches!(action, Action::Append(name, _) if name.as_str() == "outbox"))
+    let Change::Modify(actions) = &update.change else {
+        return false;
+    };
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::Append(name, _) if name.as_str() == "outbox"))
 }
 
 /// The parts of `world`, of which `what` is away while `is_away`.
@@ -88,7 +99,13 @@ fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
         What::Region => {
             let away = Away::new("key_value.transact", 0, is_away);
             let items = Arc::new(FaultyKeyValue::new(world.key_value(), away, world.clock()));
-            Parts { regions: vec![Region { items, objects: world.objects() }], ..parts }
+            Parts {
+                regions: vec![Region {
+                    items,
+                    objects: world.objects(),
+                }],
+                ..parts
+            }
         }
         What::Decisions => {
             let is_away = is_away.clone();
@@ -105,7 +122,10 @@ fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
                 REQUESTS.div_ceil(world.queue().limits().batch_messages_max),
                 is_away,
             );
-            Parts { queue: Arc::new(FaultyQueue::new(world.queue(), away, world.clock())), ..parts }
+            Parts {
+                queue: Arc::new(FaultyQueue::new(world.queue(), away, world.clock())),
+                ..parts
+            }
         }
     }
 }
@@ -114,14 +134,24 @@ fn parts_of(world: &World, what: What, is_away: &Arc<AtomicBool>) -> Parts {
 async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Error>> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
-    let (world, is_away) = (World::with_options(1, options), Arc::new(AtomicBool::new(false)));
-    let config = Config { broken, ..Config::default() };
+    let (world, is_away) = (
+        World::with_options(1, options),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let config = Config {
+        broken,
+        ..Config::default()
+    };
     let service = started_with(&world, parts_of(&world, what, &is_away), config).await;
     follow(&service);
     let mut client = connect(&service.gateway()).await.expect("a session");
     let made = answers(&mut client, vec![create("/a", Lifetime::Persistent)]).await;
     assert!(made[0].1.is_ok(), "{made:?}");
-    let set = |_| Request::SetData { path: "/a".into(), data: Some(vec![1; DATA_BYTES].into()), version: -1 };
+    let set = |_| Request::SetData {
+        path: "/a".into(),
+        data: Some(vec![1; DATA_BYTES].into()),
+        version: -1,
+    };
     let clock = world.clock();
     is_away.store(true, Ordering::Relaxed);
     let back = async {
@@ -135,7 +165,9 @@ async fn held_up(what: What, broken: Option<Broken>) -> Vec<Result<Response, Err
 /// Which of them were given up.
 fn given_up(what: What, broken: Option<Broken>) -> Vec<usize> {
     let results = simulated::run(held_up(what, broken));
-    (0..REQUESTS).filter(|request| results[*request].is_err()).collect()
+    (0..REQUESTS)
+        .filter(|request| results[*request].is_err())
+        .collect()
 }
 
 /// P1: neither a region, nor the store, nor a queue that comes back is a reason to fail a request.
@@ -150,6 +182,10 @@ fn a_request_that_is_held_up_by_others_is_not_given_up() {
 #[test]
 fn counting_what_was_planned_is_caught() {
     for what in [What::Region, What::Decisions] {
-        assert_eq!(given_up(what, Some(Broken::CountsWhatWasPlanned)).len(), 1, "{what:?}");
+        assert_eq!(
+            given_up(what, Some(Broken::CountsWhatWasPlanned)).len(),
+            1,
+            "{what:?}"
+        );
     }
 }

@@ -45,7 +45,10 @@ impl FaultSchedule for SlowReads {
 impl SlowReads {
     /// By `delay` each.
     pub(crate) fn of(delay: Duration) -> Self {
-        Self { delay, is_on: AtomicBool::new(false) }
+        Self {
+            delay,
+            is_on: AtomicBool::new(false),
+        }
     }
 
     /// Runs `work`, and delays its reads alone.
@@ -65,7 +68,15 @@ impl SlowReads {
 /// has been looked at, so that `/b` changes while it is looked at. Returns what it was told of, sorted.
 async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
-    let service = started(&world, slow.clone(), Config { broken, ..Config::default() }).await;
+    let service = started(
+        &world,
+        slow.clone(),
+        Config {
+            broken,
+            ..Config::default()
+        },
+    )
+    .await;
     follow(&service);
     let (gateway, clock) = (service.gateway(), world.clock());
     let mut other = connect(&gateway).await.expect("a session");
@@ -75,7 +86,12 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
     let relative = gateway.applied();
     let mut client = connect(&gateway).await.expect("a session");
     let data = vec!["/a".into(), "/b".into()];
-    let again = Request::SetWatches { relative, data, exists: vec![], children: vec![] };
+    let again = Request::SetWatches {
+        relative,
+        data,
+        exists: vec![],
+        children: vec![],
+    };
     let setting = slow.during(shown(&mut client, again));
     let changing = async {
         clock.sleep(LOOK * 3 / 2).await;
@@ -100,13 +116,19 @@ async fn told_of(broken: Option<Broken>) -> Vec<(String, EventKind)> {
 #[test]
 fn watches_that_are_set_again_amid_changes_fire_once() {
     let changed = |path: &str| (path.to_owned(), EventKind::NodeDataChanged);
-    assert_eq!(simulated::run(told_of(None)), [changed("/a"), changed("/b")]);
+    assert_eq!(
+        simulated::run(told_of(None)),
+        [changed("/a"), changed("/b")]
+    );
 }
 
 /// C4, broken.
 #[test]
 fn forgetting_which_watches_are_set_is_caught() {
-    assert_eq!(simulated::run(told_of(Some(Broken::ForgetsWhichWatchesAreSet))).len(), 3);
+    assert_eq!(
+        simulated::run(told_of(Some(Broken::ForgetsWhichWatchesAreSet))).len(),
+        3
+    );
 }
 
 /// C4: however many znodes are watched, and although some of them change in every moment: each watch is told once what
@@ -126,7 +148,12 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
         }
         let relative = gateway.applied();
         let mut client = connect(&gateway).await.expect("a session");
-        let again = Request::SetWatches { relative, data: paths.clone(), exists: vec![], children: vec![] };
+        let again = Request::SetWatches {
+            relative,
+            data: paths.clone(),
+            exists: vec![],
+            children: vec![],
+        };
         let changing = async {
             // Each of them every ten looks, and one during every look.
             for path in paths.iter().cycle() {
@@ -145,7 +172,11 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
         let told_count = told.len();
         told.dedup();
         assert_eq!(told.len(), told_count, "each is told of once");
-        assert_eq!(told_count + gateway.counts().1, ZNODES, "and the others are watched");
+        assert_eq!(
+            told_count + gateway.counts().1,
+            ZNODES,
+            "and the others are watched"
+        );
     });
 }
 
@@ -154,7 +185,13 @@ fn many_watches_are_set_again_amid_changes_that_never_pause() {
 fn setting_watches_again_is_answered_at_what_was_seen_for_it() {
     const FSYNC: Duration = Duration::from_secs(1);
     simulated::run(async {
-        let world = World::with_options(1, Options { fsync: FSYNC..=FSYNC, ..Options::default() });
+        let world = World::with_options(
+            1,
+            Options {
+                fsync: FSYNC..=FSYNC,
+                ..Options::default()
+            },
+        );
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
         let gateway = service.gateway();
@@ -170,12 +207,23 @@ fn setting_watches_again_is_answered_at_what_was_seen_for_it() {
             // It is applied, and will be durable in a second.
             world.clock().sleep(LOOK).await;
             let exists = vec!["/a".into()];
-            let again = Request::SetWatches { relative, data: vec![], exists, children: vec![] };
+            let again = Request::SetWatches {
+                relative,
+                data: vec![],
+                exists,
+                children: vec![],
+            };
             zxid(&mut client, again).await
         };
-        let delete = Request::Delete { path: "/a".into(), version: -1 };
+        let delete = Request::Delete {
+            path: "/a".into(),
+            version: -1,
+        };
         let (deleted, set) = tokio::join!(zxid(&mut other, delete), setting);
-        assert!(set >= deleted, "set at {set:?}, and what was seen is of {deleted:?}");
+        assert!(
+            set >= deleted,
+            "set at {set:?}, and what was seen is of {deleted:?}"
+        );
     });
 }
 
@@ -201,7 +249,12 @@ fn watches_are_set_again_where_every_look_is_overtaken() {
         let relative = gateway.applied();
         let mut client = connect(&gateway).await.expect("a session");
         let data = vec!["/b".into(), "/a".into()];
-        let again = Request::SetWatches { relative, data, exists: vec![], children: vec![] };
+        let again = Request::SetWatches {
+            relative,
+            data,
+            exists: vec![],
+            children: vec![],
+        };
         let changing = async {
             loop {
                 clock.sleep(LOOK / 2).await;
@@ -216,6 +269,10 @@ fn watches_are_set_again_where_every_look_is_overtaken() {
             () = clock.sleep(FOR_EVER) => panic!("it waits for ever"),
         };
         let told: Vec<String> = shown.into_iter().filter_map(path_of_event).collect();
-        assert_eq!(told, ["/b", "/a"], "in the order in which they were asked for");
+        assert_eq!(
+            told,
+            ["/b", "/a"],
+            "in the order in which they were asked for"
+        );
     });
 }

@@ -66,9 +66,13 @@ impl Runner for Code {
             () = self.life.over() => std::future::pending().await,
             answer = self.add_one(&invocation) => answer,
         };
-        let failed =
-            |why: String| FunctionError { payload: Bytes::from(format!("{{\"errorMessage\":\"{why}\"}}")) };
-        Ok(Ran { result: answer.map_err(failed), log_tail: Bytes::new() })
+        let failed = |why: String| FunctionError {
+            payload: Bytes::from(format!("{{\"errorMessage\":\"{why}\"}}")),
+        };
+        Ok(Ran {
+            result: answer.map_err(failed),
+            log_tail: Bytes::new(),
+        })
     }
 }
 
@@ -81,20 +85,37 @@ impl Code {
     async fn add_one(&self, invocation: &Invocation) -> Result<Bytes, String> {
         let service = self.service.get().expect("it serves");
         let token = invocation.scope.as_deref().expect("a step");
-        let run = String::from_utf8(invocation.payload.to_vec()).expect("text").trim_matches('"').to_owned();
+        let run = String::from_utf8(invocation.payload.to_vec())
+            .expect("text")
+            .trim_matches('"')
+            .to_owned();
         let key = Bytes::from(format!("count/{run}"));
-        let before = service.get(token, &key).await.map_err(|error| error.to_string())?;
+        let before = service
+            .get(token, &key)
+            .await
+            .map_err(|error| error.to_string())?;
         let count = number(before.as_ref()) + 1;
         let put = service.put(token, key, Some(Bytes::from(count.to_string())));
         put.await.map_err(|error| error.to_string())?;
-        let fails =
-            self.fails_one_in > 0 && self.rng.lock().expect("no panic").usize(..self.fails_one_in) == 0;
-        if fails { Err("it fails after it has written".to_owned()) } else { Ok(invocation.payload.clone()) }
+        let fails = self.fails_one_in > 0
+            && self
+                .rng
+                .lock()
+                .expect("no panic")
+                .usize(..self.fails_one_in)
+                == 0;
+        if fails {
+            Err("it fails after it has written".to_owned())
+        } else {
+            Ok(invocation.payload.clone())
+        }
     }
 }
 
 fn number(value: Option<&Bytes>) -> u64 {
-    value.map_or(0, |value| String::from_utf8_lossy(value).parse().expect("a number"))
+    value.map_or(0, |value| {
+        String::from_utf8_lossy(value).parse().expect("a number")
+    })
 }
 
 #[derive(Debug)]
@@ -117,7 +138,8 @@ struct Process {
 impl Process {
     /// None: it died before it served.
     async fn boot(world: &World, life: &Life, options: Options, rng: Rng) -> Option<Self> {
-        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
+        let key_value: SharedKeyValue =
+            Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
         let (clock, entropy) = (world.clock(), world.entropy());
         let parts = TransactionParts {
             key_value: Arc::clone(&key_value),
@@ -155,7 +177,11 @@ impl Process {
         }
         let runner = Arc::clone(&engine);
         let background = tokio::spawn(async move { runner.run().await });
-        Some(Self { service, life: life.clone(), background })
+        Some(Self {
+            service,
+            life: life.clone(),
+            background,
+        })
     }
 
     /// It is gone, with all that it held.
@@ -171,12 +197,19 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let world = World::new(seed);
     let mut rng = Rng::with_seed(seed);
     let mut shown: BTreeMap<String, Bytes> = BTreeMap::new();
-    let options = Options { broken, ..Options::default() };
+    let options = Options {
+        broken,
+        ..Options::default()
+    };
     for death in 0..=DEATHS {
         let life = Life::default();
         let is_last = death == DEATHS;
         if !is_last {
-            let side = if rng.bool() { Side::Before } else { Side::After };
+            let side = if rng.bool() {
+                Side::Before
+            } else {
+                Side::After
+            };
             life.ends_after(rng.u64(..CALLS_MAX), side);
         }
         let process = Process::boot(&world, &life, options.clone(), rng.fork()).await;
@@ -196,7 +229,10 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     if shown.len() == RUNS {
         Ok(())
     } else {
-        Err(format!("unfinished: {} of {RUNS} runs have ended", shown.len()))
+        Err(format!(
+            "unfinished: {} of {RUNS} runs have ended",
+            shown.len()
+        ))
     }
 }
 
@@ -206,31 +242,51 @@ async fn look(service: &Service, shown: &mut BTreeMap<String, Bytes>) -> Result<
         let said = |error: workflows::Error| format!("refused: {error}");
         if shown.contains_key(&run) {
             let view = service.run("counts", &run).await;
-            let view = view.map_err(|error| format!("lost: {run} was seen to succeed, and now: {error}"))?;
+            let view =
+                view.map_err(|error| format!("lost: {run} was seen to succeed, and now: {error}"))?;
             if view.status != Status::Succeeded {
-                return Err(format!("lost: {run} was seen to succeed, and is {:?}", view.status));
+                return Err(format!(
+                    "lost: {run} was seen to succeed, and is {:?}",
+                    view.status
+                ));
             }
         } else {
             let input = Bytes::from(format!("\"{run}\""));
-            service.begin("counts", Some(&run), input).await.map_err(said)?;
-            let view = service.wait("counts", &run, Duration::from_mins(5)).await.map_err(said)?;
+            service
+                .begin("counts", Some(&run), input)
+                .await
+                .map_err(said)?;
+            let view = service
+                .wait("counts", &run, Duration::from_mins(5))
+                .await
+                .map_err(said)?;
             if view.status != Status::Succeeded {
-                return Err(format!("unfinished: {run} is {:?}: {:?}", view.status, view.error));
+                return Err(format!(
+                    "unfinished: {run} is {:?}: {:?}",
+                    view.status, view.error
+                ));
             }
-            shown.insert(run.clone(), Bytes::from(view.output.expect("an output").get().to_owned()));
+            shown.insert(
+                run.clone(),
+                Bytes::from(view.output.expect("an output").get().to_owned()),
+            );
         }
         let key = Bytes::from(format!("count/{run}"));
         let count = number(service.state("counts", &key).await.map_err(said)?.as_ref());
         if count != STEPS as u64 {
-            return Err(format!("counted: {run} has counted {count} steps of {STEPS}"));
+            return Err(format!(
+                "counted: {run} has counted {count} steps of {STEPS}"
+            ));
         }
     }
     Ok(())
 }
 
 fn is_caught(broken: Broken, by: &str) {
-    let caught = (0..SEEDS_UNTIL_CAUGHT).find_map(|seed| simulated::run(play(seed, Some(broken))).err());
-    let caught = caught.unwrap_or_else(|| panic!("{broken:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds"));
+    let caught =
+        (0..SEEDS_UNTIL_CAUGHT).find_map(|seed| simulated::run(play(seed, Some(broken))).err());
+    let caught =
+        caught.unwrap_or_else(|| panic!("{broken:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds"));
     assert!(caught.starts_with(by), "{broken:?}: {caught}");
 }
 
@@ -275,19 +331,42 @@ fn runs_that_ended_long_ago_go_and_so_do_too_many() {
     let kept = |options: Options, pause: Duration| {
         simulated::run(async {
             let (world, life) = (World::new(1), Life::default());
-            let process = Process::boot(&world, &life, options, Rng::with_seed(1)).await.expect("it lives");
+            let process = Process::boot(&world, &life, options, Rng::with_seed(1))
+                .await
+                .expect("it lives");
             for run in ["a", "b", "c"] {
-                process.service.begin("counts", Some(run), Bytes::from("\"x\"")).await.expect("begun");
-                process.service.wait("counts", run, Duration::from_mins(5)).await.expect("it ends");
+                process
+                    .service
+                    .begin("counts", Some(run), Bytes::from("\"x\""))
+                    .await
+                    .expect("begun");
+                process
+                    .service
+                    .wait("counts", run, Duration::from_mins(5))
+                    .await
+                    .expect("it ends");
                 tokio::time::sleep(pause).await;
             }
-            let (runs, _) = process.service.runs("counts", None, None).await.expect("listed");
+            let (runs, _) = process
+                .service
+                .runs("counts", None, None)
+                .await
+                .expect("listed");
             process.end().await;
             runs.into_iter().map(|run| run.run).collect::<Vec<_>>()
         })
     };
     let (minutes, days) = (Duration::from_mins(2), Duration::from_hours(5 * 24));
     assert_eq!(kept(Options::default(), minutes), ["a", "b", "c"]);
-    assert_eq!(kept(Options { finished_max: 1, ..Options::default() }, minutes), ["c"]);
+    assert_eq!(
+        kept(
+            Options {
+                finished_max: 1,
+                ..Options::default()
+            },
+            minutes
+        ),
+        ["c"]
+    );
     assert_eq!(kept(Options::default(), days), ["b", "c"]);
 }

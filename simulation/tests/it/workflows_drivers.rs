@@ -39,7 +39,11 @@ async fn boot(house: &mut House) -> Process {
 }
 
 async fn count(process: &Process, run: &str) -> Option<Bytes> {
-    process.service.state(COUNTS, &Bytes::from(format!("count/{run}"))).await.expect("it is read")
+    process
+        .service
+        .state(COUNTS, &Bytes::from(format!("count/{run}")))
+        .await
+        .expect("it is read")
 }
 
 async fn wait_until(what: &str, most: Duration, mut holds: impl FnMut() -> bool) {
@@ -61,7 +65,11 @@ async fn beside_others(options: Options) -> Result<(), String> {
     let third = boot(&mut house).await;
     tokio::time::sleep(DAWDLES_FOR).await;
     let at_it = [&first, &second, &third].map(|process| process.service.active());
-    let ended = second.service.wait(DAWDLES, "run", END_MAX).await.expect("it ends");
+    let ended = second
+        .service
+        .wait(DAWDLES, "run", END_MAX)
+        .await
+        .expect("it ends");
     let counted = count(&second, "run").await;
     for process in [first, second, third] {
         process.end().await;
@@ -70,14 +78,20 @@ async fn beside_others(options: Options) -> Result<(), String> {
     if at_it == [1, 0, 0] && is_right {
         return Ok(());
     }
-    Err(format!("{at_it:?} were at it, it is {:?} and has counted {counted:?}", ended.status))
+    Err(format!(
+        "{at_it:?} were at it, it is {:?} and has counted {counted:?}",
+        ended.status
+    ))
 }
 
 /// W4, W5.
 #[test]
 fn a_run_is_left_to_the_process_that_is_at_it() {
     simulated::run(beside_others(Options::default())).expect("nobody else is at it");
-    let broken = Options { broken: Some(Broken::TakesFromTheLiving), ..Options::default() };
+    let broken = Options {
+        broken: Some(Broken::TakesFromTheLiving),
+        ..Options::default()
+    };
     simulated::run(beside_others(broken)).expect_err("who takes it is caught");
 }
 
@@ -88,10 +102,24 @@ async fn cancelled_elsewhere(options: Options) -> Result<(), String> {
     let second = boot(&mut house).await;
     first.begin(LONG, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR + SLOW_FOR / 2).await;
-    let ended = second.service.cancel(LONG, "run").await.map_err(|error| error.to_string())?;
-    let steps = second.service.steps(LONG, "run").await.expect("they are read").len();
+    let ended = second
+        .service
+        .cancel(LONG, "run")
+        .await
+        .map_err(|error| error.to_string())?;
+    let steps = second
+        .service
+        .steps(LONG, "run")
+        .await
+        .expect("they are read")
+        .len();
     tokio::time::sleep(4 * SLOW_FOR).await;
-    let later = second.service.steps(LONG, "run").await.expect("they are read").len();
+    let later = second
+        .service
+        .steps(LONG, "run")
+        .await
+        .expect("they are read")
+        .len();
     let counted = count(&second, "run").await;
     let at_it = first.service.active();
     first.end().await;
@@ -101,14 +129,19 @@ async fn cancelled_elsewhere(options: Options) -> Result<(), String> {
         return Ok(());
     }
     let status = ended.status;
-    Err(format!("{status:?}, {steps} steps and then {later}, counted {counted:?}, and {at_it} are at it"))
+    Err(format!(
+        "{status:?}, {steps} steps and then {later}, counted {counted:?}, and {at_it} are at it"
+    ))
 }
 
 /// W6.
 #[test]
 fn a_run_that_is_cancelled_at_another_process_does_nothing_more() {
     simulated::run(cancelled_elsewhere(Options::default())).expect("it has ended");
-    let broken = Options { broken: Some(Broken::GoesOnAfterCancelling), ..Options::default() };
+    let broken = Options {
+        broken: Some(Broken::GoesOnAfterCancelling),
+        ..Options::default()
+    };
     simulated::run(cancelled_elsewhere(broken)).expect_err("who goes on is caught");
 }
 
@@ -144,9 +177,16 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_another() {
         second.begin(DAWDLES, "atomic").await.expect("begun");
         tokio::time::sleep(DAWDLES_FOR / 2).await;
         second.end().await;
-        wait_until("nobody takes them up", TAKEN_WITHIN, || first.service.active() == 2).await;
+        wait_until("nobody takes them up", TAKEN_WITHIN, || {
+            first.service.active() == 2
+        })
+        .await;
         for (workflow, run) in [(LONG, "long"), (DAWDLES, "atomic")] {
-            let ended = first.service.wait(workflow, run, END_MAX).await.expect("it has it");
+            let ended = first
+                .service
+                .wait(workflow, run, END_MAX)
+                .await
+                .expect("it has it");
             assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
             assert_eq!(count(&first, run).await, Some(Bytes::from_static(b"2")));
         }
@@ -163,20 +203,39 @@ fn steps_count_once_whose_process_dies_at_any_call_beside_another() {
             let first = boot(&mut house).await;
             let life = Life::default();
             let second = house.boot(&life).await.expect("nothing ends it yet");
-            let side = if calls % 2 == 0 { Side::After } else { Side::Before };
+            let side = if calls % 2 == 0 {
+                Side::After
+            } else {
+                Side::Before
+            };
             life.ends_after(calls, side);
             let begun = second.ask(second.begin(COUNTS, "run")).await;
             if begun.is_some() {
-                second.ask(second.service.wait(COUNTS, "run", END_MAX)).await;
+                second
+                    .ask(second.service.wait(COUNTS, "run", END_MAX))
+                    .await;
             }
             second.end().await;
             tokio::time::sleep(TAKEN_WITHIN).await;
             // It may have died before that.
             first.begin(COUNTS, "run").await.expect("begun");
-            let ended = first.service.wait(COUNTS, "run", END_MAX).await.expect("it ends");
-            assert_eq!(ended.status, Status::Succeeded, "after {calls} calls: {:?}", ended.error);
+            let ended = first
+                .service
+                .wait(COUNTS, "run", END_MAX)
+                .await
+                .expect("it ends");
+            assert_eq!(
+                ended.status,
+                Status::Succeeded,
+                "after {calls} calls: {:?}",
+                ended.error
+            );
             let counted = count(&first, "run").await;
-            assert_eq!(counted, Some(Bytes::from(STEPS.to_string())), "after {calls} calls");
+            assert_eq!(
+                counted,
+                Some(Bytes::from(STEPS.to_string())),
+                "after {calls} calls"
+            );
             first.end().await;
         });
     }
@@ -189,7 +248,11 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
         simulated::run(async {
             let mut house = shared(6, Options::default()).await;
             let first = boot(&mut house).await;
-            let second = if beside { Some(boot(&mut house).await) } else { None };
+            let second = if beside {
+                Some(boot(&mut house).await)
+            } else {
+                None
+            };
             first.begin(LONG, "long").await.expect("begun");
             first.begin(DAWDLES, "atomic").await.expect("begun");
             first.begin(TELLS_LATE, "tells").await.expect("begun");
@@ -204,13 +267,24 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_taken() {
             seat.reconnect();
             let asked = second.as_ref().unwrap_or(&first);
             for (workflow, run) in [(LONG, "long"), (DAWDLES, "atomic")] {
-                let ended = asked.service.wait(workflow, run, END_MAX).await.expect("somebody has it");
+                let ended = asked
+                    .service
+                    .wait(workflow, run, END_MAX)
+                    .await
+                    .expect("somebody has it");
                 assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
                 assert_eq!(count(asked, run).await, Some(Bytes::from_static(b"2")));
             }
-            let ended = asked.service.wait(TELLS_LATE, "tells", END_MAX).await.expect("somebody has it");
+            let ended = asked
+                .service
+                .wait(TELLS_LATE, "tells", END_MAX)
+                .await
+                .expect("somebody has it");
             assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
-            wait_until("the first goes on", TAKEN_WITHIN, || first.service.active() == 0).await;
+            wait_until("the first goes on", TAKEN_WITHIN, || {
+                first.service.active() == 0
+            })
+            .await;
             first.end().await;
             if let Some(second) = second {
                 second.end().await;
@@ -232,16 +306,34 @@ fn a_process_that_was_missed_counts_nothing_of_a_run_that_another_has_ended() {
         tokio::time::sleep(SLOW_FOR / 3).await;
         let seat = first.seat.as_ref().expect("there are several");
         seat.cut_off();
-        wait_until("nobody takes them up", TAKEN_WITHIN, || second.service.active() == 2).await;
+        wait_until("nobody takes them up", TAKEN_WITHIN, || {
+            second.service.active() == 2
+        })
+        .await;
         for workflow in [LONG, TELLS_LATE] {
-            let ended = second.service.cancel(workflow, "run").await.expect("it is its own");
+            let ended = second
+                .service
+                .cancel(workflow, "run")
+                .await
+                .expect("it is its own");
             assert_eq!(ended.status, Status::Cancelled);
         }
         seat.reconnect();
         tokio::time::sleep(4 * SLOW_FOR).await;
-        let told = second.service.state(COUNTS, &Bytes::from_static(b"told/run")).await;
+        let told = second
+            .service
+            .state(COUNTS, &Bytes::from_static(b"told/run"))
+            .await;
         assert_eq!(told.expect("it is read"), None, "published");
-        assert_eq!(second.service.steps(LONG, "run").await.expect("they are read").len(), 1);
+        assert_eq!(
+            second
+                .service
+                .steps(LONG, "run")
+                .await
+                .expect("they are read")
+                .len(),
+            1
+        );
         assert_eq!(first.service.active(), 0);
         first.end().await;
         second.end().await;
@@ -273,9 +365,21 @@ fn a_run_that_is_to_be_ended_ends_though_both_who_was_asked_and_who_asked_die() 
                     third.end().await;
                 }
                 let fourth = boot(&mut house).await;
-                let ended = fourth.service.wait(workflow, "run", END_MAX).await.expect("it is shown");
-                assert_eq!(ended.status, Status::Cancelled, "{workflow} after {calls} calls");
-                assert_eq!(count(&fourth, "run").await, counted, "{workflow} after {calls} calls");
+                let ended = fourth
+                    .service
+                    .wait(workflow, "run", END_MAX)
+                    .await
+                    .expect("it is shown");
+                assert_eq!(
+                    ended.status,
+                    Status::Cancelled,
+                    "{workflow} after {calls} calls"
+                );
+                assert_eq!(
+                    count(&fourth, "run").await,
+                    counted,
+                    "{workflow} after {calls} calls"
+                );
                 fourth.end().await;
             });
         }
@@ -293,13 +397,23 @@ fn a_process_that_was_missed_takes_its_run_back_while_its_earlier_step_lasts() {
         tokio::time::sleep(SLOW_FOR / 6).await;
         let seat = first.seat.as_ref().expect("there are several");
         seat.cut_off();
-        wait_until("nobody takes it up", TAKEN_WITHIN, || second.service.active() == 1).await;
+        wait_until("nobody takes it up", TAKEN_WITHIN, || {
+            second.service.active() == 1
+        })
+        .await;
         seat.reconnect();
         tokio::time::sleep(TAKEN_WITHIN).await;
         assert_eq!(first.service.active(), 0, "it is still at it");
         second.end().await;
-        wait_until("it is not taken back", TAKEN_WITHIN, || first.service.active() == 1).await;
-        let ended = first.service.wait(LONG, "run", END_MAX).await.expect("it ends");
+        wait_until("it is not taken back", TAKEN_WITHIN, || {
+            first.service.active() == 1
+        })
+        .await;
+        let ended = first
+            .service
+            .wait(LONG, "run", END_MAX)
+            .await
+            .expect("it ends");
         assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
         assert_eq!(count(&first, "run").await, Some(Bytes::from_static(b"2")));
         first.end().await;
@@ -316,14 +430,21 @@ fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
             let began = tokio::time::Instant::now();
             process.begin(HASTENS, "run").await.expect("begun");
             tokio::time::sleep_until(began + ALMOST_DAWDLES_FOR).await;
-            house.near.faults().delay(Chance::ALWAYS, CROSSING..=CROSSING);
+            house
+                .near
+                .faults()
+                .delay(Chance::ALWAYS, CROSSING..=CROSSING);
             tokio::time::sleep_until(began + missed_after).await;
             let seat = process.seat.as_ref().expect("there are several");
             seat.cut_off();
             tokio::time::sleep(TAKEN_WITHIN).await;
             house.near.faults().calm();
             seat.reconnect();
-            let ended = process.service.wait(HASTENS, "run", END_MAX).await.expect("it has it");
+            let ended = process
+                .service
+                .wait(HASTENS, "run", END_MAX)
+                .await
+                .expect("it has it");
             let key = Bytes::from_static(b"count/run");
             let counted = loop {
                 // The node may just be starting over.
@@ -332,7 +453,12 @@ fn an_atomic_run_is_not_told_as_failed_that_has_committed() {
                     Err(_) => tokio::time::sleep(AGAIN).await,
                 }
             };
-            assert_eq!(counted, ended.status == Status::Succeeded, "{missed_after:?}: {:?}", ended.error);
+            assert_eq!(
+                counted,
+                ended.status == Status::Succeeded,
+                "{missed_after:?}: {:?}",
+                ended.error
+            );
             process.end().await;
         });
     }
@@ -351,9 +477,18 @@ fn a_run_that_cannot_be_read_keeps_no_other_from_being_ended() {
         let damaged = Key::new(format!("w/{LONG}"), "rdamaged");
         for key in [asked, damaged] {
             let put = Update::put(key, vec![("began".into(), Value::Integer(1))]);
-            house.near.key_value().update(put).await.expect("it is calm");
+            house
+                .near
+                .key_value()
+                .update(put)
+                .await
+                .expect("it is calm");
         }
-        let ended = second.service.cancel(LONG, "run").await.expect("it is ended");
+        let ended = second
+            .service
+            .cancel(LONG, "run")
+            .await
+            .expect("it is ended");
         assert_eq!(ended.status, Status::Cancelled);
         first.end().await;
         second.end().await;

@@ -26,26 +26,54 @@ const SEEDS_UNTIL_CAUGHT: u64 = 200;
 
 /// A run through deaths. Errors: its code has gone one way, and then another.
 async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), String> {
-    let options = Options { broken, ..Options::default() };
-    let mut house = if is_far { House::far(seed, options).await } else { House::near(seed, options).await };
+    let options = Options {
+        broken,
+        ..Options::default()
+    };
+    let mut house = if is_far {
+        House::far(seed, options).await
+    } else {
+        House::near(seed, options).await
+    };
     let mut rng = Rng::with_seed(seed);
     for death in 0.. {
-        let (life, side) = (Life::default(), if rng.bool() { Side::Before } else { Side::After });
+        let (life, side) = (
+            Life::default(),
+            if rng.bool() {
+                Side::Before
+            } else {
+                Side::After
+            },
+        );
         if death < DEATHS {
             life.ends_after(rng.u64(..CALLS_MAX), side);
         }
         if let Some(process) = house.boot(&life).await {
             let looked = process.ask(async {
                 process.begin(HANDLES, "run").await.expect("begun");
-                let ended = process.service.wait(HANDLES, "run", END_MAX).await.expect("it is shown");
-                let torn = process.service.state(HANDLES, &Bytes::from_static(b"torn/run")).await;
+                let ended = process
+                    .service
+                    .wait(HANDLES, "run", END_MAX)
+                    .await
+                    .expect("it is shown");
+                let torn = process
+                    .service
+                    .state(HANDLES, &Bytes::from_static(b"torn/run"))
+                    .await;
                 (ended, torn.expect("it is read"))
             });
             let looked = looked.await;
             process.end().await;
             if let Some((ended, torn)) = looked {
-                assert_eq!(ended.status, Status::Succeeded, "seed {seed}: {:?}", ended.error);
-                return torn.map_or(Ok(()), |torn| Err(String::from_utf8_lossy(&torn).into_owned()));
+                assert_eq!(
+                    ended.status,
+                    Status::Succeeded,
+                    "seed {seed}: {:?}",
+                    ended.error
+                );
+                return torn.map_or(Ok(()), |torn| {
+                    Err(String::from_utf8_lossy(&torn).into_owned())
+                });
             }
         }
         house.near.crash();
@@ -56,10 +84,15 @@ async fn play(seed: u64, is_far: bool, broken: Option<Broken>) -> Result<(), Str
 fn goes_one_way(is_far: bool) {
     let all = seeds().take(usize::try_from(SEEDS_MAX).expect("few"));
     for seed in all {
-        assert_eq!(simulated::run(play(seed, is_far, None)), Ok(()), "seed {seed}");
+        assert_eq!(
+            simulated::run(play(seed, is_far, None)),
+            Ok(()),
+            "seed {seed}"
+        );
     }
     let broken = Some(Broken::ForgetsFailures);
-    let caught = (0..SEEDS_UNTIL_CAUGHT).any(|seed| simulated::run(play(seed, is_far, broken)).is_err());
+    let caught =
+        (0..SEEDS_UNTIL_CAUGHT).any(|seed| simulated::run(play(seed, is_far, broken)).is_err());
     assert!(caught, "the broken one is caught");
 }
 

@@ -15,8 +15,8 @@ use simulation::{
     workflows::{
         checks::Claim,
         code::{
-            ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS, RESTS_ON_SPOILT,
-            SECOND, SENDS, SPOILS, STEPS,
+            ASKS, BEFORE, COPIES, COUNTS, FAILS, FIRST, HURRIES, MINDS, OVERFLOWS, PEEKS,
+            RESTS_ON_SPOILT, SECOND, SENDS, SPOILS, STEPS,
         },
         far::Refused,
         house::{House, Process},
@@ -59,22 +59,39 @@ async fn look(
             }
         }
     }
-    for (workflow, run) in runs.iter().flat_map(|run| [COUNTS, FIRST, SECOND].map(|of| (of, run))) {
+    for (workflow, run) in runs
+        .iter()
+        .flat_map(|run| [COUNTS, FIRST, SECOND].map(|of| (of, run)))
+    {
         let view = loop {
-            match process.service.wait(workflow, run, Duration::from_mins(5)).await {
+            match process
+                .service
+                .wait(workflow, run, Duration::from_mins(5))
+                .await
+            {
                 Ok(view) if view.status != Status::Running => break view,
                 _ => tokio::time::sleep(AGAIN).await,
             }
         };
         if view.status != Status::Succeeded {
-            return Err(format!("unfinished: {workflow} {run} is {:?}: {:?}", view.status, view.error));
+            return Err(format!(
+                "unfinished: {workflow} {run} is {:?}: {:?}",
+                view.status, view.error
+            ));
         }
-        let claim = Claim::Succeeded { workflow: workflow.to_owned(), run: run.clone() };
+        let claim = Claim::Succeeded {
+            workflow: workflow.to_owned(),
+            run: run.clone(),
+        };
         outside.noted().claim(claim);
         let came_to = format!("{:?} at {:?}", view.output, view.ended_ms);
-        let before = shown.entry((workflow, run.clone())).or_insert_with(|| came_to.clone());
+        let before = shown
+            .entry((workflow, run.clone()))
+            .or_insert_with(|| came_to.clone());
         if *before != came_to {
-            return Err(format!("ended twice: {workflow} {run} came to {before}, and to {came_to}"));
+            return Err(format!(
+                "ended twice: {workflow} {run} came to {before}, and to {came_to}"
+            ));
         }
     }
     Ok(())
@@ -90,7 +107,8 @@ async fn check(house: &House, runs: &[String]) -> Result<(), String> {
 /// All that was sent has arrived, in order, once everything has ended.
 async fn all_arrived(house: &House, runs: &[String]) -> Result<(), String> {
     for run in runs {
-        let each = (0..STEPS).flat_map(|path| SENDS.map(|more| format!("{COUNTS} {run} {path} {more}")));
+        let each =
+            (0..STEPS).flat_map(|path| SENDS.map(|more| format!("{COUNTS} {run} {path} {more}")));
         let expected: Vec<String> = each.collect();
         let noted = house.outside.noted();
         let received = noted.received(&format!("{COUNTS} {run} "));
@@ -136,13 +154,19 @@ async fn overtaken(
     shown: &mut Shown,
 ) -> Result<(), String> {
     let some = |rng: &mut Rng| Duration::from_millis(rng.u64(..3_000));
-    let Some(old) = house.boot(&Life::default()).await else { return Ok(()) };
+    let Some(old) = house.boot(&Life::default()).await else {
+        return Ok(());
+    };
     let looked = tokio::time::timeout(some(rng), look(&old, &house.outside, runs, shown)).await;
     looked.unwrap_or(Ok(()))?;
     old.cut();
     house.lose_near();
     let new = house.boot(&Life::default()).await.expect("nothing ends it");
-    let looked = tokio::time::timeout(some(rng) + some(rng), look(&new, &house.outside, runs, shown)).await;
+    let looked = tokio::time::timeout(
+        some(rng) + some(rng),
+        look(&new, &house.outside, runs, shown),
+    )
+    .await;
     old.mend();
     tokio::time::sleep(Duration::from_secs(1)).await;
     old.end().await;
@@ -153,8 +177,18 @@ async fn overtaken(
 /// Runs through deaths. What went wrong.
 async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let mut house = House::far(seed, Options { broken, ..Options::default() }).await;
-    house.synchrony = ["serial", "sync"].get(rng.usize(..8)).copied().unwrap_or("external");
+    let mut house = House::far(
+        seed,
+        Options {
+            broken,
+            ..Options::default()
+        },
+    )
+    .await;
+    house.synchrony = ["serial", "sync"]
+        .get(rng.usize(..8))
+        .copied()
+        .unwrap_or("external");
     let (runs, mut shown) = (names(2), Shown::new());
     for _ in 0..DEATHS {
         house.weather.blow();
@@ -163,7 +197,14 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
             check(&house, &runs).await?;
             continue;
         }
-        let (life, side) = (Life::default(), if rng.bool() { Side::Before } else { Side::After });
+        let (life, side) = (
+            Life::default(),
+            if rng.bool() {
+                Side::Before
+            } else {
+                Side::After
+            },
+        );
         life.ends_after(rng.u64(..CALLS_MAX), side);
         let away = (rng.usize(..3) == 0).then(|| (rng.u64(..2_000), rng.u64(..20_000)));
         let weather = house.weather.clone();
@@ -175,7 +216,9 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
             weather.come_back();
         });
         if let Some(process) = house.boot(&life).await {
-            let looked = process.ask(look(&process, &house.outside, &runs, &mut shown)).await;
+            let looked = process
+                .ask(look(&process, &house.outside, &runs, &mut shown))
+                .await;
             process.end().await;
             looked.unwrap_or(Ok(()))?;
         }
@@ -192,8 +235,10 @@ async fn play(seed: u64, broken: Option<Broken>) -> Result<(), String> {
 }
 
 fn is_caught(broken: Broken, by: &str) {
-    let caught = (0..SEEDS_UNTIL_CAUGHT).find_map(|seed| simulated::run(play(seed, Some(broken))).err());
-    let caught = caught.unwrap_or_else(|| panic!("{broken:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds"));
+    let caught =
+        (0..SEEDS_UNTIL_CAUGHT).find_map(|seed| simulated::run(play(seed, Some(broken))).err());
+    let caught =
+        caught.unwrap_or_else(|| panic!("{broken:?} was not caught by {SEEDS_UNTIL_CAUGHT} seeds"));
     assert!(caught.starts_with(by), "{broken:?}: {caught}");
 }
 
@@ -219,7 +264,9 @@ fn a_run_survives_the_death_of_its_server_before_each_of_its_calls() {
         life.ends_after(calls, Side::Before);
         let mut has_died = true;
         if let Some(process) = house.boot(&life).await {
-            let looked = process.ask(look(&process, &house.outside, &runs, &mut shown)).await;
+            let looked = process
+                .ask(look(&process, &house.outside, &runs, &mut shown))
+                .await;
             has_died = looked.is_none();
             process.end().await;
             looked.unwrap_or(Ok(()))?;
@@ -230,13 +277,16 @@ fn a_run_survives_the_death_of_its_server_before_each_of_its_calls() {
             house.near.crash();
         }
         check(&house, &runs).await?;
-        finish(&mut house, &runs, &mut shown).await.map(|()| has_died)
+        finish(&mut house, &runs, &mut shown)
+            .await
+            .map(|()| has_died)
     };
     for is_lost in [false, true] {
         let mut calls = 0;
         loop {
             let died = simulated::run(dies(calls, is_lost));
-            let died = died.unwrap_or_else(|wrong| panic!("call {calls}, lost: {is_lost}: {wrong}"));
+            let died =
+                died.unwrap_or_else(|wrong| panic!("call {calls}, lost: {is_lost}: {wrong}"));
             calls += 1;
             if !died {
                 break;
@@ -272,20 +322,45 @@ fn naming_what_is_sent_anew_is_caught() {
 
 /// What a step's transaction shows while the far store is away, and once it is back.
 async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
-    let mut house = House::far(1, Options { broken, ..Options::default() }).await;
+    let mut house = House::far(
+        1,
+        Options {
+            broken,
+            ..Options::default()
+        },
+    )
+    .await;
     house.fails_one_in = 0;
     let process = house.boot(&Life::default()).await.expect("nothing ends it");
     process.begin(COUNTS, "before").await.expect("begun");
-    process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+    process
+        .service
+        .wait(COUNTS, "before", END_MAX)
+        .await
+        .expect("it ends");
     house.weather.leave();
     process.begin(COPIES, "run").await.expect("begun");
     tokio::time::sleep(Duration::from_mins(2)).await;
     let key = Key::new("copy/run").expect("a key");
-    let hidden = process.engine.get_now(&key).await.expect("it is near").value;
+    let hidden = process
+        .engine
+        .get_now(&key)
+        .await
+        .expect("it is near")
+        .value;
     house.weather.calm();
-    let ended = process.service.wait(COPIES, "run", END_MAX).await.expect("it ends");
+    let ended = process
+        .service
+        .wait(COPIES, "run", END_MAX)
+        .await
+        .expect("it ends");
     assert_eq!(ended.status, Status::Succeeded);
-    let shown = process.engine.get_now(&key).await.expect("it is near").value;
+    let shown = process
+        .engine
+        .get_now(&key)
+        .await
+        .expect("it is near")
+        .value;
     process.end().await;
     (hidden, shown)
 }
@@ -295,7 +370,10 @@ async fn copied(broken: Option<Broken>) -> (Option<Bytes>, Option<Bytes>) {
 fn a_transaction_in_a_step_waits_until_what_the_run_rests_on_is_far() {
     let one = Some(Bytes::from("1"));
     assert_eq!(simulated::run(copied(None)), (None, one.clone()));
-    assert_eq!(simulated::run(copied(Some(Broken::CountsElsewhereBeforeFar))), (one.clone(), one));
+    assert_eq!(
+        simulated::run(copied(Some(Broken::CountsElsewhereBeforeFar))),
+        (one.clone(), one)
+    );
 }
 
 /// W2, W4: what the far store refuses for good fails the run, and whoever has read it; others go on.
@@ -305,15 +383,25 @@ fn a_permanent_error_ends_the_run_and_whatever_rests_on_it_and_nothing_else() {
         let mut house = House::far(1, Options::default()).await;
         house.fails_one_in = 0;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
-        for (workflow, expected) in
-            [(SPOILS, Status::Failed), (RESTS_ON_SPOILT, Status::Failed), (COUNTS, Status::Succeeded)]
-        {
+        for (workflow, expected) in [
+            (SPOILS, Status::Failed),
+            (RESTS_ON_SPOILT, Status::Failed),
+            (COUNTS, Status::Succeeded),
+        ] {
             process.begin(workflow, "run").await.expect("begun");
-            let ended = process.service.wait(workflow, "run", END_MAX).await.expect("it is shown");
+            let ended = process
+                .service
+                .wait(workflow, "run", END_MAX)
+                .await
+                .expect("it is shown");
             assert_eq!(ended.status, expected, "{workflow}: {:?}", ended.error);
         }
         let far = house.look_far().await;
-        assert_eq!(far.steps(SPOILS, "run"), ["0"], "and nothing behind the one that counts");
+        assert_eq!(
+            far.steps(SPOILS, "run"),
+            ["0"],
+            "and nothing behind the one that counts"
+        );
         assert_eq!(far.state("rests/run"), None);
         process.end().await;
     });
@@ -321,13 +409,26 @@ fn a_permanent_error_ends_the_run_and_whatever_rests_on_it_and_nothing_else() {
 
 /// What is told of a run: by itself, by whoever ends it, and in the list.
 async fn told(process: &Process, workflow: &str, run: &str) -> [Result<Status, String>; 3] {
-    let one = process.service.wait(workflow, run, END_MAX).await.map(|view| view.status);
-    let ended = process.service.cancel(workflow, run).await.map(|view| view.status);
+    let one = process
+        .service
+        .wait(workflow, run, END_MAX)
+        .await
+        .map(|view| view.status);
+    let ended = process
+        .service
+        .cancel(workflow, run)
+        .await
+        .map(|view| view.status);
     let listed = process
         .service
         .runs(workflow, None, None)
         .await
-        .map(|(runs, _)| runs.iter().find(|listed| listed.run == run).expect("it is listed").status);
+        .map(|(runs, _)| {
+            runs.iter()
+                .find(|listed| listed.run == run)
+                .expect("it is listed")
+                .status
+        });
     [one, ended, listed].map(|status| status.map_err(|error| error.to_string()))
 }
 
@@ -340,7 +441,11 @@ fn a_run_that_was_refused_and_is_sent_after_all_is_told_in_one_way() {
             house.fails_one_in = 0;
             let mut process = house.boot(&Life::default()).await.expect("nothing ends it");
             process.begin(COUNTS, "before").await.expect("begun");
-            process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+            process
+                .service
+                .wait(COUNTS, "before", END_MAX)
+                .await
+                .expect("it ends");
             house.weather.refuse(refused);
             process.begin(workflow, "run").await.expect("begun near");
             let told_then = process.service.wait(workflow, "run", END_MAX).await;
@@ -370,13 +475,21 @@ fn a_run_that_is_refused_again_stays_failed_and_others_are_as_they_were() {
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
             process.begin(workflow, "run").await.expect("begun");
-            let ended = process.service.wait(workflow, "run", END_MAX).await.expect("it is shown");
+            let ended = process
+                .service
+                .wait(workflow, "run", END_MAX)
+                .await
+                .expect("it is shown");
             assert_eq!(ended.status, expected, "{workflow}: {:?}", ended.error);
         }
         process.end().await;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         for (workflow, expected) in [(COUNTS, Status::Succeeded), (SPOILS, Status::Failed)] {
-            let shown = process.service.run(workflow, "run").await.expect("it is shown");
+            let shown = process
+                .service
+                .run(workflow, "run")
+                .await
+                .expect("it is shown");
             assert_eq!(shown.status, expected, "{workflow}: {:?}", shown.error);
         }
         process.end().await;
@@ -387,17 +500,36 @@ fn a_run_that_is_refused_again_stays_failed_and_others_are_as_they_were() {
 #[test]
 fn asking_for_a_refused_run_keeps_nobody_from_being_served() {
     simulated::run(async {
-        let mut house = House::far(1, Options { runs_max: 10, ..Options::default() }).await;
+        let mut house = House::far(
+            1,
+            Options {
+                runs_max: 10,
+                ..Options::default()
+            },
+        )
+        .await;
         house.fails_one_in = 0;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         process.begin(COUNTS, "before").await.expect("begun");
-        process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+        process
+            .service
+            .wait(COUNTS, "before", END_MAX)
+            .await
+            .expect("it ends");
         house.weather.refuse(Refused::Everything);
         process.begin(COUNTS, "run").await.expect("begun near");
-        process.service.wait(COUNTS, "run", END_MAX).await.expect_err("not even that it failed is written");
+        process
+            .service
+            .wait(COUNTS, "run", END_MAX)
+            .await
+            .expect_err("not even that it failed is written");
         // More than there are lanes.
         for _ in 0..2_100 {
-            process.service.run(COUNTS, "run").await.expect_err("it is not shown");
+            process
+                .service
+                .run(COUNTS, "run")
+                .await
+                .expect_err("it is not shown");
         }
         process.begin(COUNTS, "after").await.expect("begun near");
         process.end().await;
@@ -412,7 +544,11 @@ fn what_a_run_failed_with_is_shown_once_what_it_rests_on_is_far() {
         house.fails_one_in = 0;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         process.begin(COUNTS, "before").await.expect("begun");
-        process.service.wait(COUNTS, "before", END_MAX).await.expect("it ends");
+        process
+            .service
+            .wait(COUNTS, "before", END_MAX)
+            .await
+            .expect("it ends");
         house.weather.leave();
         process.begin(FAILS, "run").await.expect("begun near");
         tokio::time::sleep(Duration::from_mins(2)).await;
@@ -420,7 +556,11 @@ fn what_a_run_failed_with_is_shown_once_what_it_rests_on_is_far() {
         assert!(hidden.is_err(), "{hidden:?}");
         assert_eq!(house.look_far().await.status(FAILS, "run"), None);
         house.weather.calm();
-        let shown = process.service.wait(FAILS, "run", END_MAX).await.expect("it is shown");
+        let shown = process
+            .service
+            .wait(FAILS, "run", END_MAX)
+            .await
+            .expect("it is shown");
         assert_eq!(shown.status, Status::Failed);
         assert_eq!(house.look_far().await.steps(FAILS, "run"), ["0"]);
         process.end().await;
@@ -443,10 +583,17 @@ fn a_server_that_stops_gives_the_far_store_back_with_all_that_it_wrote() {
         let began = clock.monotonic();
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         process.begin(COUNTS, "another").await.expect("begun");
-        assert!(clock.monotonic().since(began) < Duration::from_secs(1), "it waited for a lease");
+        assert!(
+            clock.monotonic().since(began) < Duration::from_secs(1),
+            "it waited for a lease"
+        );
         let left = stopped.steps(COUNTS, "run").len() as u64;
         assert!(left > 0, "it had begun");
-        let ended = process.service.wait(COUNTS, "run", END_MAX).await.expect("it goes on");
+        let ended = process
+            .service
+            .wait(COUNTS, "run", END_MAX)
+            .await
+            .expect("it goes on");
         assert_eq!(ended.status, Status::Succeeded);
         let steps = process.service.steps(COUNTS, "run").await.expect("listed");
         assert_eq!(steps.len() as u64, STEPS);
@@ -458,16 +605,30 @@ fn a_server_that_stops_gives_the_far_store_back_with_all_that_it_wrote() {
 #[test]
 fn a_step_does_not_count_without_what_it_could_not_externalize() {
     let ended = async |broken: Option<Broken>| {
-        let mut house = House::far(1, Options { broken, ..Options::default() }).await;
+        let mut house = House::far(
+            1,
+            Options {
+                broken,
+                ..Options::default()
+            },
+        )
+        .await;
         house.fails_one_in = 0;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         process.begin(OVERFLOWS, "run").await.expect("begun");
-        let ended = process.service.wait(OVERFLOWS, "run", END_MAX).await.expect("it ends");
+        let ended = process
+            .service
+            .wait(OVERFLOWS, "run", END_MAX)
+            .await
+            .expect("it ends");
         process.end().await;
         ended.status
     };
     assert_eq!(simulated::run(ended(None)), Status::Failed);
-    assert_eq!(simulated::run(ended(Some(Broken::CountsWithoutWhatIsMissing))), Status::Succeeded);
+    assert_eq!(
+        simulated::run(ended(Some(Broken::CountsWithoutWhatIsMissing))),
+        Status::Succeeded
+    );
 }
 
 /// What a run has come to a while after its near store went back under it, as it was about to try a step again.
@@ -482,7 +643,11 @@ async fn gone_on(options: Options) -> Status {
     while process.begin(FIRST, "run").await.is_err() {
         tokio::time::sleep(AGAIN).await;
     }
-    let ended = process.service.wait(SECOND, "run", END_MAX).await.expect("it is shown");
+    let ended = process
+        .service
+        .wait(SECOND, "run", END_MAX)
+        .await
+        .expect("it is shown");
     process.end().await;
     ended.status
 }
@@ -490,19 +655,35 @@ async fn gone_on(options: Options) -> Status {
 /// W4: in one process, whatever its steps fail with.
 #[test]
 fn a_run_goes_on_whose_near_store_has_gone_back_between_two_tries() {
-    assert_eq!(simulated::run(gone_on(Options::default())), Status::Succeeded);
-    let came_to =
-        simulated::run(gone_on(Options { broken: Some(Broken::StaysInALostRange), ..Options::default() }));
+    assert_eq!(
+        simulated::run(gone_on(Options::default())),
+        Status::Succeeded
+    );
+    let came_to = simulated::run(gone_on(Options {
+        broken: Some(Broken::StaysInALostRange),
+        ..Options::default()
+    }));
     assert_eq!(came_to, Status::Running, "the broken one is caught");
 }
 
 /// How a run of `workflow` ends, whose far store is away for a while, and what it has seen there; it has no retries.
 async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, Option<String>) {
-    let mut house = House::far(1, Options { broken, ..Options::default() }).await;
+    let mut house = House::far(
+        1,
+        Options {
+            broken,
+            ..Options::default()
+        },
+    )
+    .await;
     house.fails_one_in = 0;
     let process = house.boot(&Life::default()).await.expect("nothing ends it");
     process.begin(COUNTS, BEFORE).await.expect("begun");
-    process.service.wait(COUNTS, BEFORE, END_MAX).await.expect("it ends");
+    process
+        .service
+        .wait(COUNTS, BEFORE, END_MAX)
+        .await
+        .expect("it ends");
     process.end().await;
     if workflow != HURRIES {
         // Whoever is next has to ask the far store for what is there; near, nothing would be refused.
@@ -517,7 +698,11 @@ async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, O
     house.weather.leave();
     tokio::time::sleep(Duration::from_mins(5)).await;
     house.weather.calm();
-    let ended = process.service.wait(workflow, "run", END_MAX).await.expect("it ends");
+    let ended = process
+        .service
+        .wait(workflow, "run", END_MAX)
+        .await
+        .expect("it ends");
     process.end().await;
     (ended.status, house.look_far().await.state("seen/run"))
 }
@@ -527,7 +712,11 @@ async fn through_an_outage(workflow: &str, broken: Option<Broken>) -> (Status, O
 fn an_attempt_that_ends_since_its_far_store_is_away_uses_up_no_retry() {
     for workflow in [PEEKS, HURRIES, MINDS, ASKS] {
         let ended = simulated::run(through_an_outage(workflow, None));
-        assert_eq!(ended, (Status::Succeeded, Some("all".to_owned())), "{workflow}");
+        assert_eq!(
+            ended,
+            (Status::Succeeded, Some("all".to_owned())),
+            "{workflow}"
+        );
     }
 }
 
@@ -536,7 +725,11 @@ fn an_attempt_that_ends_since_its_far_store_is_away_uses_up_no_retry() {
 fn counting_an_outage_as_a_failure_is_caught() {
     let broken = Some(Broken::CountsOutages);
     for workflow in [PEEKS, HURRIES, ASKS] {
-        assert_eq!(simulated::run(through_an_outage(workflow, broken)).0, Status::Failed, "{workflow}");
+        assert_eq!(
+            simulated::run(through_an_outage(workflow, broken)).0,
+            Status::Failed,
+            "{workflow}"
+        );
     }
     let told = simulated::run(through_an_outage(MINDS, broken));
     assert_eq!(told, (Status::Succeeded, Some("nothing".to_owned())));
@@ -550,13 +743,21 @@ fn what_fails_by_itself_during_an_outage_has_failed() {
         house.fails_one_in = 0;
         let process = house.boot(&Life::default()).await.expect("nothing ends it");
         process.begin(COUNTS, BEFORE).await.expect("begun");
-        process.service.wait(COUNTS, BEFORE, END_MAX).await.expect("it ends");
+        process
+            .service
+            .wait(COUNTS, BEFORE, END_MAX)
+            .await
+            .expect("it ends");
         house.weather.leave();
         process.begin(FAILS, "run").await.expect("begun near");
         tokio::time::sleep(Duration::from_mins(5)).await;
         assert_eq!(process.service.active(), 0, "its end is written near");
         house.weather.calm();
-        let ended = process.service.wait(FAILS, "run", END_MAX).await.expect("it is shown");
+        let ended = process
+            .service
+            .wait(FAILS, "run", END_MAX)
+            .await
+            .expect("it is shown");
         assert_eq!(ended.status, Status::Failed);
         process.end().await;
     });

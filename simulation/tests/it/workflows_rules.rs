@@ -9,7 +9,10 @@ use fastrand::Rng;
 use simulation::{
     transactions::mortal::{Life, Side},
     workflows::{
-        code::{COUNTS, LATE, LATE_BY, LEAKS, LINGERS, LONG, NOTHING, SHARES, SLOW, SLOW_FOR, STEPS, WHOLE},
+        code::{
+            COUNTS, LATE, LATE_BY, LEAKS, LINGERS, LONG, NOTHING, SHARES, SLOW, SLOW_FOR, STEPS,
+            WHOLE,
+        },
         house::{House, Process},
     },
 };
@@ -20,7 +23,10 @@ use workflows::{Broken, Options, Status};
 const END_MAX: Duration = Duration::from_mins(30);
 
 fn broken(rule: Broken) -> Options {
-    Options { broken: Some(rule), ..Options::default() }
+    Options {
+        broken: Some(rule),
+        ..Options::default()
+    }
 }
 
 async fn serve(house: &mut House) -> Process {
@@ -29,7 +35,11 @@ async fn serve(house: &mut House) -> Process {
 }
 
 async fn state(process: &Process, key: &str) -> Option<Bytes> {
-    process.service.state(COUNTS, &Bytes::from(key.to_owned())).await.expect("it is read")
+    process
+        .service
+        .state(COUNTS, &Bytes::from(key.to_owned()))
+        .await
+        .expect("it is read")
 }
 
 /// Whether a run is there once its begin is acknowledged, which the store has refused before.
@@ -38,9 +48,16 @@ async fn begun_after_a_refusal(options: Options) -> bool {
     let process = serve(&mut house).await;
     // From here on the workflow is listed.
     process.begin(COUNTS, "first").await.expect("begun");
-    process.service.wait(COUNTS, "first", END_MAX).await.expect("it ends");
+    process
+        .service
+        .wait(COUNTS, "first", END_MAX)
+        .await
+        .expect("it ends");
     house.near.fill_disk();
-    process.begin(COUNTS, "run").await.expect_err("there is no room");
+    process
+        .begin(COUNTS, "run")
+        .await
+        .expect_err("there is no room");
     house.near.empty_disk();
     while process.begin(COUNTS, "run").await.is_err() {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -64,9 +81,17 @@ async fn halves(options: Options) -> Vec<String> {
     let mut house = House::near(1, options).await;
     let process = serve(&mut house).await;
     process.begin(NOTHING, "failed").await.expect("begun");
-    let ended = process.service.wait(NOTHING, "failed", END_MAX).await.expect("it ends");
+    let ended = process
+        .service
+        .wait(NOTHING, "failed", END_MAX)
+        .await
+        .expect("it ends");
     assert_eq!(ended.status, Status::Failed);
-    seen.extend(state(&process, "count/failed").await.map(|count| format!("failed: {count:?}")));
+    seen.extend(
+        state(&process, "count/failed")
+            .await
+            .map(|count| format!("failed: {count:?}")),
+    );
     process.end().await;
     let mut rng = Rng::with_seed(7);
     let all = Bytes::from(STEPS.to_string());
@@ -76,7 +101,9 @@ async fn halves(options: Options) -> Vec<String> {
         if let Some(process) = house.boot(&life).await {
             let looked = process.ask(async {
                 // Before anything is begun: what the last one left.
-                let count = state(&process, "count/whole").await.filter(|count| *count != all);
+                let count = state(&process, "count/whole")
+                    .await
+                    .filter(|count| *count != all);
                 process.begin(WHOLE, "whole").await.expect("begun");
                 (count, process.service.wait(WHOLE, "whole", END_MAX).await)
             });
@@ -95,7 +122,10 @@ async fn halves(options: Options) -> Vec<String> {
 /// W5.
 #[test]
 fn of_an_atomic_run_all_counts_or_nothing() {
-    assert_eq!(simulated::run(halves(Options::default())), Vec::<String>::new());
+    assert_eq!(
+        simulated::run(halves(Options::default())),
+        Vec::<String>::new()
+    );
     let seen = simulated::run(halves(broken(Broken::CountsByParts)));
     assert!(!seen.is_empty(), "the broken one is caught");
 }
@@ -105,7 +135,11 @@ async fn leaked(options: Options) -> Option<Bytes> {
     let mut house = House::near(1, options).await;
     let process = serve(&mut house).await;
     process.begin(LEAKS, "run").await.expect("begun");
-    let ended = process.service.wait(LEAKS, "run", END_MAX).await.expect("it ends");
+    let ended = process
+        .service
+        .wait(LEAKS, "run", END_MAX)
+        .await
+        .expect("it ends");
     assert_eq!(ended.status, Status::Failed);
     let leaked = state(&process, "copy/run").await;
     process.end().await;
@@ -129,7 +163,11 @@ async fn shared(runs: usize, options: Options) -> Option<Bytes> {
         process.begin(SHARES, run).await.expect("begun");
     }
     for run in &runs {
-        let ended = process.service.wait(SHARES, run, END_MAX).await.expect("it ends");
+        let ended = process
+            .service
+            .wait(SHARES, run, END_MAX)
+            .await
+            .expect("it ends");
         assert_eq!(ended.status, Status::Succeeded, "{:?}", ended.error);
     }
     let shared = state(&process, SHARES).await;
@@ -140,9 +178,16 @@ async fn shared(runs: usize, options: Options) -> Option<Bytes> {
 /// W10.
 #[test]
 fn atomic_runs_that_ask_for_it_are_as_if_each_ran_alone() {
-    assert_eq!(simulated::run(shared(12, Options::default())), Some(Bytes::from_static(b"12")));
+    assert_eq!(
+        simulated::run(shared(12, Options::default())),
+        Some(Bytes::from_static(b"12"))
+    );
     let shared = simulated::run(shared(12, broken(Broken::IsolatesNoRun)));
-    assert_ne!(shared, Some(Bytes::from_static(b"12")), "the broken one is caught");
+    assert_ne!(
+        shared,
+        Some(Bytes::from_static(b"12")),
+        "the broken one is caught"
+    );
 }
 
 /// W5: the step that is told of it does not fail for it.
@@ -152,12 +197,19 @@ fn an_atomic_run_whose_transaction_is_lost_is_made_anew() {
         let mut house = House::near(1, Options::default()).await;
         let process = serve(&mut house).await;
         process.begin(LINGERS, "run").await.expect("begun");
-        let ended = process.service.wait(LINGERS, "run", 2 * END_MAX).await.expect("it ends");
+        let ended = process
+            .service
+            .wait(LINGERS, "run", 2 * END_MAX)
+            .await
+            .expect("it ends");
         process.end().await;
         (ended.status, ended.error.expect("it says why").to_string())
     });
     assert_eq!(status, Status::Failed);
-    assert!(error.contains("its transaction was lost 10 times"), "{error}");
+    assert!(
+        error.contains("its transaction was lost 10 times"),
+        "{error}"
+    );
 }
 
 /// What a run that was cancelled has done a while later, and after a restart.
@@ -166,12 +218,21 @@ async fn after_cancelling(options: Options) -> (Status, Option<Bytes>) {
     let process = serve(&mut house).await;
     process.begin(SLOW, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR / 2).await;
-    process.service.cancel(SLOW, "run").await.expect("it is cancelled");
+    process
+        .service
+        .cancel(SLOW, "run")
+        .await
+        .expect("it is cancelled");
     tokio::time::sleep(2 * SLOW_FOR).await;
     process.end().await;
     let process = serve(&mut house).await;
     tokio::time::sleep(2 * SLOW_FOR).await;
-    let status = process.service.run(SLOW, "run").await.expect("it is shown").status;
+    let status = process
+        .service
+        .run(SLOW, "run")
+        .await
+        .expect("it is shown")
+        .status;
     let count = state(&process, "count/run").await;
     process.end().await;
     (status, count)
@@ -195,11 +256,19 @@ async fn counted_late(options: Options) -> Option<Bytes> {
     process.begin(LONG, "run").await.expect("begun");
     tokio::time::sleep(SLOW_FOR / 2).await;
     let key = Key::new("count/run").expect("short");
-    process.engine.put_now(key, Some(Bytes::from_static(b"1"))).await.expect("it is written");
+    process
+        .engine
+        .put_now(key, Some(Bytes::from_static(b"1")))
+        .await
+        .expect("it is written");
     tokio::time::sleep(SLOW_FOR * 2).await;
     process.end().await;
     let process = serve(&mut house).await;
-    let ended = process.service.wait(LONG, "run", END_MAX).await.expect("it ends");
+    let ended = process
+        .service
+        .wait(LONG, "run", END_MAX)
+        .await
+        .expect("it ends");
     assert_eq!(ended.status, Status::Succeeded);
     let count = state(&process, "count/run").await;
     process.end().await;
@@ -209,9 +278,16 @@ async fn counted_late(options: Options) -> Option<Bytes> {
 /// W2: in a run that takes longer than names are remembered.
 #[test]
 fn a_step_of_a_long_run_counts_once() {
-    assert_eq!(simulated::run(counted_late(Options::default())), Some(Bytes::from_static(b"2")));
+    assert_eq!(
+        simulated::run(counted_late(Options::default())),
+        Some(Bytes::from_static(b"2"))
+    );
     let count = simulated::run(counted_late(broken(Broken::ConfirmsNoStep)));
-    assert_eq!(count, Some(Bytes::from_static(b"3")), "the broken one is caught");
+    assert_eq!(
+        count,
+        Some(Bytes::from_static(b"3")),
+        "the broken one is caught"
+    );
 }
 
 /// What came to count of what attempts asked for after their ends, of several runs.
@@ -221,10 +297,17 @@ async fn late(options: Options) -> usize {
     let mut late = 0;
     for run in ["a", "b"] {
         process.begin(LATE, run).await.expect("begun");
-        process.service.wait(LATE, run, END_MAX).await.expect("it ends");
+        process
+            .service
+            .wait(LATE, run, END_MAX)
+            .await
+            .expect("it ends");
         tokio::time::sleep(2 * LATE_BY).await;
         late += usize::from(state(&process, &format!("late/{run}")).await.is_some());
-        assert_eq!(state(&process, &format!("tried/{run}")).await, Some(Bytes::from("1")));
+        assert_eq!(
+            state(&process, &format!("tried/{run}")).await,
+            Some(Bytes::from("1"))
+        );
     }
     process.end().await;
     late
@@ -234,7 +317,10 @@ async fn late(options: Options) -> usize {
 #[test]
 fn what_an_attempt_asks_for_after_its_end_is_refused() {
     assert_eq!(simulated::run(late(Options::default())), 0);
-    assert!(simulated::run(late(broken(Broken::HearsWhoHasEnded))) > 0, "the broken one is caught");
+    assert!(
+        simulated::run(late(broken(Broken::HearsWhoHasEnded))) > 0,
+        "the broken one is caught"
+    );
 }
 
 /// Which of three runs are still there, a few days after one another.
@@ -243,10 +329,18 @@ async fn kept(options: Options) -> Vec<String> {
     let process = serve(&mut house).await;
     for run in ["a", "b", "c"] {
         process.begin(COUNTS, run).await.expect("begun");
-        process.service.wait(COUNTS, run, END_MAX).await.expect("it ends");
+        process
+            .service
+            .wait(COUNTS, run, END_MAX)
+            .await
+            .expect("it ends");
         tokio::time::sleep(Duration::from_hours(5 * 24)).await;
     }
-    let (runs, _) = process.service.runs(COUNTS, None, None).await.expect("listed");
+    let (runs, _) = process
+        .service
+        .runs(COUNTS, None, None)
+        .await
+        .expect("listed");
     process.end().await;
     runs.into_iter().map(|run| run.run).collect()
 }
@@ -255,8 +349,14 @@ async fn kept(options: Options) -> Vec<String> {
 #[test]
 fn runs_are_kept_for_a_week_and_no_longer() {
     assert_eq!(simulated::run(kept(Options::default())), ["b", "c"]);
-    assert_eq!(simulated::run(kept(broken(Broken::ForgetsNoRun))), ["a", "b", "c"]);
-    assert_eq!(simulated::run(kept(broken(Broken::ForgetsRunsAtOnce))), ["c"]);
+    assert_eq!(
+        simulated::run(kept(broken(Broken::ForgetsNoRun))),
+        ["a", "b", "c"]
+    );
+    assert_eq!(
+        simulated::run(kept(broken(Broken::ForgetsRunsAtOnce))),
+        ["c"]
+    );
 }
 
 /// W4: whoever asked for it was told that it may begin, and need not come back.
@@ -268,9 +368,16 @@ fn a_run_goes_on_that_is_begun_later_than_it_was_looked_for() {
             house.fails_one_in = 0;
             let process = house.boot(&Life::default()).await.expect("nothing ends it");
             house.lateness.delay_next(late_by);
-            process.begin(COUNTS, "run").await.expect_err("nobody answers");
+            process
+                .begin(COUNTS, "run")
+                .await
+                .expect_err("nobody answers");
             tokio::time::sleep(Duration::from_mins(1)).await;
-            let shown = process.service.run(COUNTS, "run").await.expect("it has begun");
+            let shown = process
+                .service
+                .run(COUNTS, "run")
+                .await
+                .expect("it has begun");
             assert_eq!(shown.status, Status::Succeeded, "{late_by:?}");
             process.end().await;
         });

@@ -22,7 +22,14 @@ const LEASE: Duration = Duration::from_secs(12);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 async fn shared(options: Options) -> House {
-    let mut house = House::far(1, Options { among_others: true, ..options }).await;
+    let mut house = House::far(
+        1,
+        Options {
+            among_others: true,
+            ..options
+        },
+    )
+    .await;
     house.fails_one_in = 0;
     house
 }
@@ -33,9 +40,15 @@ async fn boot(house: &mut House) -> Process {
 
 /// A whole run, or why it was none.
 async fn run(process: &Process, workflow: &str, run: &str) -> Result<(), String> {
-    process.begin(workflow, run).await.map_err(|error| format!("begin {run}: {error}"))?;
+    process
+        .begin(workflow, run)
+        .await
+        .map_err(|error| format!("begin {run}: {error}"))?;
     let ended = process.service.wait(workflow, run, END_MAX).await;
-    match ended.map_err(|error| format!("wait for {run}: {error}"))?.status {
+    match ended
+        .map_err(|error| format!("wait for {run}: {error}"))?
+        .status
+    {
         Status::Succeeded => Ok(()),
         status => Err(format!("{run} is {status:?}")),
     }
@@ -43,7 +56,14 @@ async fn run(process: &Process, workflow: &str, run: &str) -> Result<(), String>
 
 /// What is wrong where one process is asked all the time, and another is started again and again.
 async fn beside_starts(among_others: bool, workflow: &str, runs: usize) -> Result<(), String> {
-    let mut house = House::far(1, Options { among_others, ..Options::default() }).await;
+    let mut house = House::far(
+        1,
+        Options {
+            among_others,
+            ..Options::default()
+        },
+    )
+    .await;
     house.fails_one_in = 0;
     let process = boot(&mut house).await;
     let asked = async {
@@ -96,12 +116,17 @@ fn who_has_nothing_to_do_in_a_far_store_gives_it_back() {
             tokio::time::sleep(Duration::from_secs(5)).await;
             for (process, name) in [(&first, "first"), (&second, "second")] {
                 let began = tokio::time::Instant::now();
-                run(process, COUNTS, &format!("{name}-{number}")).await.expect("nobody is at work there");
+                run(process, COUNTS, &format!("{name}-{number}"))
+                    .await
+                    .expect("nobody is at work there");
                 assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
             }
         }
         let stores = first.service.far_stores();
-        assert!(stores.values().all(|store| store.answered.is_some()), "it is still told of: {stores:?}");
+        assert!(
+            stores.values().all(|store| store.answered.is_some()),
+            "it is still told of: {stores:?}"
+        );
         first.end().await;
         second.end().await;
     });
@@ -117,8 +142,15 @@ fn who_gives_a_far_store_back_and_is_asked_just_then_has_it_at_once() {
         // It is opened anew each time, and given back two seconds later: some of these come while that goes on.
         for number in 0..40 {
             let began = tokio::time::Instant::now();
-            process.begin(COUNTS, &format!("run-{number}")).await.expect("nobody else is there");
-            assert!(began.elapsed() < LOOK_AGAIN, "{number}: {:?}", began.elapsed());
+            process
+                .begin(COUNTS, &format!("run-{number}"))
+                .await
+                .expect("nobody else is there");
+            assert!(
+                began.elapsed() < LOOK_AGAIN,
+                "{number}: {:?}",
+                began.elapsed()
+            );
             tokio::time::sleep_until(began + Duration::from_millis(2_000 + 5 * number)).await;
         }
         process.end().await;
@@ -138,7 +170,9 @@ fn who_could_not_give_a_far_store_back_does_not_wait_for_itself() {
         tokio::time::sleep(Duration::from_secs(4)).await;
         house.weather.come_back();
         let began = tokio::time::Instant::now();
-        run(&process, COUNTS, "after").await.expect("nobody else is there");
+        run(&process, COUNTS, "after")
+            .await
+            .expect("nobody else is there");
         assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
         process.end().await;
     });
@@ -152,14 +186,25 @@ fn who_waited_for_another_and_failed_is_told_what_is_waited_for_now() {
         let first = boot(&mut house).await;
         first.begin(SLOW, "slow").await.expect("it is alone");
         let second = boot(&mut house).await;
-        let refused = second.begin(COUNTS, "run").await.expect_err("it belongs to another");
-        assert!(refused.to_string().contains("another server is at work there"), "{refused}");
+        let refused = second
+            .begin(COUNTS, "run")
+            .await
+            .expect_err("it belongs to another");
+        assert!(
+            refused
+                .to_string()
+                .contains("another server is at work there"),
+            "{refused}"
+        );
         house.weather.refuse(Refused::Looks);
         tokio::time::sleep(Duration::from_secs(1)).await;
         house.weather.refuse(Refused::Nothing);
         house.weather.leave();
         let refused = second.begin(COUNTS, "run").await.expect_err("it is away");
-        assert!(refused.to_string().contains("it does not answer"), "{refused}");
+        assert!(
+            refused.to_string().contains("it does not answer"),
+            "{refused}"
+        );
         first.end().await;
         second.end().await;
     });
@@ -174,14 +219,28 @@ fn who_asks_beside_one_that_is_at_work_is_told_so() {
         first.begin(SLOW, "slow").await.expect("it is alone");
         let second = boot(&mut house).await;
         for _ in 0..3 {
-            let refused = second.begin(COUNTS, "run").await.expect_err("it belongs to another");
-            assert!(refused.to_string().contains("another server is at work there"), "{refused}");
+            let refused = second
+                .begin(COUNTS, "run")
+                .await
+                .expect_err("it belongs to another");
+            assert!(
+                refused
+                    .to_string()
+                    .contains("another server is at work there"),
+                "{refused}"
+            );
             tokio::time::sleep(SLOW_FOR / 6).await;
         }
-        let ended = first.service.wait(SLOW, "slow", END_MAX).await.expect("it has it");
+        let ended = first
+            .service
+            .wait(SLOW, "slow", END_MAX)
+            .await
+            .expect("it has it");
         assert_eq!(ended.status, Status::Succeeded);
         tokio::time::sleep(LEASE).await;
-        run(&second, COUNTS, "run").await.expect("nobody is at work there");
+        run(&second, COUNTS, "run")
+            .await
+            .expect("nobody is at work there");
         first.end().await;
         second.end().await;
     });
@@ -200,7 +259,11 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_one_that_has_started_beside_i
         first.end().await;
         tokio::time::sleep(LEASE + Duration::from_secs(2)).await;
         assert_eq!(second.service.active(), 1);
-        let ended = second.service.wait(SLOW, "slow", END_MAX).await.expect("it has it");
+        let ended = second
+            .service
+            .wait(SLOW, "slow", END_MAX)
+            .await
+            .expect("it has it");
         assert_eq!(ended.status, Status::Succeeded);
         second.end().await;
     });
@@ -216,22 +279,39 @@ fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_stor
         let near = boot(&mut house).await;
         house.is_far = true;
         let far = boot(&mut house).await;
-        run(&near, COUNTS, "near").await.expect("nobody else has it");
+        run(&near, COUNTS, "near")
+            .await
+            .expect("nobody else has it");
         for _ in 0..2 {
             let shown = far.service.run(COUNTS, "near").await.expect("it is found");
             assert_eq!(shown.status, Status::Succeeded);
             far.begin(COUNTS, "near").await.expect("it is that one");
         }
-        assert_eq!(house.look_far().await.steps(COUNTS, "near"), Vec::<String>::new(), "begun twice");
+        assert_eq!(
+            house.look_far().await.steps(COUNTS, "near"),
+            Vec::<String>::new(),
+            "begun twice"
+        );
         run(&far, COUNTS, "far").await.expect("nobody else has it");
         tokio::time::sleep(LEASE).await;
         near.begin(COUNTS, "far").await.expect("it is that one");
         for process in [&near, &far] {
-            let (listed, _) = process.service.runs(COUNTS, None, None).await.expect("listed");
-            assert_eq!(listed.iter().map(|view| &view.run[..]).collect::<Vec<_>>(), ["far", "near"]);
+            let (listed, _) = process
+                .service
+                .runs(COUNTS, None, None)
+                .await
+                .expect("listed");
+            assert_eq!(
+                listed.iter().map(|view| &view.run[..]).collect::<Vec<_>>(),
+                ["far", "near"]
+            );
             tokio::time::sleep(LEASE).await;
         }
-        let counted = near.service.state(COUNTS, &"count/far".into()).await.expect("it is read");
+        let counted = near
+            .service
+            .state(COUNTS, &"count/far".into())
+            .await
+            .expect("it is read");
         assert_eq!(counted, None, "begun twice");
         near.end().await;
         far.end().await;
@@ -249,12 +329,21 @@ fn a_run_is_not_begun_again_by_a_process_that_does_not_know_yet_where_it_lies() 
             let first = boot(&mut house).await;
             house.is_far = !is_far;
             let second = boot(&mut house).await;
-            run(&first, COUNTS, "run").await.expect("nobody else has it");
+            run(&first, COUNTS, "run")
+                .await
+                .expect("nobody else has it");
             tokio::time::sleep(LEASE).await;
             second.begin(COUNTS, "run").await.expect("it is that one");
             tokio::time::sleep(LEASE).await;
-            let messages = house.outside.noted().received(&format!("{COUNTS} run ")).len();
-            assert_eq!((second.service.active(), second.service.figures().begun), (0, 0));
+            let messages = house
+                .outside
+                .noted()
+                .received(&format!("{COUNTS} run "))
+                .len();
+            assert_eq!(
+                (second.service.active(), second.service.figures().begun),
+                (0, 0)
+            );
             assert!(messages > 0, "it has sent some");
             first.end().await;
             second.end().await;

@@ -39,11 +39,18 @@ const CLOCK_AHEAD_MAX: Duration = Duration::from_secs(2);
 /// Every check of what a start with `settings` would use; `target` is where a running server may answer.
 pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
     let target = target.or_at(&settings.http);
-    let running = target.get("/v1/status").ok().and_then(|body| status::read(&body).ok());
+    let running = target
+        .get("/v1/status")
+        .ok()
+        .and_then(|body| status::read(&body).ok());
     let place = existing(&settings.data_dir);
     let mut findings = vec![Finding::ok(
         "configuration",
-        format!("{} worker threads, data in {}", settings.threads, settings.place()),
+        format!(
+            "{} worker threads, data in {}",
+            settings.threads,
+            settings.place()
+        ),
     )];
     match &settings.store {
         StoreSettings::Embedded => {
@@ -60,13 +67,21 @@ pub(super) fn all(settings: &Settings, target: &Target) -> Vec<Finding> {
         }
         StoreSettings::Redis(config) => findings.push(redis(config)),
     }
-    findings.push(port("port zookeeper", "--zookeeper", settings.zookeeper, running.as_ref()));
+    findings.push(port(
+        "port zookeeper",
+        "--zookeeper",
+        settings.zookeeper,
+        running.as_ref(),
+    ));
     findings.push(port("port http", "--http", settings.http, running.as_ref()));
     findings.push(files());
     findings.push(functions());
     findings.push(clock(&settings.data_dir));
     findings.push(match running {
-        Some(status) => Finding::ok("server", format!("{} answers at {}", status.version, target.url())),
+        Some(status) => Finding::ok(
+            "server",
+            format!("{} answers at {}", status.version, target.url()),
+        ),
         None => Finding::ok("server", format!("none answers at {}", target.url())),
     });
     findings
@@ -84,7 +99,11 @@ fn functions() -> Finding {
         .collect();
     enforcement.remove();
     if lacking.is_empty() {
-        let whats: Vec<_> = enforcement.measures().into_iter().map(|measure| measure.what).collect();
+        let whats: Vec<_> = enforcement
+            .measures()
+            .into_iter()
+            .map(|measure| measure.what)
+            .collect();
         return Finding::ok(NAME, format!("held to {}", whats.join(", ")));
     }
     let advice = "run functions of people you trust alone, or let this user do it";
@@ -94,24 +113,31 @@ fn functions() -> Finding {
 /// Whether the store is there, and keeps what is asked of it.
 fn redis(config: &redis_provider::Config) -> Finding {
     const NAME: &str = "store";
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let inspected = match runtime {
         Ok(runtime) => runtime.block_on(Redis::inspect(config)),
-        Err(error) => return Finding::fail(NAME, error.to_string(), "look at the limits of this user"),
+        Err(error) => {
+            return Finding::fail(NAME, error.to_string(), "look at the limits of this user");
+        }
     };
     let acknowledged = config.acknowledged.name();
     match inspected {
-        Ok(warnings) if warnings.is_empty() => {
-            Finding::ok(NAME, format!("{config} keeps what is acknowledged as {acknowledged}"))
-        }
+        Ok(warnings) if warnings.is_empty() => Finding::ok(
+            NAME,
+            format!("{config} keeps what is acknowledged as {acknowledged}"),
+        ),
         Ok(warnings) => Finding::warn(
             NAME,
             format!("{config}, acknowledged as {acknowledged}"),
             format!("{}; see docs/redis.md", warnings.join("; ")),
         ),
-        Err(error @ OpenError::Unreachable { .. }) => {
-            Finding::fail(NAME, error.to_string(), "start the server, or correct --store")
-        }
+        Err(error @ OpenError::Unreachable { .. }) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "start the server, or correct --store",
+        ),
         Err(error @ OpenError::Unfit { .. }) => Finding::fail(
             NAME,
             error.to_string(),
@@ -124,7 +150,10 @@ fn redis(config: &redis_provider::Config) -> Finding {
 /// The nearest directory above `data_dir` that is there, itself included.
 fn existing(data_dir: &Path) -> PathBuf {
     let absolute = std::path::absolute(data_dir).unwrap_or_else(|_| data_dir.to_owned());
-    let there = absolute.ancestors().find(|path| path.is_dir()).map(Path::to_owned);
+    let there = absolute
+        .ancestors()
+        .find(|path| path.is_dir())
+        .map(Path::to_owned);
     there.unwrap_or_else(|| PathBuf::from("/"))
 }
 
@@ -138,7 +167,9 @@ fn writable(data_dir: &Path, place: &Path) -> Finding {
         );
     }
     match probe_file(place) {
-        Ok(_) if data_dir.is_dir() => Finding::ok(NAME, format!("{} is writable", data_dir.display())),
+        Ok(_) if data_dir.is_dir() => {
+            Finding::ok(NAME, format!("{} is writable", data_dir.display()))
+        }
         Ok(_) => Finding::ok(NAME, format!("{} will be created", data_dir.display())),
         Err(error) => Finding::fail(
             NAME,
@@ -158,7 +189,9 @@ fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Finding::fail(NAME, error.to_string(), "see the data directory above");
         }
-        Err(error) => return Finding::warn(NAME, error.to_string(), "check the directory's permissions"),
+        Err(error) => {
+            return Finding::warn(NAME, error.to_string(), "check the directory's permissions");
+        }
     };
     match (file.try_lock(), running) {
         (Ok(()), _) => Finding::ok(NAME, "free"),
@@ -168,9 +201,11 @@ fn lock(data_dir: &Path, running: Option<&Status>) -> Finding {
             "held by another process",
             "a server may use this directory with another --http address: set LANDFAST_URL to it, or stop it",
         ),
-        (Err(TryLockError::Error(error)), _) => {
-            Finding::fail(NAME, error.to_string(), "use a file system that supports locks")
-        }
+        (Err(TryLockError::Error(error)), _) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "use a file system that supports locks",
+        ),
     }
 }
 
@@ -183,9 +218,11 @@ fn format(data_dir: &Path) -> Finding {
     match embedded::format_of(data_dir) {
         Ok(Some(format)) => Finding::ok(NAME, format!("{format}, which this release reads")),
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Err(error) => {
-            Finding::fail(NAME, error.to_string(), "do so before the next start, which would refuse it")
-        }
+        Err(error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "do so before the next start, which would refuse it",
+        ),
     }
 }
 
@@ -197,31 +234,49 @@ fn journal(data_dir: &Path) -> Finding {
     }
     match embedded::look_at_journal(data_dir) {
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(Look { torn_head: Some(file), .. })) => Finding::warn(
+        Ok(Some(Look {
+            torn_head: Some(file),
+            ..
+        })) => Finding::warn(
             NAME,
-            format!("one of the two heads of {} is not whole, torn by a crash or damaged", file.display()),
+            format!(
+                "one of the two heads of {} is not whole, torn by a crash or damaged",
+                file.display()
+            ),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
         ),
-        Ok(Some(Look { journal: None, .. })) => {
-            Finding::ok(NAME, "not looked at: the next start converts its format, and reads it then")
-        }
-        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: None }), .. })) => {
-            Finding::ok(NAME, format!("{records} records, each whole"))
-        }
-        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: Some(cut) }), .. }))
-            if cut.missing > 0 =>
-        {
-            Finding::warn(
-                NAME,
-                format!(
-                    "{records} whole records, and {} bytes missing behind them in {}: it was longer when it was made",
-                    cut.missing,
-                    cut.file.display()
-                ),
-                "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
-            )
-        }
-        Ok(Some(Look { journal: Some(RecoveryReport { records, cut: Some(cut) }), .. })) => Finding::warn(
+        Ok(Some(Look { journal: None, .. })) => Finding::ok(
+            NAME,
+            "not looked at: the next start converts its format, and reads it then",
+        ),
+        Ok(Some(Look {
+            journal: Some(RecoveryReport { records, cut: None }),
+            ..
+        })) => Finding::ok(NAME, format!("{records} records, each whole")),
+        Ok(Some(Look {
+            journal:
+                Some(RecoveryReport {
+                    records,
+                    cut: Some(cut),
+                }),
+            ..
+        })) if cut.missing > 0 => Finding::warn(
+            NAME,
+            format!(
+                "{records} whole records, and {} bytes missing behind them in {}: it was longer when it was made",
+                cut.missing,
+                cut.file.display()
+            ),
+            "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
+        ),
+        Ok(Some(Look {
+            journal:
+                Some(RecoveryReport {
+                    records,
+                    cut: Some(cut),
+                }),
+            ..
+        })) => Finding::warn(
             NAME,
             format!(
                 "{records} whole records, and {} torn bytes behind them in {}",
@@ -230,10 +285,14 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "nothing: a write that a crash has broken off was never acknowledged, and the next start cuts it",
         ),
-        Err(EmbeddedError::Locked { .. }) => Finding::ok(NAME, "in use; it was read when the server started"),
-        Err(error) if is_about_rights(&error) => {
-            Finding::fail(NAME, error.to_string(), "give this user the right to read and write it")
+        Err(EmbeddedError::Locked { .. }) => {
+            Finding::ok(NAME, "in use; it was read when the server started")
         }
+        Err(error) if is_about_rights(&error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "give this user the right to read and write it",
+        ),
         Err(error) => Finding::fail(
             NAME,
             error.to_string(),
@@ -254,18 +313,22 @@ pub(super) fn stored_bytes(settings: &Settings) -> Finding {
         return Finding::ok(NAME, "nothing is kept here but by the store");
     }
     match embedded::verify(&settings.data_dir) {
-        Ok(Some(records)) => {
-            Finding::ok(NAME, format!("{records} records, each read back as it was written"))
-        }
-        Ok(None) => {
-            Finding::ok(NAME, "nothing with checksums is kept there yet; the next start gives it some")
-        }
+        Ok(Some(records)) => Finding::ok(
+            NAME,
+            format!("{records} records, each read back as it was written"),
+        ),
+        Ok(None) => Finding::ok(
+            NAME,
+            "nothing with checksums is kept there yet; the next start gives it some",
+        ),
         Err(error @ EmbeddedError::Locked { .. }) => {
             Finding::warn(NAME, error.to_string(), "stop the server, then ask again")
         }
-        Err(error) if is_about_rights(&error) => {
-            Finding::fail(NAME, error.to_string(), "give this user the right to read and write it")
-        }
+        Err(error) if is_about_rights(&error) => Finding::fail(
+            NAME,
+            error.to_string(),
+            "give this user the right to read and write it",
+        ),
         Err(error) => Finding::fail(
             NAME,
             error.to_string(),
@@ -278,8 +341,13 @@ pub(super) fn stored_bytes(settings: &Settings) -> Finding {
 fn free_space(place: &Path) -> Finding {
     const NAME: &str = "free space";
     let output = Command::new("df").arg("-Pk").arg(place).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-    let available = text.lines().nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
+    let text = output
+        .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default();
+    let available = text
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
     let Some(bytes) = available.map(|kib| kib.saturating_mul(1024)) else {
         return Finding::warn(NAME, "unknown: df did not tell", "look for yourself");
     };
@@ -292,8 +360,15 @@ fn free_space(place: &Path) -> Finding {
 }
 
 fn port(check: &'static str, flag: &str, listen: Listen, running: Option<&Status>) -> Finding {
-    let Listen::At(address) = listen else { return Finding::ok(check, "off") };
-    let ours = |status: &Status| status.listeners.values().any(|own| *own == address.to_string());
+    let Listen::At(address) = listen else {
+        return Finding::ok(check, "off");
+    };
+    let ours = |status: &Status| {
+        status
+            .listeners
+            .values()
+            .any(|own| *own == address.to_string())
+    };
     match TcpListener::bind(address) {
         Ok(_) => Finding::ok(check, format!("{address} is free")),
         Err(_) if running.is_some_and(ours) => {
@@ -312,7 +387,9 @@ fn sync_latency(place: &Path) -> Finding {
     let measured = probe_file(place).and_then(|mut file| measure(&mut file));
     let (median, longest) = match measured {
         Ok(times) => times,
-        Err(error) => return Finding::fail(NAME, error.to_string(), "see the data directory above"),
+        Err(error) => {
+            return Finding::fail(NAME, error.to_string(), "see the data directory above");
+        }
     };
     let found = format!("{median:.1?} median, {longest:.1?} longest of {SYNC_ROUNDS}");
     if median > SYNC_SLOW {
@@ -358,10 +435,16 @@ fn files() -> Finding {
     let advice = "each client takes one: raise it with `ulimit -n 65536` or LimitNOFILE=65536";
     match open_files::limit() {
         Some(count @ 0..FILES_FAIL) => Finding::fail(NAME, format!("at most {count}"), advice),
-        Some(count @ FILES_FAIL..FILES_WARN) => Finding::warn(NAME, format!("at most {count}"), advice),
+        Some(count @ FILES_FAIL..FILES_WARN) => {
+            Finding::warn(NAME, format!("at most {count}"), advice)
+        }
         Some(usize::MAX) => Finding::ok(NAME, "unlimited"),
         Some(count) => Finding::ok(NAME, format!("at most {count}")),
-        None => Finding::warn(NAME, "unknown: this system does not tell", "look at `ulimit -n`"),
+        None => Finding::warn(
+            NAME,
+            "unknown: this system does not tell",
+            "look at `ulimit -n`",
+        ),
     }
 }
 
@@ -369,15 +452,28 @@ fn files() -> Finding {
 fn clock(data_dir: &Path) -> Finding {
     const NAME: &str = "clock";
     let now = SystemTime::now();
-    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = now
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     if seconds < CLOCK_SECONDS_MIN {
-        return Finding::fail(NAME, format!("{seconds} s since 1970"), "it was never set: switch on NTP");
+        return Finding::fail(
+            NAME,
+            format!("{seconds} s since 1970"),
+            "it was never set: switch on NTP",
+        );
     }
     let entries = fs::read_dir(data_dir).into_iter().flatten().flatten();
-    let newest = entries.filter_map(|entry| entry.metadata().ok()?.modified().ok()).max();
-    let ahead = newest.and_then(|time| time.duration_since(now).ok()).unwrap_or_default();
+    let newest = entries
+        .filter_map(|entry| entry.metadata().ok()?.modified().ok())
+        .max();
+    let ahead = newest
+        .and_then(|time| time.duration_since(now).ok())
+        .unwrap_or_default();
     if ahead > CLOCK_AHEAD_MAX {
-        let found = format!("{} s behind the newest file in the data directory", ahead.as_secs());
+        let found = format!(
+            "{} s behind the newest file in the data directory",
+            ahead.as_secs()
+        );
         return Finding::warn(
             NAME,
             found,

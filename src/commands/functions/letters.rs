@@ -97,38 +97,57 @@ impl DeadLetters {
 
     fn settle(&self, method: &str, done: &str) -> anyhow::Result<ExitCode> {
         let path = self.path("id", self.id.as_deref());
-        let request = Request { method, wait_max: SETTLE_MAX, ..Request::get(&path) };
+        let request = Request {
+            method,
+            wait_max: SETTLE_MAX,
+            ..Request::get(&path)
+        };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
         if self.json {
             return print(&format!("{}\n", String::from_utf8_lossy(&answer.body)));
         }
-        let Settled { count } =
-            serde_json::from_slice(&answer.body).context("the answer is not a number of dead letters")?;
+        let Settled { count } = serde_json::from_slice(&answer.body)
+            .context("the answer is not a number of dead letters")?;
         print(&format!("{done}: {count}\n"))
     }
 
     fn path(&self, parameter: &str, value: Option<&str>) -> String {
         let query = value.map(|value| format!("?{parameter}={}", segment(value)));
-        format!("/v1/functions/{}/dead-letters{}", segment(&self.name), query.unwrap_or_default())
+        format!(
+            "/v1/functions/{}/dead-letters{}",
+            segment(&self.name),
+            query.unwrap_or_default()
+        )
     }
 
     /// A letter, if it is asked for.
     fn shown(&self, letter: &RawValue) -> anyhow::Result<String> {
-        let shown: Letter =
-            serde_json::from_str(letter.get()).context("the answer is not a list of dead letters")?;
+        let shown: Letter = serde_json::from_str(letter.get())
+            .context("the answer is not a list of dead letters")?;
         if self.id.as_ref().is_some_and(|id| *id != shown.id) {
             return Ok(String::new());
         }
         if self.json {
             return Ok(format!("{letter}\n"));
         }
-        let Letter { id, queue, request_id, attempts, reason, payload, payload_bytes } = shown;
+        let Letter {
+            id,
+            queue,
+            request_id,
+            attempts,
+            reason,
+            payload,
+            payload_bytes,
+        } = shown;
         let what = match (queue, request_id) {
             (Some(queue), _) => format!("message of {queue}"),
             (None, Some(id)) => format!("event {id}"),
             (None, None) => "event".to_owned(),
         };
-        let mut text = format!("{id}  {what}, given {attempts} times\n    {}\n", in_one_line(&reason));
+        let mut text = format!(
+            "{id}  {what}, given {attempts} times\n    {}\n",
+            in_one_line(&reason)
+        );
         writeln!(text, "    {}", beginning(&payload, payload_bytes))?;
         Ok(text)
     }
@@ -139,7 +158,11 @@ fn beginning(payload: &str, payload_bytes: usize) -> String {
     let beginning = &payload[..payload.floor_char_boundary(PAYLOAD_SHOWN)];
     let shown = in_one_line(beginning);
     // Not by how many bytes it has: what is no text is two letters a byte.
-    if beginning.len() < payload.len() { format!("{shown}... ({payload_bytes} bytes)") } else { shown }
+    if beginning.len() < payload.len() {
+        format!("{shown}... ({payload_bytes} bytes)")
+    } else {
+        shown
+    }
 }
 
 fn in_one_line(text: &str) -> String {
@@ -153,7 +176,10 @@ mod tests {
     #[test]
     fn a_payload_that_is_cut_is_said_to_be_so() {
         let hexadecimal = "ab".repeat(101);
-        assert_eq!(beginning(&hexadecimal, 101), format!("{}... (101 bytes)", "ab".repeat(100)));
+        assert_eq!(
+            beginning(&hexadecimal, 101),
+            format!("{}... (101 bytes)", "ab".repeat(100))
+        );
         assert_eq!(beginning(&hexadecimal[..200], 100), "ab".repeat(100));
         assert_eq!(beginning("{\n  \"n\": 1\n}", 13), "{ \"n\": 1 }");
     }

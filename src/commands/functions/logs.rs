@@ -66,13 +66,20 @@ impl Shown {
     /// lost begins a new one, in which other lines have these numbers.
     fn is_of(&self, lines: &[Line]) -> bool {
         let Some(last) = &self.last else { return true };
-        lines.first().is_some_and(|first| first.number > last.number || first == last)
+        lines
+            .first()
+            .is_some_and(|first| first.number > last.number || first == last)
     }
 
     /// What was shown is all that there was before another log began.
     fn begin_anew(&mut self) {
         let until_ms = self.last.take().map_or(0, |last| last.at_ms);
-        *self = Self { next: 0, last: None, until_ms, ..*self };
+        *self = Self {
+            next: 0,
+            last: None,
+            until_ms,
+            ..*self
+        };
     }
 }
 
@@ -108,8 +115,10 @@ impl Logs {
     fn wait_for_the_server(&self, why: &anyhow::Error, shown: &mut Shown) -> anyhow::Result<()> {
         // Where nobody can be told, the lines are still shown.
         let url = self.target.url();
-        let _ =
-            writeln!(io::stderr(), "landfast: {url} does not answer, and this goes on once it does: {why:#}");
+        let _ = writeln!(
+            io::stderr(),
+            "landfast: {url} does not answer, and this goes on once it does: {why:#}"
+        );
         loop {
             thread::sleep(ASK_AGAIN);
             let last = shown.last.as_ref().map_or(shown.next, |last| last.number);
@@ -127,8 +136,14 @@ impl Logs {
 
     /// Lines from this number on; if there are none yet, those that come within `wait_s` seconds.
     fn page(&self, from: u64, wait_s: u64) -> anyhow::Result<Lines> {
-        let path = format!("/v1/functions/{}/logs?from={from}&wait={wait_s}", segment(&self.name));
-        let request = Request { wait_max: Duration::from_secs(2 * WAIT_S), ..Request::get(&path) };
+        let path = format!(
+            "/v1/functions/{}/logs?from={from}&wait={wait_s}",
+            segment(&self.name)
+        );
+        let request = Request {
+            wait_max: Duration::from_secs(2 * WAIT_S),
+            ..Request::get(&path)
+        };
         let answer = self.target.ask(&request)?.accepted(&self.target, &path)?;
         serde_json::from_slice(&answer.body).context("the answer is not a list of lines")
     }
@@ -139,8 +154,15 @@ impl Logs {
         }
         let seconds = line.at_ms / 1000 % 86_400;
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        let time = format!("{hours:02}:{minutes:02}:{seconds:02}.{:03}", line.at_ms % 1000);
-        Ok(format!("{time} {:.8} {}\n", if line.id.is_empty() { "-" } else { &line.id }, line.text))
+        let time = format!(
+            "{hours:02}:{minutes:02}:{seconds:02}.{:03}",
+            line.at_ms % 1000
+        );
+        Ok(format!(
+            "{time} {:.8} {}\n",
+            if line.id.is_empty() { "-" } else { &line.id },
+            line.text
+        ))
     }
 }
 
@@ -149,12 +171,21 @@ mod tests {
     use super::*;
 
     fn line(number: u64, at_ms: u64) -> Line {
-        Line { number, at_ms, id: String::new(), text: format!("{number} of {at_ms}") }
+        Line {
+            number,
+            at_ms,
+            id: String::new(),
+            text: format!("{number} of {at_ms}"),
+        }
     }
 
     #[test]
     fn a_log_that_goes_on_is_told_from_another_with_the_same_numbers() {
-        let mut shown = Shown { next: 8, last: Some(line(7, 100)), ..Shown::default() };
+        let mut shown = Shown {
+            next: 8,
+            last: Some(line(7, 100)),
+            ..Shown::default()
+        };
         assert!(shown.is_of(&[line(7, 100), line(8, 120)]));
         assert!(shown.is_of(&[line(9, 130)]), "its older half has gone");
         assert!(!shown.is_of(&[line(7, 130)]), "another line has its number");

@@ -41,10 +41,15 @@ impl Package {
     /// Packs the application whose manifest lies at `path`.
     pub(super) fn make(path: &Path) -> anyhow::Result<Self> {
         let (text, manifest) = read(path)?;
-        let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy().into_owned())
+            .unwrap_or_default();
         let name = manifest.name.clone().unwrap_or(stem);
         let mut content = Vec::new();
-        let encoder = GzBuilder::new().mtime(0).write(&mut content, Compression::default());
+        let encoder = GzBuilder::new()
+            .mtime(0)
+            .write(&mut content, Compression::default());
         let mut builder = Builder::new(encoder);
         builder.mode(HeaderMode::Deterministic);
         builder.follow_symlinks(false);
@@ -53,7 +58,11 @@ impl Package {
         header.set_mode(0o644);
         builder.append_data(&mut header, FILE_NAME, text.as_bytes())?;
         let home = folder_of(path);
-        let folders: BTreeSet<_> = manifest.functions.values().map(|table| table.code.as_str()).collect();
+        let folders: BTreeSet<_> = manifest
+            .functions
+            .values()
+            .map(|table| table.code.as_str())
+            .collect();
         for folder in outermost(&folders) {
             append(&mut builder, &home.join(folder), Path::new(folder))?;
         }
@@ -76,7 +85,11 @@ impl State {
     pub(super) fn of(path: &Path) -> anyhow::Result<Self> {
         let (_, manifest) = read(path)?;
         let home = folder_of(path);
-        let folders: BTreeSet<_> = manifest.functions.values().map(|table| table.code.as_str()).collect();
+        let folders: BTreeSet<_> = manifest
+            .functions
+            .values()
+            .map(|table| table.code.as_str())
+            .collect();
         let mut files = vec![path.to_owned()];
         for folder in outermost(&folders) {
             files_in(&home.join(folder), &mut files)?;
@@ -85,8 +98,15 @@ impl State {
         let state = |path: PathBuf| {
             let metadata = fs::symlink_metadata(&path).ok();
             let length = metadata.as_ref().map_or(0, fs::Metadata::len);
-            let mode = metadata.as_ref().map_or(0, |metadata| metadata.permissions().mode());
-            (path, metadata.and_then(|metadata| metadata.modified().ok()), length, mode)
+            let mode = metadata
+                .as_ref()
+                .map_or(0, |metadata| metadata.permissions().mode());
+            (
+                path,
+                metadata.and_then(|metadata| metadata.modified().ok()),
+                length,
+                mode,
+            )
         };
         Ok(Self(files.into_iter().map(state).collect()))
     }
@@ -106,7 +126,9 @@ impl Seen {
         match State::of(path) {
             Ok(state) => Self::Whole(state),
             Err(error) => {
-                let changed = fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+                let changed = fs::metadata(path)
+                    .and_then(|metadata| metadata.modified())
+                    .ok();
                 Self::Broken(changed, format!("{error:#}"))
             }
         }
@@ -147,16 +169,30 @@ fn folder_of(path: &Path) -> PathBuf {
 fn outermost<'a>(folders: &BTreeSet<&'a str>) -> Vec<&'a str> {
     // A manifest's own folder is `.`, which no path begins with.
     let is_in = |folder: &str, other: &str| other == "." || Path::new(folder).starts_with(other);
-    let is_in_another = |folder: &str| folders.iter().any(|other| *other != folder && is_in(folder, other));
-    folders.iter().copied().filter(|folder| !is_in_another(folder)).collect()
+    let is_in_another = |folder: &str| {
+        folders
+            .iter()
+            .any(|other| *other != folder && is_in(folder, other))
+    };
+    folders
+        .iter()
+        .copied()
+        .filter(|folder| !is_in_another(folder))
+        .collect()
 }
 
-fn append<W: std::io::Write>(builder: &mut Builder<W>, from: &Path, to: &Path) -> anyhow::Result<()> {
+fn append<W: std::io::Write>(
+    builder: &mut Builder<W>,
+    from: &Path,
+    to: &Path,
+) -> anyhow::Result<()> {
     let mut files = Vec::new();
     files_in(from, &mut files)?;
     files.sort();
     for file in files {
-        let kind = fs::symlink_metadata(&file).with_context(|| file.display().to_string())?.file_type();
+        let kind = fs::symlink_metadata(&file)
+            .with_context(|| file.display().to_string())?
+            .file_type();
         ensure!(
             kind.is_file() || kind.is_symlink(),
             "{}: it is no file, folder or link, and nothing else can be deployed: remove it, or move it out of the folder",
@@ -164,20 +200,25 @@ fn append<W: std::io::Write>(builder: &mut Builder<W>, from: &Path, to: &Path) -
         );
         let inside = file.strip_prefix(from).expect("it was found there");
         let place = to.join(inside);
-        let place: PathBuf = place.components().filter(|part| part.as_os_str() != ".").collect();
+        let place: PathBuf = place
+            .components()
+            .filter(|part| part.as_os_str() != ".")
+            .collect();
         // What is deployed has its manifest there, whatever that is called here.
         if place == Path::new(FILE_NAME) {
             continue;
         }
-        builder.append_path_with_name(&file, place).with_context(|| file.display().to_string())?;
+        builder
+            .append_path_with_name(&file, place)
+            .with_context(|| file.display().to_string())?;
     }
     Ok(())
 }
 
 /// All files below `folder`.
 fn files_in(folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
-    let entries =
-        fs::read_dir(folder).with_context(|| format!("{}: the folder with code", folder.display()))?;
+    let entries = fs::read_dir(folder)
+        .with_context(|| format!("{}: the folder with code", folder.display()))?;
     for entry in entries {
         let entry = entry?;
         if LEFT_OUT.iter().any(|name| entry.file_name() == *name) {
@@ -200,16 +241,29 @@ fn install_requirements<W: std::io::Write>(
     folder: &str,
 ) -> anyhow::Result<()> {
     let requirements = home.join(folder).join(REQUIREMENTS);
-    let python =
-        manifest.functions.values().find(|table| table.code == folder && table.runtime == Kind::Python3);
-    let Some(python) = python.filter(|_| requirements.is_file()) else { return Ok(()) };
+    let python = manifest
+        .functions
+        .values()
+        .find(|table| table.code == folder && table.runtime == Kind::Python3);
+    let Some(python) = python.filter(|_| requirements.is_file()) else {
+        return Ok(());
+    };
     let python = python.python.clone().unwrap_or_else(|| "python3".into());
-    let installed = std::env::temp_dir().join(format!("landfast-requirements-{}", std::process::id()));
+    let installed =
+        std::env::temp_dir().join(format!("landfast-requirements-{}", std::process::id()));
     if installed.exists() {
         fs::remove_dir_all(&installed)?;
     }
     let output = Command::new(&python)
-        .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile", "--target"])
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-compile",
+            "--target",
+        ])
         .arg(&installed)
         .arg("--requirement")
         .arg(&requirements)
@@ -234,7 +288,10 @@ mod tests {
     fn a_folder_in_another_is_packed_with_that_alone() {
         let outermost = |folders: &[&'static str]| outermost(&folders.iter().copied().collect());
         assert_eq!(outermost(&[".", "code", "code/more"]), ["."]);
-        assert_eq!(outermost(&["code", "code/more", "codes"]), ["code", "codes"]);
+        assert_eq!(
+            outermost(&["code", "code/more", "codes"]),
+            ["code", "codes"]
+        );
         assert_eq!(outermost(&["."]), ["."]);
     }
 
@@ -261,7 +318,10 @@ mod tests {
             let mut entry = entry.expect("it is whole");
             let mut text = String::new();
             std::io::Read::read_to_string(&mut entry, &mut text).expect("it is text");
-            (entry.path().expect("it has one").display().to_string(), text)
+            (
+                entry.path().expect("it has one").display().to_string(),
+                text,
+            )
         });
         read.collect()
     }
@@ -269,16 +329,22 @@ mod tests {
     /// A manifest may lie among the code, and others of any name beside it: a package with two of one name is refused.
     #[test]
     fn a_package_has_the_manifest_that_is_deployed_once() {
-        let manifest = "[functions.hello]\nruntime = \"python3\"\ncode = \".\"\nhandler = \"app.hello\"\n";
+        let manifest =
+            "[functions.hello]\nruntime = \"python3\"\ncode = \".\"\nhandler = \"app.hello\"\n";
         let app = ("app.py", "code");
-        for (name, code) in [(FILE_NAME, vec![app]), ("shop.toml", vec![app, ("shop.toml", manifest)])] {
+        for (name, code) in [
+            (FILE_NAME, vec![app]),
+            ("shop.toml", vec![app, ("shop.toml", manifest)]),
+        ] {
             let folder = tempfile::tempdir().expect("a folder");
             for (file, text) in [(FILE_NAME, "another one"), (name, manifest), app] {
                 fs::write(folder.path().join(file), text).expect("written");
             }
             let package = Package::make(&folder.path().join(name)).expect("it is packed");
             let expected = [(FILE_NAME, manifest)].into_iter().chain(code);
-            let expected: Vec<_> = expected.map(|(file, text)| (file.to_owned(), text.to_owned())).collect();
+            let expected: Vec<_> = expected
+                .map(|(file, text)| (file.to_owned(), text.to_owned()))
+                .collect();
             assert_eq!(entries(&package), expected, "{name}");
         }
     }
@@ -286,8 +352,13 @@ mod tests {
     #[test]
     fn what_is_no_file_is_named_to_who_deploys_it() {
         let folder = tempfile::tempdir().expect("a folder");
-        let _socket = std::os::unix::net::UnixListener::bind(folder.path().join("s")).expect("a socket");
-        let refused = append(&mut Builder::new(Vec::new()), folder.path(), Path::new("code"));
+        let _socket =
+            std::os::unix::net::UnixListener::bind(folder.path().join("s")).expect("a socket");
+        let refused = append(
+            &mut Builder::new(Vec::new()),
+            folder.path(),
+            Path::new("code"),
+        );
         let said = refused.expect_err("it is a socket").to_string();
         assert!(said.contains("/s: it is no file, folder or link"), "{said}");
     }

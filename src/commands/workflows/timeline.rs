@@ -37,9 +37,16 @@ pub(crate) struct Failure {
 
 impl Failure {
     fn line(&self) -> String {
-        let Self { step, error_type, error_message } = self;
+        let Self {
+            step,
+            error_type,
+            error_message,
+        } = self;
         let what = if step.is_empty() { "the run" } else { step };
-        format!("{what} failed: {error_type}: {}", error_message.lines().next().unwrap_or_default())
+        format!(
+            "{what} failed: {error_type}: {}",
+            error_message.lines().next().unwrap_or_default()
+        )
     }
 }
 
@@ -70,20 +77,38 @@ impl Timeline {
             .steps
             .iter()
             .map(|step| {
-                let tries = if step.tries > 1 { format!(" (try {})", step.tries) } else { String::new() };
+                let tries = if step.tries > 1 {
+                    format!(" (try {})", step.tries)
+                } else {
+                    String::new()
+                };
                 let name = format!("{} {}{tries}", step.path, step.function);
-                Bar { name, from_ms: since(step.began_ms), until_ms: since(step.ended_ms), is_barrier: false }
+                Bar {
+                    name,
+                    from_ms: since(step.began_ms),
+                    until_ms: since(step.ended_ms),
+                    is_barrier: false,
+                }
             })
             .collect();
         if let (Some(ended), Some(durable)) = (self.ended_ms, self.durable_ms) {
             let (from_ms, until_ms) = (since(ended), since(durable.max(ended)));
-            bars.push(Bar { name: "until durable".to_owned(), from_ms, until_ms, is_barrier: true });
+            bars.push(Bar {
+                name: "until durable".to_owned(),
+                from_ms,
+                until_ms,
+                is_barrier: true,
+            });
         }
         bars
     }
 
     fn longest(bars: &[Bar]) -> u64 {
-        bars.iter().map(|bar| bar.until_ms).max().unwrap_or(0).max(1)
+        bars.iter()
+            .map(|bar| bar.until_ms)
+            .max()
+            .unwrap_or(0)
+            .max(1)
     }
 
     /// A line for each step, and one for what the run failed of.
@@ -92,10 +117,19 @@ impl Timeline {
         let longest = Self::longest(&bars);
         let mut text = String::new();
         for bar in &bars {
-            let (from, until) = (bar.from_ms * COLUMNS / longest, bar.until_ms * COLUMNS / longest);
-            let drawn = if bar.is_barrier { "░" } else { "█" }.repeat((until - from).max(1) as usize);
+            let (from, until) = (
+                bar.from_ms * COLUMNS / longest,
+                bar.until_ms * COLUMNS / longest,
+            );
+            let drawn =
+                if bar.is_barrier { "░" } else { "█" }.repeat((until - from).max(1) as usize);
             let before = " ".repeat(from.min(COLUMNS - 1) as usize);
-            writeln!(text, "{:<26.26} {before}{drawn}  {} ms", bar.name, bar.until_ms - bar.from_ms)?;
+            writeln!(
+                text,
+                "{:<26.26} {before}{drawn}  {} ms",
+                bar.name,
+                bar.until_ms - bar.from_ms
+            )?;
         }
         if let Some(failure) = &self.failure {
             writeln!(text, "{}", failure.line())?;
@@ -114,12 +148,24 @@ impl Timeline {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"13\">"
         )?;
         writeln!(svg, "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>")?;
-        writeln!(svg, "<text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>", escaped(&self.name))?;
+        writeln!(
+            svg,
+            "<text x=\"8\" y=\"18\" font-weight=\"bold\">{}</text>",
+            escaped(&self.name)
+        )?;
         for (row, bar) in (1..).zip(&bars) {
             let y = row * ROW;
-            let (x, end) = (LEFT + bar.from_ms * WIDTH / longest, LEFT + bar.until_ms * WIDTH / longest);
+            let (x, end) = (
+                LEFT + bar.from_ms * WIDTH / longest,
+                LEFT + bar.until_ms * WIDTH / longest,
+            );
             let color = if bar.is_barrier { "#f0b429" } else { "#2f6f9f" };
-            writeln!(svg, "<text x=\"8\" y=\"{}\">{}</text>", y + 17, escaped(&bar.name))?;
+            writeln!(
+                svg,
+                "<text x=\"8\" y=\"{}\">{}</text>",
+                y + 17,
+                escaped(&bar.name)
+            )?;
             let drawn = (end - x).max(2);
             writeln!(
                 svg,
@@ -128,7 +174,12 @@ impl Timeline {
                 ROW - 8
             )?;
             let took = bar.until_ms - bar.from_ms;
-            writeln!(svg, "<text x=\"{}\" y=\"{}\" fill=\"#555\">{took} ms</text>", x + drawn + 6, y + 17)?;
+            writeln!(
+                svg,
+                "<text x=\"{}\" y=\"{}\" fill=\"#555\">{took} ms</text>",
+                x + drawn + 6,
+                y + 17
+            )?;
         }
         writeln!(svg, "</svg>")?;
         Ok(svg)
@@ -136,7 +187,9 @@ impl Timeline {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 #[cfg(test)]
@@ -165,18 +218,31 @@ mod tests {
     fn bars_lie_where_their_steps_ran() {
         let text = timeline().text().expect("text");
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("0 f<g> (try 2)") && lines[0].ends_with("20 ms"), "{text}");
-        assert_eq!(lines[2].chars().filter(|letter| *letter == '░').count(), 24, "{text}");
+        assert!(
+            lines[0].starts_with("0 f<g> (try 2)") && lines[0].ends_with("20 ms"),
+            "{text}"
+        );
+        assert_eq!(
+            lines[2].chars().filter(|letter| *letter == '░').count(),
+            24,
+            "{text}"
+        );
     }
 
     #[test]
     fn the_step_that_a_run_failed_of_is_named_behind_those_that_count() {
         let failed = |error: &str| {
             let failure = Some(serde_json::from_str(error).expect("a failure"));
-            let text = Timeline { failure, ..timeline() }.text().expect("text");
+            let text = Timeline {
+                failure,
+                ..timeline()
+            }
+            .text()
+            .expect("text");
             text.lines().last().expect("a line").to_owned()
         };
-        let said = r#"{"step":"ship","errorType":"KeyError","errorMessage":"'item'\n","stackTrace":[]}"#;
+        let said =
+            r#"{"step":"ship","errorType":"KeyError","errorMessage":"'item'\n","stackTrace":[]}"#;
         assert_eq!(failed(said), "ship failed: KeyError: 'item'");
         let said = r#"{"step":"","errorType":"Workflow.TimedOut","errorMessage":"too long"}"#;
         assert_eq!(failed(said), "the run failed: Workflow.TimedOut: too long");
@@ -187,7 +253,12 @@ mod tests {
         let svg = timeline().svg().expect("text");
         assert!(svg.contains("f&lt;g&gt;") && !svg.contains("f<g>"));
         assert_eq!(svg.matches("<rect").count(), 4);
-        let nothing = Timeline { steps: Vec::new(), ended_ms: None, durable_ms: None, ..timeline() };
+        let nothing = Timeline {
+            steps: Vec::new(),
+            ended_ms: None,
+            durable_ms: None,
+            ..timeline()
+        };
         assert!(nothing.text().expect("text").is_empty() && nothing.svg().is_ok());
     }
 }

@@ -25,15 +25,29 @@ async fn what_cannot_be_served_as_it_is_is_refused_by_its_kind() {
     refused(state.get(&long).await, invalid);
     refused(client.transaction().id("i".repeat(129)).await, invalid);
     refused(client.transaction().after("nonsense").await, invalid);
-    refused(client.transaction().id("").await, (ErrorKind::InvalidRequest, ""));
+    refused(
+        client.transaction().id("").await,
+        (ErrorKind::InvalidRequest, ""),
+    );
 
     // By the client, before anything is sent.
     let too_large = (ErrorKind::TooLarge, "");
-    refused(state.put("a", vec![0; VALUE_BYTES_MAX + 1]).await, too_large);
-    let t = client.transaction().isolation(Isolation::ReadAtomic).await.expect("begun");
+    refused(
+        state.put("a", vec![0; VALUE_BYTES_MAX + 1]).await,
+        too_large,
+    );
+    let t = client
+        .transaction()
+        .isolation(Isolation::ReadAtomic)
+        .await
+        .expect("begun");
     refused(t.put("a", vec![0; VALUE_BYTES_MAX + 1]).await, too_large);
-    t.put("a", vec![0; VALUE_BYTES_MAX]).await.expect("at the bound");
-    t.commit().await.expect("a refused write is as if it had not been");
+    t.put("a", vec![0; VALUE_BYTES_MAX])
+        .await
+        .expect("at the bound");
+    t.commit()
+        .await
+        .expect("a refused write is as if it had not been");
 }
 
 /// T4, T8.
@@ -46,7 +60,10 @@ async fn what_has_ended_says_how() {
     let earlier = begin("a").await.expect("begun");
     let later = begin("a").await.expect("begun anew");
     let begun_anew = finished(Outcome::BegunAnew);
-    refused(earlier.put("k", "1").await, (begun_anew, "transaction-finished"));
+    refused(
+        earlier.put("k", "1").await,
+        (begun_anew, "transaction-finished"),
+    );
     refused(earlier.commit().await, (begun_anew, ""));
     earlier.abort().await.expect("it is over");
     later.commit().await.expect("the abort did not hit it");
@@ -69,9 +86,15 @@ async fn a_transaction_of_another_server_is_unknown() {
     let elsewhere = tempfile::tempdir().expect("a directory");
     let server = start(elsewhere.path());
     house.relay.connect(server.address("http"));
-    let error = refused(t.get("a").await, (ErrorKind::NoSuchTransaction, "no-such-transaction"));
+    let error = refused(
+        t.get("a").await,
+        (ErrorKind::NoSuchTransaction, "no-such-transaction"),
+    );
     assert!(error.body_may_run_again());
-    refused(t.status().await, (ErrorKind::NoSuchTransaction, "no-such-transaction"));
+    refused(
+        t.status().await,
+        (ErrorKind::NoSuchTransaction, "no-such-transaction"),
+    );
 }
 
 /// T2. A key that did not exist when the transaction began, written together with what it has read since.
@@ -98,13 +121,19 @@ async fn a_read_that_would_be_fractured_has_its_own_kind_and_the_body_runs_again
                 t.get("a").await?;
                 if run == 1 {
                     write(&["a", "b"]).await;
-                    refused(t.get("b").await, (ErrorKind::NoValidVersion, "no-valid-version"));
+                    refused(
+                        t.get("b").await,
+                        (ErrorKind::NoValidVersion, "no-valid-version"),
+                    );
                 }
                 t.get("b").await
             }
         })
         .await;
-    assert_eq!(read.expect("the second run").flatten().as_deref(), Some(&b"1"[..]));
+    assert_eq!(
+        read.expect("the second run").flatten().as_deref(),
+        Some(&b"1"[..])
+    );
     assert_eq!(runs, 2);
 }
 
@@ -113,7 +142,12 @@ async fn a_read_that_would_be_fractured_has_its_own_kind_and_the_body_runs_again
 async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
     let house = House::open().await;
     let state = house.client.state();
-    let serializable = || house.client.transaction().isolation(Isolation::Serializable);
+    let serializable = || {
+        house
+            .client
+            .transaction()
+            .isolation(Isolation::Serializable)
+    };
     let mut runs = 0;
     let written = serializable().transact(|t| {
         runs += 1;
@@ -132,12 +166,22 @@ async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
     });
     let read = written.await.expect("the second run").flatten();
     assert_eq!((read.as_deref(), runs), (Some(&b"theirs"[..]), 2));
-    assert_eq!(state.get("k").await.expect("read").as_deref(), Some(&b"mine"[..]));
+    assert_eq!(
+        state.get("k").await.expect("read").as_deref(),
+        Some(&b"mine"[..])
+    );
 
     let reader = serializable().await.expect("begun");
-    assert_eq!(reader.get("k").await.expect("read").as_deref(), Some(&b"mine"[..]));
+    assert_eq!(
+        reader.get("k").await.expect("read").as_deref(),
+        Some(&b"mine"[..])
+    );
     state.put("l", "new").await.expect("written");
-    assert_eq!(reader.get("l").await.expect("read"), None, "it was not there when it began");
+    assert_eq!(
+        reader.get("l").await.expect("read"),
+        None,
+        "it was not there when it began"
+    );
     state.put("k", "theirs").await.expect("written");
     reader.commit().await.expect("it only read");
 }
@@ -147,22 +191,41 @@ async fn a_conflict_has_its_own_kind_and_the_body_runs_again() {
 async fn a_wrong_name_and_a_wrong_token_are_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut serve = process::serve(directory.path(), &["--zookeeper", "off", "--insecure"]);
-    let open = Server::start(serve.env("LANDFAST_HTTP", "0.0.0.0:0").env("LANDFAST_TOKEN", "right"));
+    let open = Server::start(
+        serve
+            .env("LANDFAST_HTTP", "0.0.0.0:0")
+            .env("LANDFAST_TOKEN", "right"),
+    );
     let port = open.address("http").port();
-    let client = |host: &str| Client::connect([format!("http://{host}:{port}")]).expect("an address");
-    refused(client("127.0.0.1").state().get("a").await, (ErrorKind::Refused, "unauthorized"));
+    let client =
+        |host: &str| Client::connect([format!("http://{host}:{port}")]).expect("an address");
+    refused(
+        client("127.0.0.1").state().get("a").await,
+        (ErrorKind::Refused, "unauthorized"),
+    );
     let wrong = client("127.0.0.1").with_token("wrong").expect("a token");
-    refused(wrong.state().get("a").await, (ErrorKind::Refused, "unauthorized"));
+    refused(
+        wrong.state().get("a").await,
+        (ErrorKind::Refused, "unauthorized"),
+    );
     let right = client("127.0.0.1").with_token("right").expect("a token");
     assert_eq!(right.state().get("a").await.expect("it may"), None);
-    assert!(!format!("{right:?}").contains("right"), "a token is not for logs");
-    client("127.0.0.1").with_token("\n").expect_err("no header carries it");
+    assert!(
+        !format!("{right:?}").contains("right"),
+        "a token is not for logs"
+    );
+    client("127.0.0.1")
+        .with_token("\n")
+        .expect_err("no header carries it");
 
     let directory = tempfile::tempdir().expect("a directory");
     let closed = start(directory.path());
     let port = closed.address("http").port();
     let other_name = Client::connect([format!("http://0.0.0.0:{port}")]).expect("an address");
-    refused(other_name.state().get("a").await, (ErrorKind::Refused, "unknown-host"));
+    refused(
+        other_name.state().get("a").await,
+        (ErrorKind::Refused, "unknown-host"),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,8 +233,13 @@ async fn a_server_that_is_not_there_is_unavailable_and_nothing_happened() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}", taken.local_addr().expect("an address"));
     drop(taken);
-    let client = Client::connect([url]).expect("an address").with_timeout(SHORT);
-    let error = refused(client.state().put("a", "1").await, (ErrorKind::Unavailable, ""));
+    let client = Client::connect([url])
+        .expect("an address")
+        .with_timeout(SHORT);
+    let error = refused(
+        client.state().put("a", "1").await,
+        (ErrorKind::Unavailable, ""),
+    );
     assert!(!error.may_have_happened());
     let mut runs = 0;
     let error = client.transact(|_| {
@@ -179,7 +247,10 @@ async fn a_server_that_is_not_there_is_unavailable_and_nothing_happened() {
         std::future::ready(Result::Ok(()))
     });
     let error = refused(error.await, (ErrorKind::Unavailable, ""));
-    assert!(error.to_string().contains("is `landfast serve` running"), "{error}");
+    assert!(
+        error.to_string().contains("is `landfast serve` running"),
+        "{error}"
+    );
     assert_eq!(runs, 0);
 }
 
@@ -203,17 +274,31 @@ async fn too_many_open_transactions_are_waited_for_and_then_named() {
         open.extend(beginner.await.expect("no panic"));
     }
     let hasty = house.client.clone().with_timeout(SHORT);
-    let error = refused(hasty.transaction().await, (ErrorKind::TooManyTransactions, "too-many-transactions"));
+    let error = refused(
+        hasty.transaction().await,
+        (ErrorKind::TooManyTransactions, "too-many-transactions"),
+    );
     assert!(error.retry_after().is_some() && !error.may_have_happened());
     let waiting = tokio::spawn(house.client.transaction().into_future());
-    open.pop().expect("one of many").abort().await.expect("aborted");
+    open.pop()
+        .expect("one of many")
+        .abort()
+        .await
+        .expect("aborted");
     waiting.await.expect("no panic").expect("there is room now");
 }
 
 /// The error of a call that is refused; `problem` is the name the server has for it, if it was asked.
 #[track_caller]
-fn refused<T: Debug>(result: Result<T>, (kind, problem): (ErrorKind, &str)) -> landfast_client::Error {
+fn refused<T: Debug>(
+    result: Result<T>,
+    (kind, problem): (ErrorKind, &str),
+) -> landfast_client::Error {
     let error = result.expect_err("it is refused");
-    assert_eq!((error.kind(), error.problem().unwrap_or_default()), (kind, problem), "{error}");
+    assert_eq!(
+        (error.kind(), error.problem().unwrap_or_default()),
+        (kind, problem),
+        "{error}"
+    );
     error
 }

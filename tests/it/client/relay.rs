@@ -58,7 +58,10 @@ impl Relay {
             lost: Notify::new(),
             healed: Notify::new(),
         });
-        let relay = Self { address, shared: Arc::clone(&shared) };
+        let relay = Self {
+            address,
+            shared: Arc::clone(&shared),
+        };
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(relayed(client, Arc::clone(&shared)));
@@ -84,7 +87,9 @@ impl Relay {
     /// Waits until an answer has been lost. Its connection is reset when [`Relay::connect`] is called.
     pub(super) async fn has_lost_one(&self) {
         let lost = self.shared.lost.notified();
-        timeout(WAIT_MAX, lost).await.expect("the request that is to be lost was never sent");
+        timeout(WAIT_MAX, lost)
+            .await
+            .expect("the request that is to be lost was never sent");
     }
 
     /// Goes on with the server at `upstream`.
@@ -96,7 +101,11 @@ impl Relay {
     /// The requests so far whose head contains `pattern`.
     pub(super) fn requests(&self, pattern: &str) -> Vec<String> {
         let heads = self.shared.heads.lock().expect("sound");
-        heads.iter().filter(|head| head.contains(pattern)).cloned().collect()
+        heads
+            .iter()
+            .filter(|head| head.contains(pattern))
+            .cloned()
+            .collect()
     }
 }
 

@@ -61,22 +61,43 @@ struct Skip {
 
 /// The graph for the platform the tests run on: others' crates may not even be downloaded.
 static METADATA: LazyLock<Metadata> = LazyLock::new(|| {
-    let rustc = Command::new("rustc").arg("-vV").output().expect("rustc is there");
+    let rustc = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .expect("rustc is there");
     let version = String::from_utf8(rustc.stdout).expect("text");
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).expect("a host");
+    let host = version
+        .lines()
+        .find_map(|line| line.strip_prefix("host: "))
+        .expect("a host");
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version=1", "--locked", "--offline", "--filter-platform", host])
+        .args([
+            "metadata",
+            "--format-version=1",
+            "--locked",
+            "--offline",
+            "--filter-platform",
+            host,
+        ])
         .current_dir(root())
         .output()
         .expect("cargo is there");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).expect("cargo's JSON")
 });
 
-static DENY: LazyLock<Deny> = LazyLock::new(|| toml::from_str(&read("deny.toml")).expect("deny.toml"));
+static DENY: LazyLock<Deny> =
+    LazyLock::new(|| toml::from_str(&read("deny.toml")).expect("deny.toml"));
 
 fn ours() -> impl Iterator<Item = &'static Package> {
-    METADATA.packages.iter().filter(|package| METADATA.workspace_members.contains(&package.id))
+    METADATA
+        .packages
+        .iter()
+        .filter(|package| METADATA.workspace_members.contains(&package.id))
 }
 
 /// Where a crate of ours lives, as its layer and its name: `("services", "coordination")`.
@@ -112,14 +133,25 @@ fn may_import(from: (&str, &str), to: (&str, &str)) -> bool {
 fn imports_point_downwards_only() {
     let mut complaints = Vec::new();
     for package in ours() {
-        let from = room(Path::new(&package.manifest_path).parent().expect("a folder"));
-        let normal =
-            package.dependencies.iter().filter(|dependency| dependency.kind.as_deref() != Some("dev"));
+        let from = room(
+            Path::new(&package.manifest_path)
+                .parent()
+                .expect("a folder"),
+        );
+        let normal = package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.kind.as_deref() != Some("dev"));
         for dependency in normal {
-            let Some(path) = &dependency.path else { continue };
+            let Some(path) = &dependency.path else {
+                continue;
+            };
             let to = room(Path::new(path));
             if !may_import((&from.0, &from.1), (&to.0, &to.1)) {
-                complaints.push(format!("{} may not import {}", package.name, dependency.name));
+                complaints.push(format!(
+                    "{} may not import {}",
+                    package.name, dependency.name
+                ));
             }
         }
     }
@@ -158,8 +190,16 @@ fn the_rule_itself_refuses_what_points_up_or_sideways() {
 fn features_exist_in_the_program_alone() {
     let mut complaints = Vec::new();
     for package in ours() {
-        let (layer, _) = room(Path::new(&package.manifest_path).parent().expect("a folder"));
-        for feature in package.features.keys().filter(|feature| !layer.is_empty() && *feature != "default") {
+        let (layer, _) = room(
+            Path::new(&package.manifest_path)
+                .parent()
+                .expect("a folder"),
+        );
+        for feature in package
+            .features
+            .keys()
+            .filter(|feature| !layer.is_empty() && *feature != "default")
+        {
             if (layer.as_str(), feature.as_str()) != ("ports", "contract") {
                 complaints.push(format!("{} has a feature: {feature}", package.name));
             }
@@ -172,13 +212,21 @@ fn features_exist_in_the_program_alone() {
 fn every_crate_takes_the_workspaces_lints() {
     let folders = ours().map(|package| from_root(Path::new(&package.manifest_path)));
     let without = folders.filter(|manifest| !takes_the_workspaces_lints(&read(manifest)));
-    assert_tidy(&without.map(|manifest| format!("{manifest}: [lints] workspace = true")).collect::<Vec<_>>());
+    assert_tidy(
+        &without
+            .map(|manifest| format!("{manifest}: [lints] workspace = true"))
+            .collect::<Vec<_>>(),
+    );
 }
 
 #[test]
 fn a_manifest_without_the_workspaces_lints_is_found() {
-    assert!(takes_the_workspaces_lints("[package]\nname = \"a\"\n[lints]\nworkspace = true\n"));
-    assert!(takes_the_workspaces_lints("lints.workspace = true\n[package]\nname = \"a\"\n"));
+    assert!(takes_the_workspaces_lints(
+        "[package]\nname = \"a\"\n[lints]\nworkspace = true\n"
+    ));
+    assert!(takes_the_workspaces_lints(
+        "lints.workspace = true\n[package]\nname = \"a\"\n"
+    ));
     for manifest in [
         "[package]\nname = \"a\"\n",
         "# [lints]\n# workspace = true",
@@ -190,7 +238,9 @@ fn a_manifest_without_the_workspaces_lints_is_found() {
 
 fn takes_the_workspaces_lints(manifest: &str) -> bool {
     let manifest: toml::Table = toml::from_str(manifest).expect("a manifest");
-    let lints = manifest.get("lints").and_then(|lints| lints.get("workspace"));
+    let lints = manifest
+        .get("lints")
+        .and_then(|lints| lints.get("workspace"));
     lints.and_then(toml::Value::as_bool) == Some(true)
 }
 
@@ -208,7 +258,10 @@ fn every_licence_is_allowed() {
 
 /// Whether an SPDX expression can be met with allowed licences. `A/B` is the old way to write `A OR B`.
 fn is_allowed(expression: &str) -> bool {
-    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
+    let spaced = expression
+        .replace('/', " OR ")
+        .replace('(', " ( ")
+        .replace(')', " ) ");
     let tokens: Vec<&str> = spaced.split_whitespace().collect();
     let mut rest = tokens.as_slice();
     any_of(&mut rest) && rest.is_empty()
@@ -237,7 +290,9 @@ fn all_of(tokens: &mut &[&str]) -> bool {
 }
 
 fn one(tokens: &mut &[&str]) -> bool {
-    let Some((&first, rest)) = tokens.split_first() else { return false };
+    let Some((&first, rest)) = tokens.split_first() else {
+        return false;
+    };
     *tokens = rest;
     if first == "(" {
         let allowed = any_of(tokens);
@@ -254,10 +309,24 @@ fn one(tokens: &mut &[&str]) -> bool {
 
 #[test]
 fn licence_expressions_are_read_as_written() {
-    for yes in ["MIT", "GPL-3.0 OR MIT", "MIT/Apache-2.0", "(GPL-3.0 OR MIT) AND Zlib", "Apache-2.0 WITH X"] {
+    for yes in [
+        "MIT",
+        "GPL-3.0 OR MIT",
+        "MIT/Apache-2.0",
+        "(GPL-3.0 OR MIT) AND Zlib",
+        "Apache-2.0 WITH X",
+    ] {
         assert!(is_allowed(yes), "{yes}");
     }
-    for no in ["none", "", "GPL-3.0", "MIT AND GPL-3.0", "(MIT", "MIT MIT", "MIT AND (GPL-3.0 OR X)"] {
+    for no in [
+        "none",
+        "",
+        "GPL-3.0",
+        "MIT AND GPL-3.0",
+        "(MIT",
+        "MIT MIT",
+        "MIT AND (GPL-3.0 OR X)",
+    ] {
         assert!(!is_allowed(no), "{no}");
     }
 }
@@ -266,7 +335,10 @@ fn licence_expressions_are_read_as_written() {
 fn no_crate_is_there_twice_without_a_reason() {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in &METADATA.packages {
-        versions.entry(&package.name).or_default().insert(&package.version);
+        versions
+            .entry(&package.name)
+            .or_default()
+            .insert(&package.version);
     }
     let named = |skip: &Skip| skip.name.split('@').next().unwrap_or_default().to_owned();
     let excused: BTreeSet<String> = DENY.bans.skip.iter().map(named).collect();
@@ -280,8 +352,14 @@ fn no_crate_is_there_twice_without_a_reason() {
         if skip.reason.len() < 10 {
             complaints.push(format!("{}: say why in deny.toml", skip.name));
         }
-        if versions.get(named(skip).as_str()).is_none_or(|versions| versions.len() < 2) {
-            complaints.push(format!("{}: no longer there twice; remove it from deny.toml", skip.name));
+        if versions
+            .get(named(skip).as_str())
+            .is_none_or(|versions| versions.len() < 2)
+        {
+            complaints.push(format!(
+                "{}: no longer there twice; remove it from deny.toml",
+                skip.name
+            ));
         }
     }
     assert_tidy(&complaints);
@@ -291,14 +369,28 @@ fn no_crate_is_there_twice_without_a_reason() {
 fn every_crate_says_in_its_first_line_what_its_manifest_says() {
     let mut complaints = Vec::new();
     for package in ours() {
-        let folder = from_root(Path::new(&package.manifest_path).parent().expect("a folder"));
+        let folder = from_root(
+            Path::new(&package.manifest_path)
+                .parent()
+                .expect("a folder"),
+        );
         let source = ["src/lib.rs", "src/main.rs"].map(|file| Path::new(&folder).join(file));
-        let source = source.iter().find(|file| root().join(file).exists()).expect("a crate has a source");
+        let source = source
+            .iter()
+            .find(|file| root().join(file).exists())
+            .expect("a crate has a source");
         let text = read(&source.to_string_lossy());
-        let first = text.lines().next().and_then(|line| line.strip_prefix("//! ")).unwrap_or_default();
+        let first = text
+            .lines()
+            .next()
+            .and_then(|line| line.strip_prefix("//! "))
+            .unwrap_or_default();
         let described = package.description.as_deref().unwrap_or_default();
         if described.is_empty() || first != described {
-            complaints.push(format!("{}: {first:?}, but its manifest says {described:?}", source.display()));
+            complaints.push(format!(
+                "{}: {first:?}, but its manifest says {described:?}",
+                source.display()
+            ));
         }
     }
     assert_tidy(&complaints);

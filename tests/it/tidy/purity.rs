@@ -40,17 +40,33 @@ const IMPURE_WORDS: [&str; 9] = [
     "Rng::default",
 ];
 /// Lints that are switched off only with a reason, and in a pure layer not at all.
-const GUARDED: [&str; 3] = ["clippy::disallowed_methods", "clippy::disallowed_types", "unsafe_code"];
+const GUARDED: [&str; 3] = [
+    "clippy::disallowed_methods",
+    "clippy::disallowed_types",
+    "unsafe_code",
+];
 
 #[test]
 fn time_chance_and_order_come_from_outside_below_the_front_ends() {
-    assert_tidy(&of_all(|path, text| if is_pure(path) { impurities(text) } else { Vec::new() }));
+    assert_tidy(&of_all(|path, text| {
+        if is_pure(path) {
+            impurities(text)
+        } else {
+            Vec::new()
+        }
+    }));
 }
 
 #[test]
 fn every_choice_between_events_has_an_order_below_the_front_ends() {
     let is_below = |path: &str| PURE.iter().any(|layer| path.starts_with(layer));
-    assert_tidy(&of_all(|path, text| if is_below(path) { unordered(text) } else { Vec::new() }));
+    assert_tidy(&of_all(|path, text| {
+        if is_below(path) {
+            unordered(text)
+        } else {
+            Vec::new()
+        }
+    }));
 }
 
 #[test]
@@ -79,7 +95,12 @@ fn each_way_to_time_chance_and_disorder_is_found() {
         "let now = clock::Instant::now();",
         "handle.spawn_blocking(work);",
     ] {
-        assert_eq!(impurities(breach).len(), 1, "{breach}: {:?}", impurities(breach));
+        assert_eq!(
+            impurities(breach).len(),
+            1,
+            "{breach}: {:?}",
+            impurities(breach)
+        );
     }
     for fine in [
         "use tokio::sync::{mpsc, oneshot};",
@@ -94,9 +115,18 @@ fn each_way_to_time_chance_and_disorder_is_found() {
 
 #[test]
 fn a_choice_without_an_order_is_found() {
-    assert_eq!(unordered("tokio::select! {\n    // Why.\n    biased;\n    _ = a() => {}\n}"), Vec::new());
-    assert_eq!(unordered("futures_util::select_biased! {\n    _ = a() => {}\n}"), Vec::new());
-    assert_eq!(unordered("tokio::select! {\n    _ = a() => {}\n    biased;\n}").len(), 1);
+    assert_eq!(
+        unordered("tokio::select! {\n    // Why.\n    biased;\n    _ = a() => {}\n}"),
+        Vec::new()
+    );
+    assert_eq!(
+        unordered("futures_util::select_biased! {\n    _ = a() => {}\n}"),
+        Vec::new()
+    );
+    assert_eq!(
+        unordered("tokio::select! {\n    _ = a() => {}\n    biased;\n}").len(),
+        1
+    );
 }
 
 #[test]
@@ -121,7 +151,11 @@ fn a_lint_switched_off_is_found_unless_it_may_be() {
     ] {
         assert_eq!(switched_off(breach, false).len(), 1, "{breach}");
     }
-    assert_eq!(switched_off("#![allow(unsafe_code)] // Two calls.", true).len(), 1, "not in a pure layer");
+    assert_eq!(
+        switched_off("#![allow(unsafe_code)] // Two calls.", true).len(),
+        1,
+        "not in a pure layer"
+    );
 }
 
 /// What `rule` finds in each of our sources, as complaints that say where.
@@ -129,7 +163,9 @@ fn of_all(rule: impl Fn(&str, &str) -> Vec<(usize, String)>) -> Vec<String> {
     let sources = files(&[".rs"]).into_iter().map(|path| (read(&path), path));
     let found = sources.flat_map(|(text, path)| {
         let found = rule(&path, &text).into_iter();
-        found.map(move |(line, what)| format!("{path}:{line}: {what}")).collect::<Vec<_>>()
+        found
+            .map(move |(line, what)| format!("{path}:{line}: {what}"))
+            .collect::<Vec<_>>()
     });
     found.collect()
 }
@@ -142,11 +178,20 @@ fn impurities(text: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     for (line, text) in numbered(text) {
         let words = IMPURE.iter().chain(&IMPURE_WORDS);
-        found.extend(words.filter(|word| code(text).contains(**word)).map(|word| (line, (*word).to_owned())));
+        found.extend(
+            words
+                .filter(|word| code(text).contains(**word))
+                .map(|word| (line, (*word).to_owned())),
+        );
     }
     for (line, path) in imports(text) {
         let leads_into = |place: &&&str| path == **place || path.starts_with(&format!("{place}::"));
-        found.extend(IMPURE.iter().find(leads_into).map(|place| (line, (*place).to_owned())));
+        found.extend(
+            IMPURE
+                .iter()
+                .find(leads_into)
+                .map(|place| (line, (*place).to_owned())),
+        );
     }
     // A line says a thing once, however it is found, and the longest word for it is enough.
     found.sort_unstable();
@@ -159,14 +204,19 @@ fn imports(text: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().map(code).collect();
     let begins = |line: &str| {
         let line = line.trim_start();
-        let rest =
-            if line.starts_with("pub") { line.split_once(' ').map_or("", |(_, rest)| rest) } else { line };
+        let rest = if line.starts_with("pub") {
+            line.split_once(' ').map_or("", |(_, rest)| rest)
+        } else {
+            line
+        };
         rest.strip_prefix("use ").map(str::to_owned)
     };
     let mut imported = Vec::new();
     for (index, line) in lines.iter().enumerate() {
         let Some(first) = begins(line) else { continue };
-        let statement = lines[index + 1..].iter().fold(first, |said, line| said + " " + line.trim());
+        let statement = lines[index + 1..]
+            .iter()
+            .fold(first, |said, line| said + " " + line.trim());
         let tree = statement.split(';').next().unwrap_or_default();
         imported.extend(paths(tree).into_iter().map(|path| (index + 1, path)));
     }
@@ -177,7 +227,12 @@ fn imports(text: &str) -> Vec<(usize, String)> {
 fn paths(tree: &str) -> Vec<String> {
     let tree = tree.trim();
     let (Some(open), Some(close)) = (tree.find('{'), tree.rfind('}')) else {
-        return tree.split(" as ").next().map(|path| path.trim().to_owned()).into_iter().collect();
+        return tree
+            .split(" as ")
+            .next()
+            .map(|path| path.trim().to_owned())
+            .into_iter()
+            .collect();
     };
     let mut depth = 0;
     let branches = tree[open + 1..close].split(|letter| {
@@ -185,39 +240,66 @@ fn paths(tree: &str) -> Vec<String> {
         letter == ',' && depth == 0
     });
     let prefix = &tree[..open];
-    branches.flat_map(paths).filter(|path| !path.is_empty()).map(|path| prefix.to_owned() + &path).collect()
+    branches
+        .flat_map(paths)
+        .filter(|path| !path.is_empty())
+        .map(|path| prefix.to_owned() + &path)
+        .collect()
 }
 
 fn unordered(text: &str) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
-    let choices = lines.iter().enumerate().filter(|(_, line)| code(line).contains("select! {"));
+    let choices = lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| code(line).contains("select! {"));
     let unordered = choices.filter(|(index, line)| {
         let mut body = lines[index + 1..].iter().map(|line| line.trim());
         let first = body.find(|line| !line.is_empty() && !line.starts_with("//"));
         first != Some("biased;") && !code(line).contains("select_biased! {")
     });
-    unordered.map(|(index, _)| (index + 1, "begin with `biased;`".to_owned())).collect()
+    unordered
+        .map(|(index, _)| (index + 1, "begin with `biased;`".to_owned()))
+        .collect()
 }
 
 /// Attributes that switch off a guarded lint and may not.
 fn switched_off(text: &str, is_pure: bool) -> Vec<(usize, String)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
-    for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with('#')) {
-        let length =
-            lines[index..].iter().position(|line| code(line).contains(']')).map_or(1, |last| last + 1);
+    for (index, line) in lines
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| line.trim_start().starts_with('#'))
+    {
+        let length = lines[index..]
+            .iter()
+            .position(|line| code(line).contains(']'))
+            .map_or(1, |last| last + 1);
         let attribute = &lines[index..index + length];
-        let Some(lint) = GUARDED.iter().find(|lint| attribute.iter().any(|line| code(line).contains(**lint)))
+        let Some(lint) = GUARDED
+            .iter()
+            .find(|lint| attribute.iter().any(|line| code(line).contains(**lint)))
         else {
             continue;
         };
-        let above = index.checked_sub(1).map_or("", |above| lines[above].trim_start());
-        let is_explained = attribute.iter().any(|line| line.contains("reason = ") || line.contains("// "))
+        let above = index
+            .checked_sub(1)
+            .map_or("", |above| lines[above].trim_start());
+        let is_explained = attribute
+            .iter()
+            .any(|line| line.contains("reason = ") || line.contains("// "))
             || above.starts_with("// ");
         if is_pure {
-            found.push((index + 1, format!("{lint} is not switched off in this layer")));
+            found.push((
+                index + 1,
+                format!("{lint} is not switched off in this layer"),
+            ));
         } else if !line.trim_start().starts_with("#!") {
-            found.push((index + 1, format!("switch {lint} off at the top, for all, or not at all")));
+            found.push((
+                index + 1,
+                format!("switch {lint} off at the top, for all, or not at all"),
+            ));
         } else if !is_explained {
             found.push((index + 1, format!("say why {lint} is switched off")));
         }

@@ -7,7 +7,14 @@ use super::{
 };
 
 fn figures(per_second: f64) -> Figures {
-    Figures { transactions: 100, no_valid_version: 0, per_second, p50_ms: 1.0, p99_ms: 2.0, seconds: 1.0 }
+    Figures {
+        transactions: 100,
+        no_valid_version: 0,
+        per_second,
+        p50_ms: 1.0,
+        p99_ms: 2.0,
+        seconds: 1.0,
+    }
 }
 
 fn side(collecting: Collecting, turns: &[f64], halves_per_second: [f64; 2]) -> Side {
@@ -34,7 +41,12 @@ fn collection(off_halves: [f64; 2]) -> Collection {
         off: side(Collecting::Off, &[100.0, 300.0, 200.0], off_halves),
         on: side(Collecting::On, &[180.0, 100.0, 190.0], [95.0, 100.0]),
     };
-    Collection { turn_seconds: 1.0, saturated: compared.clone(), offered_per_second: 126.0, steady: compared }
+    Collection {
+        turn_seconds: 1.0,
+        saturated: compared.clone(),
+        offered_per_second: 126.0,
+        steady: compared,
+    }
 }
 
 #[test]
@@ -43,7 +55,10 @@ fn collection_is_compared_by_the_medians_of_its_turns() {
     let rows = compared(&collection.saturated);
     assert_eq!(rows[2][..4], ["on", "180 100 190", "180", "0.90x"]);
     let text = shown(&collection);
-    assert!(text.contains("the stores are about as large: 0.95x with collection"), "{text}");
+    assert!(
+        text.contains("the stores are about as large: 0.95x with collection"),
+        "{text}"
+    );
     assert!(text.contains("at 126 per second, 70 %"), "{text}");
 }
 
@@ -52,7 +67,10 @@ fn a_store_that_slows_down_without_collection_is_said_to() {
     let slows = "Without collection the store gets slower while it grows";
     assert!(!shown(&collection([100.0, 100.0])).contains(slows));
     let text = shown(&collection([100.0, 60.0]));
-    assert!(text.contains("0.60x that of the first without collection, and 1.05x with it"), "{text}");
+    assert!(
+        text.contains("0.60x that of the first without collection, and 1.05x with it"),
+        "{text}"
+    );
     assert!(text.contains(slows), "{text}");
 }
 
@@ -73,7 +91,10 @@ fn who_does_not_keep_up_is_named() {
     };
     let mut text = String::new();
     steady_overwrites(&mut text, &overwrites, Some("docs/bench/overwrites.svg"));
-    assert!(text.contains("With collection off the store did not keep up: it reached 40 %"), "{text}");
+    assert!(
+        text.contains("With collection off the store did not keep up: it reached 40 %"),
+        "{text}"
+    );
     assert!(!text.contains("With collection on the store"), "{text}");
     assert!(text.contains("](docs/bench/overwrites.svg)"), "{text}");
 }

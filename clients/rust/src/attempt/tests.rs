@@ -9,8 +9,12 @@ fn a_key_whose_write_was_sent_twice_is_not_written_again() {
     attempt.wrote(b"a", true);
     attempt.may_write(&put(b"b"), b"b").expect("another key");
     attempt.wrote(b"b", false);
-    attempt.may_write(&put(b"b"), b"b").expect("it was sent once");
-    let error = attempt.may_write(&put(b"a"), b"a").expect_err("it would race with its own copy");
+    attempt
+        .may_write(&put(b"b"), b"b")
+        .expect("it was sent once");
+    let error = attempt
+        .may_write(&put(b"a"), b"a")
+        .expect_err("it would race with its own copy");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.body_may_run_again());
     attempt.may_commit(&commit()).expect_err("torn");
@@ -30,17 +34,22 @@ fn an_attempt_with_a_write_that_may_or_may_not_have_arrived_never_commits() {
     attempt.may_commit(&commit()).expect_err("torn");
     let mut attempt = Attempt::begun("x", false);
     attempt.failed(&put(b"a"), lost());
-    attempt.may_commit(&commit()).expect("a read leaves nothing behind");
+    attempt
+        .may_commit(&commit())
+        .expect("a read leaves nothing behind");
 }
 
 #[test]
 fn a_commit_may_be_asked_for_again_while_its_outcome_is_unknown() {
     let mut attempt = Attempt::begun("x", false);
     attempt.may_commit(&commit()).expect("open");
-    let unknown = Error::new(ErrorKind::OutcomeUnknown, "commit", "reset").that_may_have_happened(true);
+    let unknown =
+        Error::new(ErrorKind::OutcomeUnknown, "commit", "reset").that_may_have_happened(true);
     attempt.commit_failed(&commit(), unknown);
     assert_eq!(attempt.phase, Phase::Committing);
-    let error = attempt.may_write(&put(b"a"), b"a").expect_err("it may have committed");
+    let error = attempt
+        .may_write(&put(b"a"), b"a")
+        .expect_err("it may have committed");
     assert_eq!(error.kind(), ErrorKind::InvalidRequest);
     attempt.may_commit(&commit()).expect("the same again");
     let not_sent = Error::new(ErrorKind::Unavailable, "commit", "refused");
@@ -57,9 +66,15 @@ fn an_attempt_that_was_begun_anew_is_left_alone_unless_by_its_own_begin() {
         assert_eq!(error.body_may_run_again(), runs_again);
         // A body that takes no notice is told the same again.
         let error = attempt.may_commit(&commit()).expect_err("it has ended");
-        assert_eq!(error.kind(), ErrorKind::TransactionFinished(Outcome::BegunAnew));
+        assert_eq!(
+            error.kind(),
+            ErrorKind::TransactionFinished(Outcome::BegunAnew)
+        );
         assert_eq!(error.body_may_run_again(), runs_again);
-        assert!(!attempt.may_abort(&commit()).expect("over"), "an abort would hit the later attempt");
+        assert!(
+            !attempt.may_abort(&commit()).expect("over"),
+            "an abort would hit the later attempt"
+        );
         assert!(!attempt.is_given_up(), "it did not end itself");
     }
 }
@@ -69,13 +84,25 @@ fn an_attempt_that_was_begun_anew_is_left_alone_unless_by_its_own_begin() {
 fn an_id_that_has_committed_meanwhile_is_skipped() {
     let mut attempt = Attempt::begun("x", false);
     let error = attempt.failed(&put(b"a"), finished(Outcome::Committed));
-    assert_eq!((error.kind(), error.transaction()), (ErrorKind::AlreadyCommitted, Some("x")));
+    assert_eq!(
+        (error.kind(), error.transaction()),
+        (ErrorKind::AlreadyCommitted, Some("x"))
+    );
     assert_eq!(attempt.phase, Phase::Committed);
     // Nor does a cleanup, or what was under way as well, change that.
-    let error = attempt.may_write(&put(b"b"), b"b").expect_err("it has ended");
+    let error = attempt
+        .may_write(&put(b"b"), b"b")
+        .expect_err("it has ended");
     assert_eq!(error.kind(), ErrorKind::AlreadyCommitted);
-    for late in [unavailable(), finished(Outcome::Committed), Error::new(ErrorKind::Conflict, "get", "")] {
-        assert_eq!(attempt.failed(&put(b"c"), late).kind(), ErrorKind::AlreadyCommitted);
+    for late in [
+        unavailable(),
+        finished(Outcome::Committed),
+        Error::new(ErrorKind::Conflict, "get", ""),
+    ] {
+        assert_eq!(
+            attempt.failed(&put(b"c"), late).kind(),
+            ErrorKind::AlreadyCommitted
+        );
         assert_eq!(attempt.phase, Phase::Committed);
     }
     assert!(matches!(attempt.verdict(), Verdict::Skip));
@@ -109,7 +136,10 @@ fn a_call_that_begins_after_another_has_failed_goes_on_also_where_they_are_side_
     attempt.may_call(&put(b"b")).expect("open");
     attempt.failed(&put(b"a"), unavailable());
     attempt.failed(&put(b"b"), unavailable());
-    assert!(matches!(attempt.verdict(), Verdict::Again(_)), "all that were under way have failed");
+    assert!(
+        matches!(attempt.verdict(), Verdict::Again(_)),
+        "all that were under way have failed"
+    );
     attempt.may_call(&put(b"c")).expect("open");
     assert!(matches!(attempt.verdict(), Verdict::Failed));
 }
@@ -134,9 +164,15 @@ fn an_abort_ends_it_unless_it_has_committed() {
     for (answer, phase) in [
         (None, Phase::Aborted),
         (Some(finished(Outcome::Expired)), Phase::Aborted),
-        (Some(Error::new(ErrorKind::NoSuchTransaction, "abort", "")), Phase::Aborted),
+        (
+            Some(Error::new(ErrorKind::NoSuchTransaction, "abort", "")),
+            Phase::Aborted,
+        ),
         (Some(finished(Outcome::Committed)), Phase::Committed),
-        (Some(Error::new(ErrorKind::Unavailable, "abort", "")), Phase::Aborted),
+        (
+            Some(Error::new(ErrorKind::Unavailable, "abort", "")),
+            Phase::Aborted,
+        ),
     ] {
         let mut attempt = Attempt::begun("x", false);
         assert!(attempt.may_abort(&commit()).expect("open"));
@@ -147,7 +183,9 @@ fn an_abort_ends_it_unless_it_has_committed() {
         assert_eq!(attempt.aborted(answer).is_err(), is_told);
         assert_eq!(attempt.phase, phase);
         assert!(attempt.is_given_up() || phase == Phase::Committed);
-        attempt.may_write(&put(b"a"), b"a").expect_err("it has ended");
+        attempt
+            .may_write(&put(b"a"), b"a")
+            .expect_err("it has ended");
     }
 }
 
@@ -168,5 +206,8 @@ fn commit() -> Call {
 }
 
 fn name() -> AttemptName {
-    AttemptName { id: "x".to_owned(), token: "1-1".to_owned() }
+    AttemptName {
+        id: "x".to_owned(),
+        token: "1-1".to_owned(),
+    }
 }

@@ -20,7 +20,8 @@ const UNKNOWN: &str = "HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Le
 
 async fn server() -> (TcpListener, Client) {
     let server = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let client = Client::connect([format!("http://{}", server.local_addr().expect("bound"))]).expect("a URL");
+    let client = Client::connect([format!("http://{}", server.local_addr().expect("bound"))])
+        .expect("a URL");
     (server, client)
 }
 
@@ -30,23 +31,36 @@ async fn dropped(server: &TcpListener, begin: Begin) -> String {
         _ = begin.into_future() => panic!("it was answered"),
         (_, heard) = heard(server, "}") => heard,
     };
-    heard.split('"').nth(3).expect("the begin names its id").to_owned()
+    heard
+        .split('"')
+        .nth(3)
+        .expect("the begin names its id")
+        .to_owned()
 }
 
 /// The next request, which ends so, and its connection.
 async fn heard(server: &TcpListener, end: &str) -> (TcpStream, String) {
-    let (mut connection, _) =
-        timeout(HEARD_MAX, server.accept()).await.expect("somebody asks").expect("a connection");
+    let (mut connection, _) = timeout(HEARD_MAX, server.accept())
+        .await
+        .expect("somebody asks")
+        .expect("a connection");
     let mut heard = Vec::new();
     while !heard.ends_with(end.as_bytes()) {
-        assert_ne!(connection.read_buf(&mut heard).await.expect("a request"), 0, "it hung up");
+        assert_ne!(
+            connection.read_buf(&mut heard).await.expect("a request"),
+            0,
+            "it hung up"
+        );
     }
     (connection, String::from_utf8(heard).expect("text"))
 }
 
 async fn answered(server: &TcpListener, answer: &str) -> String {
     let (mut connection, heard) = heard(server, "\r\n\r\n").await;
-    connection.write_all(answer.as_bytes()).await.expect("it listens");
+    connection
+        .write_all(answer.as_bytes())
+        .await
+        .expect("it listens");
     heard
 }
 
@@ -57,8 +71,14 @@ async fn a_begin_that_is_dropped_leaves_no_transaction_open() {
     let id = dropped(&server, client.transaction()).await;
     for answer in [UNKNOWN, GONE] {
         let abort = answered(&server, answer).await;
-        assert!(abort.starts_with(&format!("DELETE /v1/transactions/{id} ")), "{abort}");
-        assert!(!abort.contains("landfast-attempt"), "it knows of none: {abort}");
+        assert!(
+            abort.starts_with(&format!("DELETE /v1/transactions/{id} ")),
+            "{abort}"
+        );
+        assert!(
+            !abort.contains("landfast-attempt"),
+            "it knows of none: {abort}"
+        );
     }
 }
 
@@ -66,7 +86,10 @@ async fn a_begin_that_is_dropped_leaves_no_transaction_open() {
 #[tokio::test]
 async fn a_begin_of_a_given_id_that_is_dropped_leaves_others_of_that_id_alone() {
     let (server, client) = server().await;
-    assert_eq!(dropped(&server, client.transaction().id("pay")).await, "pay");
+    assert_eq!(
+        dropped(&server, client.transaction().id("pay")).await,
+        "pay"
+    );
     let state = client.state();
     // An abort would be on its way first.
     tokio::task::yield_now().await;
@@ -81,7 +104,10 @@ async fn a_transaction_whose_commit_is_dropped_is_aborted_once_nobody_has_it() {
     let begun = client.transaction().id("pay").into_future();
     let (transaction, ()) = tokio::join!(begun, async {
         let (mut connection, _) = heard(&server, "}").await;
-        connection.write_all(BEGUN.as_bytes()).await.expect("it listens");
+        connection
+            .write_all(BEGUN.as_bytes())
+            .await
+            .expect("it listens");
     });
     let transaction = transaction.expect("it has begun");
     select! {
@@ -101,7 +127,9 @@ async fn a_transaction_whose_commit_is_dropped_is_aborted_once_nobody_has_it() {
 async fn a_begin_that_is_dropped_before_it_has_a_connection_asks_for_nothing() {
     let (_server, client) = server().await;
     let state = client.state();
-    let mut slow: Vec<_> = (0..CONNECTIONS_MAX).map(|_| Box::pin(state.get("slow"))).collect();
+    let mut slow: Vec<_> = (0..CONNECTIONS_MAX)
+        .map(|_| Box::pin(state.get("slow")))
+        .collect();
     for slow in &mut slow {
         assert!(is_pending(slow).await);
     }
@@ -118,8 +146,10 @@ async fn a_begin_that_is_dropped_before_it_has_a_connection_asks_for_nothing() {
 async fn what_is_done_aside_is_bounded() {
     let (server, client) = server().await;
     let core = client.transaction().core;
-    let others =
-        core.aside.try_acquire_many(ASIDE_MAX.try_into().expect("few")).expect("nothing is done aside");
+    let others = core
+        .aside
+        .try_acquire_many(ASIDE_MAX.try_into().expect("few"))
+        .expect("nothing is done aside");
     dropped(&server, client.transaction()).await;
     // An abort would be on its way first.
     tokio::task::yield_now().await;
@@ -134,7 +164,10 @@ async fn what_is_done_aside_is_bounded() {
 /// T15. It waits for a connection, for an answer, and between repeats.
 #[tokio::test(start_paused = true)]
 async fn what_is_done_aside_is_dropped_after_ten_seconds_in_all() {
-    let core = Client::connect(["http://127.0.0.1:1"]).expect("a URL").transaction().core;
+    let core = Client::connect(["http://127.0.0.1:1"])
+        .expect("a URL")
+        .transaction()
+        .core;
     core.spawn_aside(std::future::pending());
     tokio::task::yield_now().await;
     advance(ASIDE_CALL_MAX / 2).await;
@@ -155,13 +188,18 @@ async fn is_pending(mut future: impl Future + Unpin) -> bool {
 /// T4. Without its attempt a server that has forgotten the id takes it for one that was never begun.
 #[tokio::test]
 async fn the_status_of_an_id_that_is_drawn_says_of_which_attempt() {
-    const STATUS: &str =
-        "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\n{\"status\":\"expired\"}";
+    const STATUS: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\n{\"status\":\"expired\"}";
     let (server, client) = server().await;
-    for (begin, says) in [(client.transaction(), true), (client.transaction().id("chosen"), false)] {
+    for (begin, says) in [
+        (client.transaction(), true),
+        (client.transaction().id("chosen"), false),
+    ] {
         let begun = tokio::spawn(begin.into_future());
         let (mut connection, _) = heard(&server, "}").await;
-        connection.write_all(BEGUN.as_bytes()).await.expect("it listens");
+        connection
+            .write_all(BEGUN.as_bytes())
+            .await
+            .expect("it listens");
         let transaction = begun.await.expect("it ran").expect("it has begun");
         let asked = tokio::spawn({
             let transaction = transaction.clone();
@@ -169,7 +207,10 @@ async fn the_status_of_an_id_that_is_drawn_says_of_which_attempt() {
         });
         let heard = answered(&server, STATUS).await;
         assert_eq!(heard.contains("landfast-attempt: 7\r\n"), says, "{heard}");
-        assert_eq!(asked.await.expect("it ran").expect("it is answered"), "expired");
+        assert_eq!(
+            asked.await.expect("it ran").expect("it is answered"),
+            "expired"
+        );
         drop(transaction);
         answered(&server, GONE).await;
     }

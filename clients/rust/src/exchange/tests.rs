@@ -15,7 +15,11 @@ struct Client<'a> {
 impl<'a> Client<'a> {
     fn sending(call: &'a Call, nodes: usize) -> Self {
         let course = Course::new(call, nodes, Limits::of_calls(CALL_MAX));
-        Self { course, elapsed: Duration::ZERO, failures: Vec::new() }
+        Self {
+            course,
+            elapsed: Duration::ZERO,
+            failures: Vec::new(),
+        }
     }
 
     fn hears(&mut self, event: Event) -> Next {
@@ -34,7 +38,10 @@ fn a_pause_comes_only_after_every_node_has_been_tried() {
     let mut client = Client::sending(&call, 3);
     for _ in 0..2 {
         assert_eq!(again(client.hears(lost())), (Duration::ZERO, true));
-        assert_eq!(again(client.hears(refused(503, "unavailable"))), (Duration::ZERO, true));
+        assert_eq!(
+            again(client.hears(refused(503, "unavailable"))),
+            (Duration::ZERO, true)
+        );
         assert_eq!(again(client.hears(unheard())), (JITTER, true));
     }
     assert_eq!(client.failures, [1, 2]);
@@ -47,7 +54,10 @@ fn a_node_that_is_busy_is_given_the_time_it_asks_for() {
     let call = Call::get_state(b"a");
     let mut client = Client::sending(&call, 3);
     for name in ["too-many-transactions", "too-much-buffered"] {
-        assert_eq!(again(client.hears(refused(429, name))), (Duration::from_secs(1), false));
+        assert_eq!(
+            again(client.hears(refused(429, name))),
+            (Duration::from_secs(1), false)
+        );
     }
     let answer = client.hears(answered(200)).end().expect("an answer");
     assert!(!answer.is_doubled, "a refusal had no effect");
@@ -56,8 +66,12 @@ fn a_node_that_is_busy_is_given_the_time_it_asks_for() {
 #[test]
 fn a_commit_whose_answer_is_lost_is_never_denied() {
     let call = Call::commit(&attempt());
-    let ways: [fn() -> Event; 4] =
-        [lost, || refused(503, "outcome-unknown"), || refused(503, "unavailable"), || refused(500, "else")];
+    let ways: [fn() -> Event; 4] = [
+        lost,
+        || refused(503, "outcome-unknown"),
+        || refused(503, "unavailable"),
+        || refused(500, "else"),
+    ];
     for way in ways {
         let mut client = Client::sending(&call, 2);
         again(client.hears(way()));
@@ -72,12 +86,18 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
     // Nor by a refusal of its repeat that speaks of the repeat alone.
     let mut client = Client::sending(&call, 1);
     again(client.hears(lost()));
-    let error = client.hears(refused(507, "no-room")).end().expect_err("it is refused");
+    let error = client
+        .hears(refused(507, "no-room"))
+        .end()
+        .expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
     // What speaks of the attempt does.
     let mut client = Client::sending(&call, 1);
     again(client.hears(lost()));
-    let error = client.hears(refused(409, "conflict")).end().expect_err("it is refused");
+    let error = client
+        .hears(refused(409, "conflict"))
+        .end()
+        .expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::Conflict);
 }
 
@@ -87,7 +107,10 @@ fn a_commit_that_is_answered_unknown_is_asked_at_the_next_node() {
     let call = Call::commit(&attempt());
     let mut client = Client::sending(&call, 3);
     for _ in 0..2 {
-        assert_eq!(again(client.hears(refused(503, "outcome-unknown"))), (Duration::ZERO, true));
+        assert_eq!(
+            again(client.hears(refused(503, "outcome-unknown"))),
+            (Duration::ZERO, true)
+        );
     }
     let answer = client.hears(answered(200)).end().expect("an answer");
     assert!(answer.is_doubled);
@@ -99,18 +122,27 @@ fn what_certainly_had_no_effect_is_not_unknown() {
     let mut client = Client::sending(&call, 2);
     again(client.hears(unheard()));
     client.elapsed = CALL_MAX;
-    let error = client.hears(refused(503, "not-ready")).end().expect_err("its time is over");
+    let error = client
+        .hears(refused(503, "not-ready"))
+        .end()
+        .expect_err("its time is over");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(!error.may_have_happened() && error.body_may_run_again());
 }
 
 #[test]
 fn what_cannot_be_repeated_is_not() {
-    for (status, name) in
-        [(400, "invalid-request"), (409, "no-valid-version"), (413, "too-large"), (404, "else")]
-    {
+    for (status, name) in [
+        (400, "invalid-request"),
+        (409, "no-valid-version"),
+        (413, "too-large"),
+        (404, "else"),
+    ] {
         let call = Call::put(&attempt(), b"a", "1".into()).expect("small");
-        let error = Client::sending(&call, 3).hears(refused(status, name)).end().expect_err("it is refused");
+        let error = Client::sending(&call, 3)
+            .hears(refused(status, name))
+            .end()
+            .expect_err("it is refused");
         assert_eq!(error.problem(), Some(name));
     }
 }
@@ -119,10 +151,16 @@ fn what_cannot_be_repeated_is_not() {
 fn a_call_ends_before_its_time_does() {
     let call = Call::get_state(b"a");
     let mut client = Client::sending(&call, 1);
-    assert_eq!(client.course.reply_max(Duration::ZERO), Duration::from_secs(10));
+    assert_eq!(
+        client.course.reply_max(Duration::ZERO),
+        Duration::from_secs(10)
+    );
     assert_eq!(client.course.reply_max(CALL_MAX.saturating_sub(SOON)), SOON);
     client.elapsed = CALL_MAX.saturating_sub(Duration::from_millis(500));
-    let error = client.hears(refused(429, "too-much-buffered")).end().expect_err("the pause is too long");
+    let error = client
+        .hears(refused(429, "too-much-buffered"))
+        .end()
+        .expect_err("the pause is too long");
     assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
 }
 
@@ -136,14 +174,18 @@ fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
     assert_eq!(error.kind(), ErrorKind::TooMuchBuffered);
     // Whose effect nobody knows is unknown all the same, and not for a refusal that says that it had none.
     let change = Call::commit(&attempt());
-    for (status, name, problem) in
-        [(429, "too-much-buffered", None), (503, "outcome-unknown", Some("outcome-unknown"))]
-    {
+    for (status, name, problem) in [
+        (429, "too-much-buffered", None),
+        (503, "outcome-unknown", Some("outcome-unknown")),
+    ] {
         let mut client = Client::sending(&change, 1);
         again(client.hears(refused(status, name)));
         client.elapsed = CALL_MAX;
         let error = client.hears(lost()).end().expect_err("its time is over");
-        assert_eq!((error.kind(), error.problem()), (ErrorKind::OutcomeUnknown, problem));
+        assert_eq!(
+            (error.kind(), error.problem()),
+            (ErrorKind::OutcomeUnknown, problem)
+        );
     }
 }
 
@@ -151,15 +193,24 @@ fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
 fn a_large_body_is_given_the_time_that_it_needs() {
     let call = Call::put_state(b"a", vec![0; 8 * 1024 * 1024].into()).expect("within bounds");
     let client = Client::sending(&call, 1);
-    assert_eq!(client.course.reply_max(Duration::ZERO), Duration::from_millis(10_000 + 8 * 1024));
-    assert_eq!(client.course.limits.call, CALL_MAX + Duration::from_millis(8 * 1024));
+    assert_eq!(
+        client.course.reply_max(Duration::ZERO),
+        Duration::from_millis(10_000 + 8 * 1024)
+    );
+    assert_eq!(
+        client.course.limits.call,
+        CALL_MAX + Duration::from_millis(8 * 1024)
+    );
 }
 
 #[test]
 fn pauses_stay_below_a_ceiling_that_doubles() {
     for (failures, ceiling) in [(0, 20), (1, 40), (5, 640), (6, 1000), (u32::MAX, 1000)] {
         for _ in 0..100 {
-            assert!(full_jitter(failures) <= Duration::from_millis(ceiling), "{failures}");
+            assert!(
+                full_jitter(failures) <= Duration::from_millis(ceiling),
+                "{failures}"
+            );
         }
     }
     let drawn: std::collections::BTreeSet<_> = (0..100).map(|_| full_jitter(6)).collect();
@@ -183,23 +234,40 @@ fn again(next: Next) -> (Duration, bool) {
 }
 
 fn lost() -> Event {
-    Event::Lost { reason: "reset".to_owned(), was_sent: true }
+    Event::Lost {
+        reason: "reset".to_owned(),
+        was_sent: true,
+    }
 }
 
 fn unheard() -> Event {
-    Event::Lost { reason: "refused".to_owned(), was_sent: false }
+    Event::Lost {
+        reason: "refused".to_owned(),
+        was_sent: false,
+    }
 }
 
 fn answered(status: u16) -> Event {
-    Event::Response(Response { status, ..Response::default() })
+    Event::Response(Response {
+        status,
+        ..Response::default()
+    })
 }
 
 fn refused(status: u16, name: &str) -> Event {
     let body = format!(r#"{{"type":"{name}"}}"#).into();
     let retry_after = (status == 429).then(|| "1".to_owned());
-    Event::Response(Response { status, retry_after, body, ..Response::default() })
+    Event::Response(Response {
+        status,
+        retry_after,
+        body,
+        ..Response::default()
+    })
 }
 
 fn attempt() -> crate::call::AttemptName {
-    crate::call::AttemptName { id: "x".to_owned(), token: "1-1".to_owned() }
+    crate::call::AttemptName {
+        id: "x".to_owned(),
+        token: "1-1".to_owned(),
+    }
 }

@@ -11,27 +11,97 @@ const TABLE: [Line; 30] = {
     use ErrorKind as K;
     use Repeat::{Elsewhere, Here, Never};
     [
-        ("invalid-request", 400, K::InvalidRequest, Never, true, false),
+        (
+            "invalid-request",
+            400,
+            K::InvalidRequest,
+            Never,
+            true,
+            false,
+        ),
         ("reserved-name", 400, K::InvalidRequest, Never, true, false),
         ("request-timed-out", 408, K::Unavailable, Here, true, true),
         ("too-large", 413, K::TooLarge, Never, true, false),
-        ("too-many-transactions", 429, K::TooManyTransactions, Here, true, false),
-        ("too-much-buffered", 429, K::TooMuchBuffered, Here, true, false),
-        ("no-such-transaction", 404, K::NoSuchTransaction, Never, true, true),
+        (
+            "too-many-transactions",
+            429,
+            K::TooManyTransactions,
+            Here,
+            true,
+            false,
+        ),
+        (
+            "too-much-buffered",
+            429,
+            K::TooMuchBuffered,
+            Here,
+            true,
+            false,
+        ),
+        (
+            "no-such-transaction",
+            404,
+            K::NoSuchTransaction,
+            Never,
+            true,
+            true,
+        ),
         ("no-such-queue", 404, K::NoSuchQueue, Never, true, false),
-        ("no-such-function", 404, K::NoSuchFunction, Never, true, false),
-        ("no-such-workflow", 404, K::NoSuchWorkflow, Never, true, false),
+        (
+            "no-such-function",
+            404,
+            K::NoSuchFunction,
+            Never,
+            true,
+            false,
+        ),
+        (
+            "no-such-workflow",
+            404,
+            K::NoSuchWorkflow,
+            Never,
+            true,
+            false,
+        ),
         ("no-such-run", 404, K::NoSuchRun, Never, true, false),
         ("outside-of-run", 400, K::OutsideOfRun, Never, true, false),
         ("attempt-ended", 409, K::AttemptEnded, Never, true, false),
         ("too-many-runs", 429, K::TooManyRuns, Here, true, false),
         ("expired", 409, K::Expired, Never, true, false),
-        ("several-sequencers", 400, K::SeveralSequencers, Never, true, false),
+        (
+            "several-sequencers",
+            400,
+            K::SeveralSequencers,
+            Never,
+            true,
+            false,
+        ),
         ("clock-ahead", 503, K::ClockAhead, Elsewhere, true, true),
         ("conflict", 409, K::Conflict, Never, true, true),
-        ("no-valid-version", 409, K::NoValidVersion, Never, true, true),
-        ("snapshot-too-old", 409, K::SnapshotTooOld, Never, true, true),
-        ("outcome-unknown", 503, K::OutcomeUnknown, Elsewhere, false, false),
+        (
+            "no-valid-version",
+            409,
+            K::NoValidVersion,
+            Never,
+            true,
+            true,
+        ),
+        (
+            "snapshot-too-old",
+            409,
+            K::SnapshotTooOld,
+            Never,
+            true,
+            true,
+        ),
+        (
+            "outcome-unknown",
+            503,
+            K::OutcomeUnknown,
+            Elsewhere,
+            false,
+            false,
+        ),
         ("unavailable", 503, K::Unavailable, Elsewhere, false, true),
         ("no-room", 507, K::NoRoom, Never, true, false),
         ("corrupt", 500, K::Corrupt, Never, false, false),
@@ -49,11 +119,29 @@ const TABLE: [Line; 30] = {
 fn every_problem_has_its_kind_and_its_repeats() {
     for (name, status, kind, repeat, is_certain, runs_again) in TABLE {
         let (error, meaning) = judged(status, &format!(r#"{{"type":"{name}","detail":"why"}}"#));
-        assert_eq!(meaning, Meaning { kind, repeat, is_certain }, "{name}");
-        assert_eq!((error.kind(), error.body_may_run_again()), (kind, runs_again), "{name}");
-        assert_eq!((error.problem(), error.status()), (Some(name), Some(status)));
+        assert_eq!(
+            meaning,
+            Meaning {
+                kind,
+                repeat,
+                is_certain
+            },
+            "{name}"
+        );
+        assert_eq!(
+            (error.kind(), error.body_may_run_again()),
+            (kind, runs_again),
+            "{name}"
+        );
+        assert_eq!(
+            (error.problem(), error.status()),
+            (Some(name), Some(status))
+        );
         let text = error.to_string();
-        assert!(text.starts_with(&format!("get key \"a\" at node: {name}: why. ")), "{text}");
+        assert!(
+            text.starts_with(&format!("get key \"a\" at node: {name}: why. ")),
+            "{text}"
+        );
         assert!(text.ends_with(['.', '?']), "{text}");
     }
 }
@@ -61,15 +149,24 @@ fn every_problem_has_its_kind_and_its_repeats() {
 /// T15. Who adds a line there adds it here: what may be repeated is not decided twice.
 #[test]
 fn the_python_client_decides_the_same() {
-    let theirs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../python/landfast/_problems.py"));
+    let theirs = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../python/landfast/_problems.py"
+    ));
     let theirs = theirs.expect("the Python client is in the same repository");
-    let lines = theirs.lines().filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": Meaning("));
+    let lines = theirs
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": Meaning("));
     // Names of Lambda's API begin with a capital: this client asks nothing of it.
-    let ours_too = lines.filter(|(name, _)| name.starts_with(|first: char| first.is_ascii_lowercase()));
+    let ours_too =
+        lines.filter(|(name, _)| name.starts_with(|first: char| first.is_ascii_lowercase()));
     let theirs: Vec<(&str, &str)> = ours_too.collect();
     assert_eq!(theirs.len(), TABLE.len() + 1, "{theirs:?}");
     for (name, said) in theirs {
-        let document = Document { r#type: Some(name.to_owned()), ..Document::default() };
+        let document = Document {
+            r#type: Some(name.to_owned()),
+            ..Document::default()
+        };
         let ours = Meaning::of(&document, 418);
         let kind = format!("{:?}", ours.kind);
         let kind = kind.split('(').next().unwrap_or_default();
@@ -78,7 +175,11 @@ fn the_python_client_decides_the_same() {
             Repeat::Here => ", Repeat.HERE",
             Repeat::Elsewhere => ", Repeat.ELSEWHERE",
         };
-        let certain = if ours.is_certain { "" } else { ", is_certain=False" };
+        let certain = if ours.is_certain {
+            ""
+        } else {
+            ", is_certain=False"
+        };
         assert_eq!(said, format!("{kind}{repeat}{certain}),"), "{name}");
     }
 }
@@ -86,7 +187,10 @@ fn the_python_client_decides_the_same() {
 /// T15. What stands between client and server is judged alike, too.
 #[test]
 fn the_python_client_decides_the_same_by_status() {
-    let theirs = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../python/landfast/_problems.py"));
+    let theirs = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../python/landfast/_problems.py"
+    ));
     let theirs = theirs.expect("the Python client is in the same repository");
     let line = |line: &str| {
         let (status, said) = line.trim().split_once(": Meaning(")?;
@@ -101,8 +205,16 @@ fn the_python_client_decides_the_same_by_status() {
             Repeat::Here => ", Repeat.HERE",
             Repeat::Elsewhere => ", Repeat.ELSEWHERE",
         };
-        let certain = if ours.is_certain { "" } else { ", is_certain=False" };
-        assert_eq!(said, format!("{:?}{repeat}{certain}),", ours.kind), "{status}");
+        let certain = if ours.is_certain {
+            ""
+        } else {
+            ", is_certain=False"
+        };
+        assert_eq!(
+            said,
+            format!("{:?}{repeat}{certain}),", ours.kind),
+            "{status}"
+        );
     }
 }
 
@@ -115,20 +227,39 @@ fn a_finished_transaction_says_how_it_ended() {
         ("committed", Outcome::Committed, false),
         ("else", Outcome::Other, false),
     ] {
-        let (error, meaning) =
-            judged(409, &format!(r#"{{"type":"transaction-finished","outcome":"{name}"}}"#));
+        let (error, meaning) = judged(
+            409,
+            &format!(r#"{{"type":"transaction-finished","outcome":"{name}"}}"#),
+        );
         assert_eq!(error.kind(), ErrorKind::TransactionFinished(outcome));
-        assert_eq!((meaning.repeat, error.body_may_run_again()), (Repeat::Never, runs_again), "{name}");
-        let shown = if outcome == Outcome::Other { "not known" } else { name };
-        assert!(error.to_string().contains(&format!("(outcome: {shown}")), "{error}");
+        assert_eq!(
+            (meaning.repeat, error.body_may_run_again()),
+            (Repeat::Never, runs_again),
+            "{name}"
+        );
+        let shown = if outcome == Outcome::Other {
+            "not known"
+        } else {
+            name
+        };
+        assert!(
+            error.to_string().contains(&format!("(outcome: {shown}")),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn an_answer_that_is_no_problem_document_is_judged_by_its_status() {
     let nested = "[".repeat(100_000);
-    for body in ["", "<html>", "[]", r#"{"type":7,"detail":[],"outcome":{}}"#, r#"{"type":"else"}"#, &nested]
-    {
+    for body in [
+        "",
+        "<html>",
+        "[]",
+        r#"{"type":7,"detail":[],"outcome":{}}"#,
+        r#"{"type":"else"}"#,
+        &nested,
+    ] {
         for (status, kind, repeat) in [
             (400, ErrorKind::UnexpectedAnswer, Repeat::Never),
             (401, ErrorKind::Refused, Repeat::Never),
@@ -139,7 +270,11 @@ fn an_answer_that_is_no_problem_document_is_judged_by_its_status() {
             (503, ErrorKind::Unavailable, Repeat::Elsewhere),
         ] {
             let (error, meaning) = judged(status, body);
-            assert_eq!((error.kind(), meaning.repeat), (kind, repeat), "{status} {body:.40}");
+            assert_eq!(
+                (error.kind(), meaning.repeat),
+                (kind, repeat),
+                "{status} {body:.40}"
+            );
             assert!(error.to_string().contains(&status.to_string()), "{error}");
         }
     }
@@ -149,12 +284,22 @@ fn an_answer_that_is_no_problem_document_is_judged_by_its_status() {
 fn a_pause_that_is_asked_for_is_seconds_within_reason() {
     assert_eq!(retry_after(" 2 "), Some(Duration::from_secs(2)));
     assert_eq!(retry_after("99999999999"), Some(RETRY_AFTER_MAX));
-    for none in ["", "-1", "soon", "Wed, 21 Oct 2026 07:28:00 GMT", "99999999999999999999999"] {
+    for none in [
+        "",
+        "-1",
+        "soon",
+        "Wed, 21 Oct 2026 07:28:00 GMT",
+        "99999999999999999999999",
+    ] {
         assert_eq!(retry_after(none), None, "{none}");
     }
 }
 
 fn judged(status: u16, body: &str) -> (Error, Meaning) {
-    let response = Response { status, body: body.to_owned().into(), ..Response::default() };
+    let response = Response {
+        status,
+        body: body.to_owned().into(),
+        ..Response::default()
+    };
     refusal(&Call::get_state(b"a"), "node", &response)
 }

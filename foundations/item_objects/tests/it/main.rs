@@ -1,6 +1,9 @@
 //! The objects' contract, on the items of a real store.
 
-#![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests run on real threads, in real time"
+)]
 
 use std::{pin::pin, sync::Arc};
 
@@ -25,12 +28,17 @@ const SPAWN: Spawn = |task| {
 };
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(future)
 }
 
 async fn open(directory: &TempDir) -> Embedded {
-    Embedded::open(Config::new(directory.path())).await.expect("the store opens")
+    Embedded::open(Config::new(directory.path()))
+        .await
+        .expect("the store opens")
 }
 
 fn objects(case: Case<contract::objects::Subject>) {
@@ -38,7 +46,8 @@ fn objects(case: Case<contract::objects::Subject>) {
     block_on(async {
         let store = open(&directory).await;
         let objects = Arc::new(ItemObjects::new(store.key_value()));
-        case.run(contract::objects::Subject::new(objects).spawning(SPAWN)).await;
+        case.run(contract::objects::Subject::new(objects).spawning(SPAWN))
+            .await;
         store.close().await;
     });
 }
@@ -99,9 +108,15 @@ fn folders_are_told_from_objects() {
         let store = open(&directory).await;
         let objects = ItemObjects::new(store.key_value());
         for name in ["a/1", "a/b/2", "a/b/3", "c"] {
-            objects.put(&ObjectPath::from(name), name.into()).await.expect("put answers");
+            objects
+                .put(&ObjectPath::from(name), name.into())
+                .await
+                .expect("put answers");
         }
-        let listed = objects.list_with_delimiter(Some(&ObjectPath::from("a"))).await.expect("a list");
+        let listed = objects
+            .list_with_delimiter(Some(&ObjectPath::from("a")))
+            .await
+            .expect("a list");
         assert_eq!(listed.common_prefixes, [ObjectPath::from("a/b")]);
         assert_eq!(listed.objects.len(), 1);
         assert_eq!(listed.objects[0].location, ObjectPath::from("a/1"));
@@ -118,10 +133,16 @@ fn an_object_that_is_said_to_be_there_is_durable() {
         let put = || objects.put_opts(&path, PutPayload::from_static(b"x"), PutMode::Create.into());
         {
             let mut first = pin!(put());
-            assert!(poll!(&mut first).is_pending(), "it waits for the disk, and dies");
+            assert!(
+                poll!(&mut first).is_pending(),
+                "it waits for the disk, and dies"
+            );
         }
         let again = put().await;
-        assert!(matches!(again, Err(ObjectError::AlreadyExists { .. })), "{again:?}");
+        assert!(
+            matches!(again, Err(ObjectError::AlreadyExists { .. })),
+            "{again:?}"
+        );
         world.crash();
         objects.get(&path).await.expect("it was said to be there");
     });
@@ -133,7 +154,13 @@ fn a_full_store_is_said_to_be_full() {
         let world = World::new(1);
         let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));
         world.fill_disk();
-        let refused = objects.put(&path, "x".into()).await.expect_err("it is full");
-        assert_eq!(ports::objects::failed("put".to_owned(), refused).kind(), ports::ErrorKind::NoRoom);
+        let refused = objects
+            .put(&path, "x".into())
+            .await
+            .expect_err("it is full");
+        assert_eq!(
+            ports::objects::failed("put".to_owned(), refused).kind(),
+            ports::ErrorKind::NoRoom
+        );
     });
 }

@@ -49,14 +49,26 @@ impl FencedLog {
                 return Ok((self.writer(epoch, read.cursor.next, point), read.slots));
             }
         }
-        Err(Error::unavailable("take over a log that many take over at once"))
+        Err(Error::unavailable(
+            "take over a log that many take over at once",
+        ))
     }
 
     /// Puts a seal behind what was read, and rests it on that. None if it must be read again: somebody was faster, the
     /// store has lost what was read or the seal itself, or the free slot is a hole that a trim has left.
     async fn seal(&self, read: &Slots, epoch: Epoch) -> Result<Option<DurabilityPoint>> {
         let sealed = read.cursor.next;
-        let (there, point) = match self.put(sealed, &Stored { epoch, payload: None }, read.point).await {
+        let (there, point) = match self
+            .put(
+                sealed,
+                &Stored {
+                    epoch,
+                    payload: None,
+                },
+                read.point,
+            )
+            .await
+        {
             Err(error) if error.kind() == ErrorKind::Lost => return Ok(None),
             put => put?,
         };
@@ -73,7 +85,15 @@ impl FencedLog {
     fn writer(&self, epoch: Epoch, sealed: SlotIndex, point: DurabilityPoint) -> Writer {
         let next = SlotIndex(sealed.0 + 1);
         let log = self.clone();
-        Writer { log, epoch, sealed, next, point, unsettled: None, is_fenced: false }
+        Writer {
+            log,
+            epoch,
+            sealed,
+            next,
+            point,
+            unsettled: None,
+            is_fenced: false,
+        }
     }
 
     /// Takes over as nobody may: without a seal. For tests that show what the seal is for.
@@ -81,7 +101,10 @@ impl FencedLog {
     pub async fn take_over_without_seal(&self, from: Cursor) -> Result<(Writer, Vec<Slot>)> {
         let read = self.read_to_tail(from).await?;
         let before = SlotIndex(read.cursor.next.0 - 1);
-        Ok((self.writer(Epoch(read.cursor.epoch.0 + 1), before, read.point), read.slots))
+        Ok((
+            self.writer(Epoch(read.cursor.epoch.0 + 1), before, read.point),
+            read.slots,
+        ))
     }
 }
 
@@ -140,15 +163,23 @@ impl Writer {
         if self.is_fenced || self.unsettled.is_some() {
             return Ok(None);
         }
-        let slot = Stored { epoch: self.epoch, payload: Some(payload.clone()) };
+        let slot = Stored {
+            epoch: self.epoch,
+            payload: Some(payload.clone()),
+        };
         let filling = self.log.filling(self.next, &slot).resting_on(self.point);
         self.unsettled = Some(payload);
         let updates = std::iter::once(filling).chain(changes).collect();
         let transacted = self.log.key_value.transact(updates).await;
-        if !transacted.as_ref().is_err_and(|error| error.kind() == ErrorKind::OutcomeUnknown) {
+        if !transacted
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::OutcomeUnknown)
+        {
             self.unsettled = None;
         }
-        self.is_fenced |= transacted.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+        self.is_fenced |= transacted
+            .as_ref()
+            .is_err_and(|error| error.kind() == ErrorKind::Lost);
         match transacted? {
             Transacted::Done { receipt, .. } => {
                 self.point = self.point.max(receipt.point);
@@ -170,11 +201,16 @@ impl Writer {
     }
 
     async fn fill(&mut self, payload: Bytes) -> Result<Appended> {
-        let slot = Stored { epoch: self.epoch, payload: Some(payload) };
+        let slot = Stored {
+            epoch: self.epoch,
+            payload: Some(payload),
+        };
         while !self.is_fenced {
             // Nothing is put behind a slot that a restart of the store took (S12).
             let put = self.log.put(self.next, &slot, self.point).await;
-            self.is_fenced |= put.as_ref().is_err_and(|error| error.kind() == ErrorKind::Lost);
+            self.is_fenced |= put
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::Lost);
             let (there, point) = put?;
             self.point = self.point.max(point);
             match there {
@@ -182,7 +218,9 @@ impl Writer {
                 Some(there) if there.epoch > self.epoch => self.is_fenced = true,
                 // Void, because a predecessor wrote it over the gap that our seal now fills; or a seal of
                 // our epoch that a takeover left where the store's restart had taken the slots before it.
-                Some(there) if there.epoch < self.epoch || there.payload.is_none() => self.next.0 += 1,
+                Some(there) if there.epoch < self.epoch || there.payload.is_none() => {
+                    self.next.0 += 1
+                }
                 // Ours: written just now, or by the attempt whose answer was lost.
                 _ => {
                     self.unsettled = None;
@@ -202,7 +240,10 @@ impl Writer {
     /// Errors: `Lost` if `point` is of a later start of the store, which has lost what the writer knows.
     pub async fn rest_on(&mut self, point: DurabilityPoint) -> Result<()> {
         if point.incarnation != self.point.incarnation {
-            self.log.key_value.externalize(self.point.min(point)).await?;
+            self.log
+                .key_value
+                .externalize(self.point.min(point))
+                .await?;
         }
         self.point = self.point.max(point);
         Ok(())

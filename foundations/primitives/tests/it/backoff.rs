@@ -6,8 +6,11 @@ use ports::{Error, ErrorKind};
 use primitives::{Backoff, retry, retry_repeatable};
 use simulated::{World, run};
 
-const BACKOFF: Backoff =
-    Backoff { first: Duration::from_millis(10), longest: Duration::from_millis(200), attempts_max: 8 };
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_millis(10),
+    longest: Duration::from_millis(200),
+    attempts_max: 8,
+};
 
 /// S14.
 #[test]
@@ -31,7 +34,10 @@ fn delays_stay_below_a_doubling_ceiling_and_end() {
     }
     assert!(sums.len() > 90, "they differ from caller to caller");
     for (longest, ceiling_ms) in longest.iter().zip(CEILINGS_MS) {
-        assert!(*longest > Duration::from_millis(ceiling_ms * 3 / 4), "{longest:?} of {ceiling_ms} ms");
+        assert!(
+            *longest > Duration::from_millis(ceiling_ms * 3 / 4),
+            "{longest:?} of {ceiling_ms} ms"
+        );
     }
 }
 
@@ -39,7 +45,11 @@ fn delays_stay_below_a_doubling_ceiling_and_end() {
 #[test]
 fn no_delay_is_longer_than_the_longest() {
     let longest = Duration::from_millis(20);
-    let backoff = Backoff { first: Duration::from_secs(1), longest, attempts_max: 100 };
+    let backoff = Backoff {
+        first: Duration::from_secs(1),
+        longest,
+        attempts_max: 100,
+    };
     let (mut delays, chance) = (backoff.delays(), World::new(1).entropy());
     while let Some(delay) = delays.next_delay(&*chance) {
         assert!(delay <= longest, "{delay:?}");
@@ -47,14 +57,22 @@ fn no_delay_is_longer_than_the_longest() {
 }
 
 /// Fails with `kind` the first `failures` times; returns how it ended and how often it was tried.
-fn try_through(kind: ErrorKind, failures: u32, repeatable: bool) -> (Option<ErrorKind>, u32, Duration) {
+fn try_through(
+    kind: ErrorKind,
+    failures: u32,
+    repeatable: bool,
+) -> (Option<ErrorKind>, u32, Duration) {
     run(async {
         let world = World::new(1);
         let (clock, chance) = (world.clock(), world.entropy());
         let tries = Cell::new(0);
         let attempt = || {
             tries.set(tries.get() + 1);
-            let answer = if tries.get() <= failures { Err(Error::new(kind, "try")) } else { Ok(()) };
+            let answer = if tries.get() <= failures {
+                Err(Error::new(kind, "try"))
+            } else {
+                Ok(())
+            };
             async { answer }
         };
         let start = clock.monotonic();
@@ -63,14 +81,20 @@ fn try_through(kind: ErrorKind, failures: u32, repeatable: bool) -> (Option<Erro
         } else {
             retry(BACKOFF, &*clock, &*chance, attempt).await
         };
-        (result.err().map(|error| error.kind()), tries.get(), clock.monotonic().since(start))
+        (
+            result.err().map(|error| error.kind()),
+            tries.get(),
+            clock.monotonic().since(start),
+        )
     })
 }
 
 /// S14.
 #[test]
 fn what_is_unavailable_is_tried_again_until_attempts_run_out() {
-    let unavailable = ErrorKind::Unavailable { retry_after_ms: None };
+    let unavailable = ErrorKind::Unavailable {
+        retry_after_ms: None,
+    };
     assert_eq!(try_through(unavailable, 3, false).0, None);
     let (error, tries, _) = try_through(unavailable, 100, false);
     assert_eq!((error, tries), (Some(unavailable), 8));
@@ -79,10 +103,14 @@ fn what_is_unavailable_is_tried_again_until_attempts_run_out() {
 /// S14.
 #[test]
 fn a_providers_hint_is_waited_for_within_the_bound() {
-    let hinted = ErrorKind::Unavailable { retry_after_ms: Some(150) };
+    let hinted = ErrorKind::Unavailable {
+        retry_after_ms: Some(150),
+    };
     let (_, _, waited) = try_through(hinted, 2, false);
     assert!(waited >= Duration::from_millis(300), "{waited:?}");
-    let absurd = ErrorKind::Unavailable { retry_after_ms: Some(u32::MAX) };
+    let absurd = ErrorKind::Unavailable {
+        retry_after_ms: Some(u32::MAX),
+    };
     let (_, _, waited) = try_through(absurd, 2, false);
     assert!(waited <= Duration::from_millis(410), "{waited:?}");
 }
@@ -110,6 +138,15 @@ fn the_delays_that_are_drawn_are_waited_for() {
     let chance = World::new(1).entropy();
     let mut delays = BACKOFF.delays();
     let drawn: Duration = std::iter::from_fn(|| delays.next_delay(&*chance)).sum();
-    let (_, _, waited) = try_through(ErrorKind::Unavailable { retry_after_ms: None }, 100, false);
-    assert!(drawn > Duration::from_millis(100) && waited >= drawn, "{waited:?} of {drawn:?}");
+    let (_, _, waited) = try_through(
+        ErrorKind::Unavailable {
+            retry_after_ms: None,
+        },
+        100,
+        false,
+    );
+    assert!(
+        drawn > Duration::from_millis(100) && waited >= drawn,
+        "{waited:?} of {drawn:?}"
+    );
 }

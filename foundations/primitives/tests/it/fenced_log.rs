@@ -20,12 +20,18 @@ fn log(world: &World) -> FencedLog {
 }
 
 async fn append(writer: &mut Writer, payload: &'static str) -> Appended {
-    writer.append(Bytes::from_static(payload.as_bytes())).await.expect("calm")
+    writer
+        .append(Bytes::from_static(payload.as_bytes()))
+        .await
+        .expect("calm")
 }
 
 async fn payloads(log: &FencedLog, from: Cursor) -> Vec<String> {
     let slots = log.read(from, 100).await.expect("calm").slots;
-    slots.iter().map(|slot| String::from_utf8_lossy(&slot.payload).into_owned()).collect()
+    slots
+        .iter()
+        .map(|slot| String::from_utf8_lossy(&slot.payload).into_owned())
+        .collect()
 }
 
 /// S10.
@@ -42,7 +48,10 @@ fn a_successor_replays_what_was_appended_and_fences_the_predecessor() {
         assert_eq!(replayed, [b"a", b"b"]);
         assert!(second.epoch() > first.epoch());
         assert_eq!(append(&mut first, "late").await, Appended::Fenced);
-        assert!(matches!(append(&mut second, "c").await, Appended::At(SlotIndex(5), _)));
+        assert!(matches!(
+            append(&mut second, "c").await,
+            Appended::At(SlotIndex(5), _)
+        ));
         assert_eq!(append(&mut first, "later").await, Appended::Fenced);
         let (_, replay) = log.take_over(replay[0].cursor()).await.expect("calm");
         assert_eq!(replay.len(), 2, "from where the caller says");
@@ -63,7 +72,8 @@ fn every_acknowledged_record_stands_once_and_every_reader_and_successor_knows_it
 /// S10: what the seal is for.
 #[test]
 fn without_a_seal_an_acknowledged_record_is_unknown_to_the_successor() {
-    let caught = BROKEN_SEEDS.filter(|seed| storm::run_storm(*seed, storm::Takeover::WithoutSeal).is_err());
+    let caught =
+        BROKEN_SEEDS.filter(|seed| storm::run_storm(*seed, storm::Takeover::WithoutSeal).is_err());
     assert!(caught.count() > 0, "the scenario catches it");
 }
 
@@ -80,18 +90,29 @@ fn an_append_without_an_answer_is_settled_and_stands_once() {
             } else {
                 world.faults().lose_answer(Chance::ALWAYS);
             }
-            let error = writer.append(Bytes::from_static(b"a")).await.expect_err("the fault strikes");
+            let error = writer
+                .append(Bytes::from_static(b"a"))
+                .await
+                .expect_err("the fault strikes");
             world.faults().calm();
             if fault == "refusal" {
                 assert!(matches!(error.kind(), ErrorKind::Unavailable { .. }));
-                assert_eq!(writer.settle().await.expect("calm"), None, "nothing happened");
+                assert_eq!(
+                    writer.settle().await.expect("calm"),
+                    None,
+                    "nothing happened"
+                );
             } else {
                 assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
                 let settled = writer.settle().await.expect("calm");
                 assert!(matches!(settled, Some(Appended::At(SlotIndex(2), _))));
             }
             append(&mut writer, "b").await;
-            let expected: &[&str] = if fault == "refusal" { &["b"] } else { &["a", "b"] };
+            let expected: &[&str] = if fault == "refusal" {
+                &["b"]
+            } else {
+                &["a", "b"]
+            };
             assert_eq!(payloads(&log, Cursor::START).await, expected);
         });
     }
@@ -105,9 +126,15 @@ fn an_append_comes_after_the_unsettled_one_before_it() {
         let log = log(&world);
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
         world.faults().lose_answer(Chance::ALWAYS);
-        writer.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        writer
+            .append(Bytes::from_static(b"a"))
+            .await
+            .expect_err("the answer was lost");
         world.faults().calm();
-        assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
+        assert!(matches!(
+            append(&mut writer, "b").await,
+            Appended::At(SlotIndex(3), _)
+        ));
         assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
     });
 }
@@ -128,7 +155,10 @@ fn an_append_comes_after_one_that_was_dropped_on_its_way() {
             appended = writer.append(Bytes::from_static(b"a")) => panic!("it has not come back: {appended:?}"),
         }
         world.faults().calm();
-        assert!(matches!(append(&mut writer, "b").await, Appended::At(SlotIndex(3), _)));
+        assert!(matches!(
+            append(&mut writer, "b").await,
+            Appended::At(SlotIndex(3), _)
+        ));
         assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);
     });
 }
@@ -146,7 +176,10 @@ fn a_successor_replays_a_log_of_several_pages() {
         assert_eq!((replay.len(), successor.sealed()), (250, SlotIndex(252)));
         assert!(replay.iter().map(|slot| slot.index.0).eq(2..252));
         let few = log.read(Cursor::START, 3).await.expect("calm");
-        assert!(few.slots.len() <= 3 && !few.is_tail, "as many as were asked for: {few:?}");
+        assert!(
+            few.slots.len() <= 3 && !few.is_tail,
+            "as many as were asked for: {few:?}"
+        );
     });
 }
 
@@ -158,11 +191,17 @@ fn an_unsettled_append_that_a_successor_replays_is_found_by_its_writer() {
         let log = log(&world);
         let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
         world.faults().lose_answer(Chance::ALWAYS);
-        first.append(Bytes::from_static(b"a")).await.expect_err("the answer was lost");
+        first
+            .append(Bytes::from_static(b"a"))
+            .await
+            .expect_err("the answer was lost");
         world.faults().calm();
         let (_, replay) = log.take_over(Cursor::START).await.expect("calm");
         assert_eq!(replay.len(), 1);
-        assert!(matches!(first.settle().await.expect("calm"), Some(Appended::At(SlotIndex(2), _))));
+        assert!(matches!(
+            first.settle().await.expect("calm"),
+            Some(Appended::At(SlotIndex(2), _))
+        ));
         assert_eq!(append(&mut first, "b").await, Appended::Fenced);
     });
 }
@@ -174,11 +213,20 @@ fn a_writer_that_outlives_the_store_adds_nothing_behind_a_lost_slot() {
         let world = World::new(1);
         let log = log(&world);
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
-        let Appended::At(_, kept) = append(&mut writer, "kept").await else { panic!("nobody fenced it") };
-        world.key_value().externalize(kept).await.expect("it is there");
+        let Appended::At(_, kept) = append(&mut writer, "kept").await else {
+            panic!("nobody fenced it")
+        };
+        world
+            .key_value()
+            .externalize(kept)
+            .await
+            .expect("it is there");
         append(&mut writer, "lost").await;
         world.crash();
-        let error = writer.append(Bytes::from_static(b"behind")).await.expect_err("a slot is gone");
+        let error = writer
+            .append(Bytes::from_static(b"behind"))
+            .await
+            .expect_err("a slot is gone");
         assert_eq!(error.kind(), ErrorKind::Lost);
         assert_eq!(append(&mut writer, "more").await, Appended::Fenced);
         let (mut successor, replay) = log.take_over(Cursor::START).await.expect("calm");
@@ -196,7 +244,11 @@ fn a_writer_whose_slots_survived_a_crash_goes_on() {
         let log = log(&world);
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
         append(&mut writer, "a").await;
-        world.key_value().externalize(writer.point()).await.expect("it is there");
+        world
+            .key_value()
+            .externalize(writer.point())
+            .await
+            .expect("it is there");
         world.crash();
         append(&mut writer, "b").await;
         assert_eq!(payloads(&log, Cursor::START).await, ["a", "b"]);

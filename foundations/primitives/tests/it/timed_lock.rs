@@ -42,15 +42,22 @@ enum Writes {
 fn increments(seed: u64, writes: Writes) -> (i64, i64) {
     run(async {
         let world = World::new(seed);
-        world.faults().delay(percent(30), Duration::ZERO..=Duration::from_millis(50));
-        let workers: Vec<_> =
-            (0..4).map(|number| tokio::spawn(increment(world.clone(), number, writes))).collect();
+        world
+            .faults()
+            .delay(percent(30), Duration::ZERO..=Duration::from_millis(50));
+        let workers: Vec<_> = (0..4)
+            .map(|number| tokio::spawn(increment(world.clone(), number, writes)))
+            .collect();
         let mut done = 0;
         for worker in workers {
             done += worker.await.expect("workers do not panic");
         }
         world.faults().calm();
-        assert!(world.port_calls() <= PORT_CALLS_MAX, "seed {seed}: {} calls", world.port_calls());
+        assert!(
+            world.port_calls() <= PORT_CALLS_MAX,
+            "seed {seed}: {} calls",
+            world.port_calls()
+        );
         let item = world.key_value().get(&key()).await.expect("calm").value;
         (done, item.and_then(|item| item.integer("n")).unwrap_or(0))
     })
@@ -61,23 +68,36 @@ async fn increment(world: World, number: u64, writes: Writes) -> i64 {
     let lock = TimedLock::new(world.key_value(), HOLD_MS);
     let mut done = 0;
     for _ in 0..6 {
-        let acquired =
-            lock.acquire(&key(), &owner(&number.to_string()), clock.now()).await.expect("no fault refuses");
+        let acquired = lock
+            .acquire(&key(), &owner(&number.to_string()), clock.now())
+            .await
+            .expect("no fault refuses");
         let Acquired::Held(held) = acquired else {
-            clock.sleep(Duration::from_millis(chance.below(4_000))).await;
+            clock
+                .sleep(Duration::from_millis(chance.below(4_000)))
+                .await;
             continue;
         };
         let read = held.item.integer("n").unwrap_or(0);
         let pause = if chance.below(3) == 0 { 20_000 } else { 500 };
-        clock.sleep(Duration::from_millis(chance.below(pause))).await;
+        clock
+            .sleep(Duration::from_millis(chance.below(pause)))
+            .await;
         let write = vec![Action::set_integer("n", read + 1)];
         done += i64::from(match writes {
             Writes::Guarded => {
-                matches!(lock.release(&held, write).await.expect("no fault"), Guarded::Done { .. })
+                matches!(
+                    lock.release(&held, write).await.expect("no fault"),
+                    Guarded::Done { .. }
+                )
             }
             Writes::Trusting => {
                 let actions = write.into_iter().chain(Held::unlocking()).collect();
-                world.key_value().update(Update::modify(key(), actions)).await.is_ok()
+                world
+                    .key_value()
+                    .update(Update::modify(key(), actions))
+                    .await
+                    .is_ok()
             }
         });
     }
@@ -89,7 +109,10 @@ async fn increment(world: World, number: u64, writes: Writes) -> i64 {
 fn a_paused_holder_cannot_write_after_its_successor() {
     for seed in seeds() {
         let (done, number) = increments(seed, Writes::Guarded);
-        assert_eq!(done, number, "seed {seed}: a write was overwritten by one that did not know it");
+        assert_eq!(
+            done, number,
+            "seed {seed}: a write was overwritten by one that did not know it"
+        );
     }
 }
 
@@ -110,10 +133,17 @@ fn taken_again_after_ms(hold_ms_max: u64) -> u64 {
         let world = World::new(1);
         let (slow, fast) = (world.clock_off_by(-1_000), world.clock_off_by(1_000));
         let lock = TimedLock::new(world.key_value(), hold_ms_max);
-        held(lock.acquire(&key(), &owner("slow"), slow.now()).await.expect("calm"));
+        held(
+            lock.acquire(&key(), &owner("slow"), slow.now())
+                .await
+                .expect("calm"),
+        );
         let start = fast.monotonic();
         loop {
-            let acquired = lock.acquire(&key(), &owner("fast"), fast.now()).await.expect("calm");
+            let acquired = lock
+                .acquire(&key(), &owner("fast"), fast.now())
+                .await
+                .expect("calm");
             if matches!(acquired, Acquired::Held(_)) {
                 return fast.monotonic().since(start).as_millis() as u64;
             }
@@ -127,14 +157,21 @@ fn taken_again_after_ms(hold_ms_max: u64) -> u64 {
 fn clocks_two_seconds_apart_take_nothing_too_early_and_nothing_for_ever() {
     let after_ms = taken_again_after_ms(HOLD_MS);
     assert!(after_ms >= HOLD_MS, "taken after {after_ms} ms");
-    assert!(after_ms <= HOLD_MS + 2 * DRIFT_MS_MAX, "taken after {after_ms} ms");
+    assert!(
+        after_ms <= HOLD_MS + 2 * DRIFT_MS_MAX,
+        "taken after {after_ms} ms"
+    );
 }
 
 /// S1, S4: the same of whoever asks whether it has expired, to decide what becomes of its holder first.
 #[test]
 fn a_lock_is_not_said_to_have_expired_before_clocks_that_are_apart_agree() {
     let lock = TimedLock::new(World::new(1).key_value(), HOLD_MS);
-    let taken = Holder { owner: owner("slow"), token: Token(1), since: Timestamp(100_000) };
+    let taken = Holder {
+        owner: owner("slow"),
+        token: Token(1),
+        since: Timestamp(100_000),
+    };
     let after_ms = |ms| Timestamp(taken.since.0 + ms);
     assert!(
         !lock.is_expired(&taken, after_ms(HOLD_MS + DRIFT_MS_MAX)),
@@ -159,14 +196,19 @@ fn each_holder_has_a_higher_token_whatever_its_clock_says() {
             let mut last = Token(0);
             for number in 0..10 {
                 let clock = world.skewed_clock();
-                let held =
-                    held(lock.acquire(&key(), &owner(&number.to_string()), clock.now()).await.expect("calm"));
+                let held = held(
+                    lock.acquire(&key(), &owner(&number.to_string()), clock.now())
+                        .await
+                        .expect("calm"),
+                );
                 assert!(held.token > last, "seed {seed}");
                 last = held.token;
                 if number % 2 == 0 {
                     lock.release(&held, Vec::new()).await.expect("calm");
                 } else {
-                    clock.sleep(Duration::from_millis(HOLD_MS + 3 * DRIFT_MS_MAX)).await;
+                    clock
+                        .sleep(Duration::from_millis(HOLD_MS + 3 * DRIFT_MS_MAX))
+                        .await;
                 }
             }
         });
@@ -178,16 +220,25 @@ fn each_holder_has_a_higher_token_whatever_its_clock_says() {
 fn an_owner_that_heard_no_answer_asks_again_and_holds_the_lock() {
     run(async {
         let world = World::new(1);
-        let (lock, now) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
+        let (lock, now) = (
+            TimedLock::new(world.key_value(), HOLD_MS),
+            world.clock().now(),
+        );
         world.faults().lose_answer(Chance::ALWAYS);
-        lock.acquire(&key(), &owner("a"), now).await.expect_err("the answer was lost");
+        lock.acquire(&key(), &owner("a"), now)
+            .await
+            .expect_err("the answer was lost");
         world.faults().calm();
-        let Acquired::Busy(holder, _) = lock.acquire(&key(), &owner("b"), now).await.expect("calm") else {
+        let Acquired::Busy(holder, _) = lock.acquire(&key(), &owner("b"), now).await.expect("calm")
+        else {
             panic!("a holds it");
         };
         assert_eq!(holder.owner, owner("a"));
         let held = held(lock.acquire(&key(), &owner("a"), now).await.expect("calm"));
-        assert!(held.token > holder.token, "the unheard token writes no more");
+        assert!(
+            held.token > holder.token,
+            "the unheard token writes no more"
+        );
     });
 }
 
@@ -196,20 +247,44 @@ fn an_owner_that_heard_no_answer_asks_again_and_holds_the_lock() {
 fn nothing_is_written_under_a_lock_that_was_given_back() {
     run(async {
         let world = World::new(1);
-        let (lock, now) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
+        let (lock, now) = (
+            TimedLock::new(world.key_value(), HOLD_MS),
+            world.clock().now(),
+        );
         let held = held(lock.acquire(&key(), &owner("a"), now).await.expect("calm"));
         let write = |n| vec![Action::set_integer("n", n)];
-        let operation = Operation { id: OperationId(1), known: Version(0) };
-        lock.update(&held, write(0), Some(operation)).await.expect("calm");
+        let operation = Operation {
+            id: OperationId(1),
+            known: Version(0),
+        };
+        lock.update(&held, write(0), Some(operation))
+            .await
+            .expect("calm");
         world.faults().lose_answer(Chance::ALWAYS);
-        lock.release(&held, write(1)).await.expect_err("the answer was lost");
+        lock.release(&held, write(1))
+            .await
+            .expect_err("the answer was lost");
         world.faults().calm();
         let again = lock.release(&held, write(1)).await.expect("calm");
-        assert!(matches!(again, Guarded::Done { .. }), "a repeat is recognised");
-        let again = lock.update(&held, write(0), Some(operation)).await.expect("calm");
-        assert!(matches!(again, Guarded::Done { .. }), "a repeat is recognised");
-        let late = lock.update(&held, vec![Action::set_integer("n", 2)], None).await.expect("calm");
-        let Guarded::LostLock(Some(item), _) = late else { panic!("the lock was given back") };
+        assert!(
+            matches!(again, Guarded::Done { .. }),
+            "a repeat is recognised"
+        );
+        let again = lock
+            .update(&held, write(0), Some(operation))
+            .await
+            .expect("calm");
+        assert!(
+            matches!(again, Guarded::Done { .. }),
+            "a repeat is recognised"
+        );
+        let late = lock
+            .update(&held, vec![Action::set_integer("n", 2)], None)
+            .await
+            .expect("calm");
+        let Guarded::LostLock(Some(item), _) = late else {
+            panic!("the lock was given back")
+        };
         assert_eq!(item.integer("n"), Some(1));
     });
 }
@@ -219,18 +294,36 @@ fn nothing_is_written_under_a_lock_that_was_given_back() {
 fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
     run(async {
         let world = World::new(1);
-        let (key_value, clock): (SharedKeyValue, Arc<dyn Clock>) = (world.key_value(), world.clock());
+        let (key_value, clock): (SharedKeyValue, Arc<dyn Clock>) =
+            (world.key_value(), world.clock());
         let lock = TimedLock::new(key_value, HOLD_MS);
-        held(lock.acquire(&key(), &owner("dead"), clock.now()).await.expect("calm"));
+        held(
+            lock.acquire(&key(), &owner("dead"), clock.now())
+                .await
+                .expect("calm"),
+        );
         clock.sleep(Duration::from_mins(1)).await;
         let now = clock.now();
-        let Acquired::Busy(dead, _) = lock.acquire_free(&key(), &owner("a"), now).await.expect("calm") else {
+        let Acquired::Busy(dead, _) = lock
+            .acquire_free(&key(), &owner("a"), now)
+            .await
+            .expect("calm")
+        else {
             panic!("only a free lock is taken");
         };
         assert!(lock.is_expired(&dead, now));
-        held(lock.take_over(&key(), &dead, &owner("b"), now).await.expect("calm"));
-        let late = lock.take_over(&key(), &dead, &owner("a"), now).await.expect("calm");
-        let Acquired::Busy(holder, _) = late else { panic!("b was faster") };
+        held(
+            lock.take_over(&key(), &dead, &owner("b"), now)
+                .await
+                .expect("calm"),
+        );
+        let late = lock
+            .take_over(&key(), &dead, &owner("a"), now)
+            .await
+            .expect("calm");
+        let Acquired::Busy(holder, _) = late else {
+            panic!("b was faster")
+        };
         assert_eq!(holder.owner, owner("b"));
         assert!(!lock.is_expired(&holder, now));
     });
@@ -241,16 +334,30 @@ fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
 fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
     run(async {
         let world = World::new(1);
-        let (lock, now) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
+        let (lock, now) = (
+            TimedLock::new(world.key_value(), HOLD_MS),
+            world.clock().now(),
+        );
         let lost = held(lock.acquire(&key(), &owner("a"), now).await.expect("calm"));
         world.crash();
         let next = held(lock.acquire(&key(), &owner("b"), now).await.expect("calm"));
         assert_eq!(lost.token, next.token, "nothing remembers the first");
-        let update = lock.update(&lost, vec![Action::set_integer("x", 1)], None).await;
-        assert_eq!(update.expect_err("its lock is lost").kind(), ErrorKind::Lost);
+        let update = lock
+            .update(&lost, vec![Action::set_integer("x", 1)], None)
+            .await;
+        assert_eq!(
+            update.expect_err("its lock is lost").kind(),
+            ErrorKind::Lost
+        );
         let release = lock.release(&lost, Vec::new()).await;
-        assert_eq!(release.expect_err("its lock is lost").kind(), ErrorKind::Lost);
-        let update = lock.update(&next, vec![Action::set_integer("x", 2)], None).await.expect("calm");
+        assert_eq!(
+            release.expect_err("its lock is lost").kind(),
+            ErrorKind::Lost
+        );
+        let update = lock
+            .update(&next, vec![Action::set_integer("x", 2)], None)
+            .await
+            .expect("calm");
         assert!(matches!(update, Guarded::Done { .. }));
     });
 }
@@ -261,17 +368,43 @@ fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
     run(async {
         let world = World::new(1);
         let (clock, lock) = (world.clock(), TimedLock::new(world.key_value(), HOLD_MS));
-        let first = held(lock.acquire_free(&key(), &owner("a"), clock.now()).await.expect("calm"));
-        let again = held(lock.acquire_free(&key(), &owner("a"), clock.now()).await.expect("calm"));
+        let first = held(
+            lock.acquire_free(&key(), &owner("a"), clock.now())
+                .await
+                .expect("calm"),
+        );
+        let again = held(
+            lock.acquire_free(&key(), &owner("a"), clock.now())
+                .await
+                .expect("calm"),
+        );
         assert!(again.token > first.token);
         let holder = Holder::of(&again.item).expect("it is held");
-        let taken = held(lock.take_over(&key(), &holder, &owner("b"), clock.now()).await.expect("calm"));
-        let again = held(lock.take_over(&key(), &holder, &owner("b"), clock.now()).await.expect("calm"));
+        let taken = held(
+            lock.take_over(&key(), &holder, &owner("b"), clock.now())
+                .await
+                .expect("calm"),
+        );
+        let again = held(
+            lock.take_over(&key(), &holder, &owner("b"), clock.now())
+                .await
+                .expect("calm"),
+        );
         assert!(again.token > taken.token);
-        let other = lock.take_over(&key(), &holder, &owner("c"), clock.now()).await.expect("calm");
-        assert!(matches!(other, Acquired::Busy(by, _) if by.owner == owner("b")), "another was faster");
+        let other = lock
+            .take_over(&key(), &holder, &owner("c"), clock.now())
+            .await
+            .expect("calm");
+        assert!(
+            matches!(other, Acquired::Busy(by, _) if by.owner == owner("b")),
+            "another was faster"
+        );
         lock.release(&again, vec![]).await.expect("calm");
-        held(lock.take_over(&key(), &holder, &owner("c"), clock.now()).await.expect("calm"));
+        held(
+            lock.take_over(&key(), &holder, &owner("c"), clock.now())
+                .await
+                .expect("calm"),
+        );
     });
 }
 
@@ -280,8 +413,15 @@ fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
 fn a_lock_has_expired_once_its_time_and_the_drift_have_passed() {
     run(async {
         let world = World::new(1);
-        let (lock, since) = (TimedLock::new(world.key_value(), HOLD_MS), world.clock().now());
-        let first = held(lock.acquire(&key(), &owner("a"), since).await.expect("calm"));
+        let (lock, since) = (
+            TimedLock::new(world.key_value(), HOLD_MS),
+            world.clock().now(),
+        );
+        let first = held(
+            lock.acquire(&key(), &owner("a"), since)
+                .await
+                .expect("calm"),
+        );
         let holder = Holder::of(&first.item).expect("it is held");
         let last = Timestamp(since.0 + HOLD_MS + DRIFT_MS_MAX);
         assert!(!lock.is_expired(&holder, last));
@@ -289,7 +429,11 @@ fn a_lock_has_expired_once_its_time_and_the_drift_have_passed() {
         assert!(matches!(refused, Acquired::Busy(..)));
         let after = Timestamp(last.0 + 1);
         assert!(lock.is_expired(&holder, after));
-        held(lock.acquire(&key(), &owner("b"), after).await.expect("calm"));
+        held(
+            lock.acquire(&key(), &owner("b"), after)
+                .await
+                .expect("calm"),
+        );
     });
 }
 
@@ -302,8 +446,11 @@ fn an_update_under_a_lock_that_touches_it_is_our_own_mistake() {
                 run(async {
                     let world = World::new(1);
                     let lock = TimedLock::new(world.key_value(), HOLD_MS);
-                    let held =
-                        held(lock.acquire(&key(), &owner("a"), world.clock().now()).await.expect("calm"));
+                    let held = held(
+                        lock.acquire(&key(), &owner("a"), world.clock().now())
+                            .await
+                            .expect("calm"),
+                    );
                     let actions = vec![Action::unset(attribute)];
                     drop(if gives_back {
                         lock.release(&held, actions).await
@@ -314,7 +461,10 @@ fn an_update_under_a_lock_that_touches_it_is_our_own_mistake() {
             };
             let said = std::panic::catch_unwind(touching).expect_err(attribute);
             let said = said.downcast_ref::<&str>().copied().unwrap_or_default();
-            assert_eq!(said, "a guarded update leaves the lock itself alone", "{attribute}");
+            assert_eq!(
+                said, "a guarded update leaves the lock itself alone",
+                "{attribute}"
+            );
         }
     }
 }

@@ -35,7 +35,9 @@ impl Handler for Worker {
             return Err(Failure::new("only messages come"));
         };
         for (completed, delivery) in deliveries.iter().enumerate() {
-            self.add(&delivery.body).await.map_err(|reason| Failure::after(completed, reason))?;
+            self.add(&delivery.body)
+                .await
+                .map_err(|reason| Failure::after(completed, reason))?;
         }
         Ok(Bytes::new())
     }
@@ -45,13 +47,30 @@ impl Worker {
     async fn add(&self, body: &Bytes) -> Result<(), String> {
         let text = |error: ports::Error| error.to_string();
         let lock = TimedLock::new(Arc::clone(&self.key_value), HOLD_MS);
-        let Acquired::Held(held) = lock.acquire(&key(), body, self.clock.now()).await.map_err(text)? else {
+        let Acquired::Held(held) = lock
+            .acquire(&key(), body, self.clock.now())
+            .await
+            .map_err(text)?
+        else {
             return Err("another holds the lock".to_owned());
         };
-        let id = body.iter().fold(1_u128, |id, byte| id << 8 | u128::from(*byte));
-        let once = |step| Some(Operation { id: OperationId(id << 1 | step), known: Version(0) });
-        let left = lock.update(&held, vec![Action::Add("left".into(), 1)], once(0)).await.map_err(text)?;
-        let right = lock.update(&held, vec![Action::Add("right".into(), 1)], once(1)).await.map_err(text)?;
+        let id = body
+            .iter()
+            .fold(1_u128, |id, byte| id << 8 | u128::from(*byte));
+        let once = |step| {
+            Some(Operation {
+                id: OperationId(id << 1 | step),
+                known: Version(0),
+            })
+        };
+        let left = lock
+            .update(&held, vec![Action::Add("left".into(), 1)], once(0))
+            .await
+            .map_err(text)?;
+        let right = lock
+            .update(&held, vec![Action::Add("right".into(), 1)], once(1))
+            .await
+            .map_err(text)?;
         lock.release(&held, Vec::new()).await.map_err(text)?;
         match (left, right) {
             (Guarded::Done { .. }, Guarded::Done { .. }) => Ok(()),
@@ -64,13 +83,33 @@ async fn world_with_worker(seed: u64) -> World {
     let world = World::new(seed);
     world
         .queue()
-        .create("work", QueueOptions { attempts_max: 1_000, ..QueueOptions::default() })
+        .create(
+            "work",
+            QueueOptions {
+                attempts_max: 1_000,
+                ..QueueOptions::default()
+            },
+        )
         .await
         .expect("calm");
-    let options = FunctionOptions { timeout: Duration::from_secs(10), ..FunctionOptions::default() };
-    let handler = Arc::new(Worker { key_value: world.key_value(), clock: world.skewed_clock() });
-    world.functions().register(Definition { name: "worker".into(), options, handler });
-    let trigger = QueueTrigger { queue: "work".into(), function: "worker".into(), batch_messages_max: 2 };
+    let options = FunctionOptions {
+        timeout: Duration::from_secs(10),
+        ..FunctionOptions::default()
+    };
+    let handler = Arc::new(Worker {
+        key_value: world.key_value(),
+        clock: world.skewed_clock(),
+    });
+    world.functions().register(Definition {
+        name: "worker".into(),
+        options,
+        handler,
+    });
+    let trigger = QueueTrigger {
+        queue: "work".into(),
+        function: "worker".into(),
+        batch_messages_max: 2,
+    };
     world.functions().arm_queue(trigger).await.expect("calm");
     world
 }
@@ -79,15 +118,37 @@ async fn send_work(world: &World, count: usize) {
     for number in 0..count {
         let group = Bytes::from(format!("group {}", number % 3));
         let body = Bytes::from(format!("job {number}"));
-        let message = Message { group, deduplication: None, body };
-        world.queue().send("work", vec![message]).await.expect("calm");
+        let message = Message {
+            group,
+            deduplication: None,
+            body,
+        };
+        world
+            .queue()
+            .send("work", vec![message])
+            .await
+            .expect("calm");
     }
 }
 
 async fn check_everything_counted_once(world: &World, count: i64, what: &str) {
-    let item = world.key_value().get(&key()).await.expect("calm").value.expect("it was locked");
-    assert_eq!((item.integer("left"), item.integer("right")), (Some(count), Some(count)), "{what}");
-    assert_eq!(primitives::Holder::of(&item), None, "{what}: the lock was given back");
+    let item = world
+        .key_value()
+        .get(&key())
+        .await
+        .expect("calm")
+        .value
+        .expect("it was locked");
+    assert_eq!(
+        (item.integer("left"), item.integer("right")),
+        (Some(count), Some(count)),
+        "{what}"
+    );
+    assert_eq!(
+        primitives::Holder::of(&item),
+        None,
+        "{what}: the lock was given back"
+    );
 }
 
 /// S4.
@@ -115,12 +176,18 @@ fn work_under_a_lock_counts_once_through_crashes_and_lost_answers() {
             world.faults().crash_functions(percent(10));
             world.faults().lose_answer(percent(10));
             world.faults().deliver_twice(percent(10));
-            world.faults().delay(percent(20), Duration::ZERO..=Duration::from_millis(500));
+            world
+                .faults()
+                .delay(percent(20), Duration::ZERO..=Duration::from_millis(500));
             world.clock().sleep(Duration::from_mins(3)).await;
             world.faults().calm();
             world.clock().sleep(Duration::from_mins(10)).await;
             check_everything_counted_once(&world, 6, &format!("seed {seed}")).await;
-            assert!(world.port_calls() <= PORT_CALLS_MAX, "seed {seed}: {} calls", world.port_calls());
+            assert!(
+                world.port_calls() <= PORT_CALLS_MAX,
+                "seed {seed}: {} calls",
+                world.port_calls()
+            );
         });
     }
 }

@@ -49,7 +49,10 @@ impl Stream {
         let mut taken = Vec::new();
         // One of each lane in turn, from behind the one that sent last, so that a long one does not take the window from the others.
         let behind = (Bound::Excluded(self.sent_last), Bound::Unbounded);
-        let ids = self.busy.range(behind).chain(self.busy.range(..=self.sent_last));
+        let ids = self
+            .busy
+            .range(behind)
+            .chain(self.busy.range(..=self.sent_last));
         let ids: Vec<LaneId> = ids.copied().collect();
         loop {
             let before = taken.len();
@@ -72,19 +75,27 @@ impl Stream {
             Mode::Serial => self.batches_under_way == 0,
             Mode::External | Mode::Sync => {
                 self.batches_under_way < self.options.window_batches_max
-                    && (self.batches_under_way == 0 || self.bytes_under_way < self.options.window_bytes_max)
+                    && (self.batches_under_way == 0
+                        || self.bytes_under_way < self.options.window_bytes_max)
             }
         }
     }
 
     fn take_batch(&mut self, id: LaneId, now: Monotonic) -> Option<Outgoing> {
         let lane = &self.lanes[&id];
-        let most = if lane.is_cautious { 1 } else { self.options.lane_batches_max };
+        let most = if lane.is_cautious {
+            1
+        } else {
+            self.options.lane_batches_max
+        };
         let is_resting = lane.retry.as_ref().is_some_and(|(until, _)| *until > now);
         if lane.batches_under_way >= most || is_resting {
             return None;
         }
-        let first = lane.records.iter().position(|pending| pending.stage == Stage::Queued)?;
+        let first = lane
+            .records
+            .iter()
+            .position(|pending| pending.stage == Stage::Queued)?;
         if !self.has_lingered(lane, first, now) {
             return None;
         }
@@ -107,7 +118,9 @@ impl Stream {
     /// Whether somebody waits for what comes next, too, and only the near store keeps that back: it takes a moment, and to leave
     /// without it another round trip. Not for long, since there may always be more.
     fn waits_for_its_end(&self, lane: &Lane, first: usize, run: usize, now: Monotonic) -> bool {
-        let Some(next) = lane.records.get(first + run) else { return false };
+        let Some(next) = lane.records.get(first + run) else {
+            return false;
+        };
         self.options.mode == Mode::External
             && next.stage == Stage::Queued
             && next.record.position > self.near_durable
@@ -117,14 +130,16 @@ impl Stream {
 
     /// How many records from `first` on may leave together.
     fn run_from(&self, id: LaneId, lane: &Lane, first: usize) -> usize {
-        let singly = self.options.mode == Mode::Serial || lane.singly_until > lane.done + first as u64;
+        let singly =
+            self.options.mode == Mode::Serial || lane.singly_until > lane.done + first as u64;
         let items_max = self.far_items_max - FAR_ITEMS_RESERVE;
         let (mut items, mut bytes, mut run) = (0, 0, 0);
         for pending in lane.records.range(first..) {
             items += pending.record.changes.len();
             bytes += pending.bytes();
             let fits = items <= items_max && bytes <= self.options.batch_bytes_max && !singly;
-            if pending.stage != Stage::Queued || (run > 0 && !fits) || !self.may_leave(id, pending) {
+            if pending.stage != Stage::Queued || (run > 0 && !fits) || !self.may_leave(id, pending)
+            {
                 break;
             }
             run += 1;
@@ -138,7 +153,9 @@ impl Stream {
         let free = self.options.breaks(Broken::IgnoresDependencies)
             || self.options.breaks(Broken::OldOverwritesNewer);
         let is_done = |place: &Place| free || place.lane == id || self.is_done(*place);
-        let is_sound = self.lanes[&id].poisoned_at(pending.record.place.sequence).is_none();
+        let is_sound = self.lanes[&id]
+            .poisoned_at(pending.record.place.sequence)
+            .is_none();
         near && is_sound && pending.record.dependencies.iter().all(is_done)
     }
 
@@ -146,12 +163,19 @@ impl Stream {
         let lane = self.lane(id);
         let from = lane.done + first as u64 + 1;
         let sequences = from..=from + run as u64 - 1;
-        let mut outgoing = Outgoing { lane: id, sequences, changes: BTreeMap::new(), bytes: 0 };
+        let mut outgoing = Outgoing {
+            lane: id,
+            sequences,
+            changes: BTreeMap::new(),
+            bytes: 0,
+        };
         for pending in lane.records.range_mut(first..first + run) {
             pending.stage = Stage::UnderWay;
             outgoing.bytes += pending.bytes();
             for (written, payload) in pending.record.changes.iter().zip(&pending.payloads) {
-                outgoing.changes.insert(written.key.clone(), (written.clone(), payload.clone()));
+                outgoing
+                    .changes
+                    .insert(written.key.clone(), (written.clone(), payload.clone()));
             }
         }
         lane.batches_under_way += 1;
@@ -163,12 +187,19 @@ impl Stream {
     /// When a batch may leave that may not now, if nothing else happens.
     pub(crate) fn wakes_at(&self, now: Monotonic) -> Option<Monotonic> {
         let moment = |lane: &Lane| {
-            let queued = lane.records.iter().find(|pending| pending.stage == Stage::Queued)?;
+            let queued = lane
+                .records
+                .iter()
+                .find(|pending| pending.stage == Stage::Queued)?;
             let lingers = queued.since + self.options.linger;
             // The longest that it waits for what is not near-durable.
             let leaves = lingers + self.options.linger;
             let rests = lane.retry.as_ref().map(|(until, _)| *until);
-            [Some(lingers), Some(leaves), rests].into_iter().flatten().filter(|moment| *moment > now).min()
+            [Some(lingers), Some(leaves), rests]
+                .into_iter()
+                .flatten()
+                .filter(|moment| *moment > now)
+                .min()
         };
         self.sound().filter_map(moment).min()
     }
@@ -205,9 +236,17 @@ impl Stream {
     fn mark(&mut self, batch: &Outgoing, until: u64) {
         let lane = self.lane(batch.lane);
         for sequence in batch.sequences.clone() {
-            let Some(index) = sequence.checked_sub(lane.done + 1) else { continue };
-            let Some(pending) = lane.records.get_mut(index as usize) else { continue };
-            pending.stage = if sequence <= until { Stage::Applied } else { Stage::Queued };
+            let Some(index) = sequence.checked_sub(lane.done + 1) else {
+                continue;
+            };
+            let Some(pending) = lane.records.get_mut(index as usize) else {
+                continue;
+            };
+            pending.stage = if sequence <= until {
+                Stage::Applied
+            } else {
+                Stage::Queued
+            };
         }
     }
 
@@ -215,8 +254,14 @@ impl Stream {
     fn retire(&mut self, id: LaneId) -> Vec<Arc<Record>> {
         let lane = self.lane(id);
         let (mut done, mut freed) = (Vec::new(), 0);
-        while lane.records.front().is_some_and(|pending| pending.stage == Stage::Applied) {
-            let Some(pending) = lane.records.pop_front() else { break };
+        while lane
+            .records
+            .front()
+            .is_some_and(|pending| pending.stage == Stage::Applied)
+        {
+            let Some(pending) = lane.records.pop_front() else {
+                break;
+            };
             lane.done += 1;
             freed += pending.bytes();
             done.push(pending.record);
@@ -235,7 +280,11 @@ impl Stream {
         let lane = self.lane(id);
         lane.is_cautious = true;
         let first = std::time::Duration::from_millis(BACKOFF_FIRST_MS);
-        let backoff = Backoff { first, longest, attempts_max: u32::MAX };
+        let backoff = Backoff {
+            first,
+            longest,
+            attempts_max: u32::MAX,
+        };
         let (_, mut delays) = lane.retry.take().unwrap_or_else(|| (now, backoff.delays()));
         let delay = delays.next_delay(entropy).unwrap_or(longest);
         lane.retry = Some((now + delay, delays));
@@ -252,7 +301,14 @@ impl Stream {
         } else if skips {
             self.mark(batch, last);
         } else {
-            self.poison(Place { lane: batch.lane, sequence: first }, error.kind(), &error.to_string());
+            self.poison(
+                Place {
+                    lane: batch.lane,
+                    sequence: first,
+                },
+                error.kind(),
+                &error.to_string(),
+            );
         }
     }
 
@@ -265,7 +321,11 @@ impl Stream {
                 continue;
             }
             let was_sound = lane.poison.is_none();
-            lane.poison = Some(Poison { from: sequence, kind, why: why.to_owned() });
+            lane.poison = Some(Poison {
+                from: sequence,
+                kind,
+                why: why.to_owned(),
+            });
             let bytes = lane.bytes;
             if was_sound {
                 self.bytes -= bytes;
@@ -278,9 +338,18 @@ impl Stream {
     /// The first record of each lane that depends on what `id` wrote from `sequence` on.
     fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<Place> {
         let depends = |pending: &&Pending| {
-            pending.record.dependencies.iter().any(|place| place.lane == id && place.sequence >= sequence)
+            pending
+                .record
+                .dependencies
+                .iter()
+                .any(|place| place.lane == id && place.sequence >= sequence)
         };
-        let first = |lane: &Lane| lane.records.iter().find(depends).map(|pending| pending.record.place);
+        let first = |lane: &Lane| {
+            lane.records
+                .iter()
+                .find(depends)
+                .map(|pending| pending.record.place)
+        };
         self.busy().filter_map(first).collect()
     }
 }

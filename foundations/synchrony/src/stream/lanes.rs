@@ -19,11 +19,16 @@ impl Stream {
         let id = match self.reusable() {
             Some(id) => id,
             None if self.is_at_lanes_max() => {
-                return Err(Error::unavailable("open a lane, of which there are too many"));
+                return Err(Error::unavailable(
+                    "open a lane, of which there are too many",
+                ));
             }
             None => {
                 self.made += 1;
-                LaneId { epoch: self.epoch, number: self.made - 1 }
+                LaneId {
+                    epoch: self.epoch,
+                    number: self.made - 1,
+                }
             }
         };
         let inherited = self.sound_tail();
@@ -37,7 +42,10 @@ impl Stream {
     fn sound_tail(&self) -> BTreeMap<LaneId, u64> {
         let sound = |(id, last): (&LaneId, &u64)| {
             let poison = self.lanes[id].poison.as_ref();
-            (*id, poison.map_or(*last, |poison| (*last).min(poison.from - 1)))
+            (
+                *id,
+                poison.map_or(*last, |poison| (*last).min(poison.from - 1)),
+            )
         };
         self.tail.iter().map(sound).collect()
     }
@@ -49,7 +57,11 @@ impl Stream {
     /// A lane of this epoch that can be used again. Of those that wait for what was written in them only a few are looked at, as long
     /// as another can be made.
     fn reusable(&mut self) -> Option<LaneId> {
-        let looks = if self.is_at_lanes_max() { self.let_go.len() } else { self.let_go.len().min(LOOKS_MAX) };
+        let looks = if self.is_at_lanes_max() {
+            self.let_go.len()
+        } else {
+            self.let_go.len().min(LOOKS_MAX)
+        };
         for _ in 0..looks {
             let id = self.let_go.pop_front()?;
             let lane = self.lane(id);
@@ -84,7 +96,8 @@ impl Stream {
             held.inherited.clear();
         }
         // One that is poisoned is of no use any more.
-        let is_let_go = held.holders == 0 && !held.is_let_go && lane.epoch == epoch && held.poison.is_none();
+        let is_let_go =
+            held.holders == 0 && !held.is_let_go && lane.epoch == epoch && held.poison.is_none();
         if is_let_go {
             held.is_let_go = true;
             self.let_go.push_back(lane);
@@ -98,7 +111,11 @@ impl Stream {
         let lane = self.lanes.entry(id).or_default();
         lane.done = done;
         for pending in records {
-            assert_eq!(pending.record.place.sequence, lane.next(), "a lane has no hole");
+            assert_eq!(
+                pending.record.place.sequence,
+                lane.next(),
+                "a lane has no hole"
+            );
             lane.high = lane.high.max(pending.record.position);
             lane.bytes += pending.bytes();
             self.bytes += pending.bytes();
@@ -117,9 +134,18 @@ impl Stream {
         if let Some(poison) = self.poison_over(id, u64::MAX) {
             return Err(poison.error());
         }
-        let of = |(lane, sequence): (&LaneId, &u64)| Place { lane: *lane, sequence: *sequence };
+        let of = |(lane, sequence): (&LaneId, &u64)| Place {
+            lane: *lane,
+            sequence: *sequence,
+        };
         let dependencies = lane.inherited.iter().map(of).collect();
-        Ok((Place { lane: id, sequence: lane.next() }, dependencies))
+        Ok((
+            Place {
+                lane: id,
+                sequence: lane.next(),
+            },
+            dependencies,
+        ))
     }
 
     /// A record was ordered near.
@@ -131,7 +157,11 @@ impl Stream {
         lane.high = lane.high.max(pending.record.position);
         lane.bytes += bytes;
         for dependency in &pending.record.dependencies {
-            if lane.inherited.get(&dependency.lane).is_some_and(|sequence| *sequence <= dependency.sequence) {
+            if lane
+                .inherited
+                .get(&dependency.lane)
+                .is_some_and(|sequence| *sequence <= dependency.sequence)
+            {
                 lane.inherited.remove(&dependency.lane);
             }
         }
@@ -143,7 +173,9 @@ impl Stream {
         }
         self.note(place.lane);
         // What it depends on may have been poisoned while it was written.
-        let poison = dependencies.into_iter().find_map(|dependency| self.poison_of(dependency).cloned());
+        let poison = dependencies
+            .into_iter()
+            .find_map(|dependency| self.poison_of(dependency).cloned());
         if let Some(poison) = poison {
             self.poison(place, poison.kind, &poison.why);
         }
@@ -151,7 +183,9 @@ impl Stream {
 
     /// A lane has seen what `writer` wrote.
     pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(Place, u64)>) {
-        let Some((place, position)) = writer else { return };
+        let Some((place, position)) = writer else {
+            return;
+        };
         let is_done = self.is_done(place);
         let lane = self.lane(id);
         // Positions of earlier epochs are lower, and none of this one is told of them.
@@ -164,14 +198,22 @@ impl Stream {
 
     /// A lane takes over what another one has written and read, as if it had read it.
     pub(crate) fn join(&mut self, id: LaneId, other: LaneId) {
-        let Some(joined) = self.lanes.get(&other) else { return };
+        let Some(joined) = self.lanes.get(&other) else {
+            return;
+        };
         let position = joined.high;
         let mut places: Vec<Place> = joined
             .inherited
             .iter()
-            .map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence })
+            .map(|(lane, sequence)| Place {
+                lane: *lane,
+                sequence: *sequence,
+            })
             .collect();
-        places.push(Place { lane: other, sequence: joined.next() - 1 });
+        places.push(Place {
+            lane: other,
+            sequence: joined.next() - 1,
+        });
         for place in places {
             self.observe(id, Some((place, position)));
         }
@@ -185,25 +227,47 @@ impl Stream {
     /// What a barrier of a lane waits for: its records up to a position, and what it has read.
     pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<Place> {
         self.forget_what_is_done(id);
-        let Some(lane) = self.lanes.get(&id) else { return Vec::new() };
-        let before = lane.records.iter().take_while(|pending| pending.record.position <= position).count();
-        let mut places = vec![Place { lane: id, sequence: lane.done + before as u64 }];
+        let Some(lane) = self.lanes.get(&id) else {
+            return Vec::new();
+        };
+        let before = lane
+            .records
+            .iter()
+            .take_while(|pending| pending.record.position <= position)
+            .count();
+        let mut places = vec![Place {
+            lane: id,
+            sequence: lane.done + before as u64,
+        }];
         if !self.options.breaks(Broken::ForgetsWhatWasRead) {
-            places.extend(
-                lane.inherited.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence }),
-            );
+            places.extend(lane.inherited.iter().map(|(lane, sequence)| Place {
+                lane: *lane,
+                sequence: *sequence,
+            }));
         }
         places
     }
 
     /// Everything that is pending.
     pub(crate) fn everything(&self) -> Vec<Place> {
-        self.lanes.iter().map(|(id, lane)| Place { lane: *id, sequence: lane.next() - 1 }).collect()
+        self.lanes
+            .iter()
+            .map(|(id, lane)| Place {
+                lane: *id,
+                sequence: lane.next() - 1,
+            })
+            .collect()
     }
 
     /// What is left of earlier epochs.
     pub(crate) fn tail(&self) -> Vec<Place> {
-        self.tail.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence }).collect()
+        self.tail
+            .iter()
+            .map(|(lane, sequence)| Place {
+                lane: *lane,
+                sequence: *sequence,
+            })
+            .collect()
     }
 
     /// Whether all of these are far-durable; an error if one never will be.
@@ -218,13 +282,18 @@ impl Stream {
     pub(crate) fn urge(&mut self, places: &[Place]) {
         let mut left = places.to_vec();
         while let Some(place) = left.pop() {
-            let Some(lane) = self.lanes.get_mut(&place.lane) else { continue };
+            let Some(lane) = self.lanes.get_mut(&place.lane) else {
+                continue;
+            };
             let from = lane.urgent.max(lane.done);
             if place.sequence <= from {
                 continue;
             }
             lane.urgent = place.sequence;
-            let (skip, until) = ((from - lane.done) as usize, (place.sequence - lane.done) as usize);
+            let (skip, until) = (
+                (from - lane.done) as usize,
+                (place.sequence - lane.done) as usize,
+            );
             for pending in lane.records.iter().take(until).skip(skip) {
                 left.extend(&pending.record.dependencies);
             }
@@ -234,18 +303,32 @@ impl Stream {
     /// The poison of a lane's records up to `sequence`, or of what it has read.
     fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
         let lane = self.lanes.get(&id)?;
-        let inherited =
-            || lane.inherited.iter().map(|(lane, sequence)| Place { lane: *lane, sequence: *sequence });
-        lane.poisoned_at(sequence).or_else(|| inherited().find_map(|place| self.poison_of(place)))
+        let inherited = || {
+            lane.inherited.iter().map(|(lane, sequence)| Place {
+                lane: *lane,
+                sequence: *sequence,
+            })
+        };
+        lane.poisoned_at(sequence)
+            .or_else(|| inherited().find_map(|place| self.poison_of(place)))
     }
 
     fn forget_what_is_done(&mut self, id: LaneId) {
-        let Some(mut lane) = self.lanes.remove(&id) else { return };
-        lane.inherited.retain(|other, sequence| !self.is_done(Place { lane: *other, sequence: *sequence }));
+        let Some(mut lane) = self.lanes.remove(&id) else {
+            return;
+        };
+        lane.inherited.retain(|other, sequence| {
+            !self.is_done(Place {
+                lane: *other,
+                sequence: *sequence,
+            })
+        });
         self.lanes.insert(id, lane);
     }
 
     pub(super) fn lane(&mut self, id: LaneId) -> &mut Lane {
-        self.lanes.get_mut(&id).expect("a lane is there while somebody holds it")
+        self.lanes
+            .get_mut(&id)
+            .expect("a lane is there while somebody holds it")
     }
 }

@@ -32,7 +32,12 @@ impl Crashing {
     async fn open(pair: Pair, far_dies: bool) -> durability::Subject {
         let synchrony = pair.open(Options::default()).await;
         let lane = synchrony.lane().expect("there are lanes");
-        Box::new(Self { pair, far_dies, synchrony, lane })
+        Box::new(Self {
+            pair,
+            far_dies,
+            synchrony,
+            lane,
+        })
     }
 }
 
@@ -51,7 +56,12 @@ impl durability::Crashable for Crashing {
         self.pair.near.clock()
     }
     async fn crash_and_reopen(self: Box<Self>) -> durability::Subject {
-        let Self { pair, far_dies, synchrony, lane } = *self;
+        let Self {
+            pair,
+            far_dies,
+            synchrony,
+            lane,
+        } = *self;
         drop((lane, synchrony));
         pair.near.crash();
         if far_dies {

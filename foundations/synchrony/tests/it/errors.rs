@@ -17,7 +17,11 @@ use crate::{
 /// A far store that refuses for good whatever touches the key `bad`.
 async fn picky(pair: &Pair, options: Options) -> Synchrony {
     let far = Way::to(pair.far.key_value(), pair.far.clock(), |call| match call {
-        Call::Transact(updates) if updates.iter().any(|update| update.key.sort().ends_with(b"bad")) => {
+        Call::Transact(updates)
+            if updates
+                .iter()
+                .any(|update| update.key.sort().ends_with(b"bad")) =>
+        {
             Fate::Refuse(ErrorKind::Invalid)
         }
         _ => Fate::Pass,
@@ -36,19 +40,34 @@ fn a_permanent_error_surfaces_at_the_barrier_and_at_every_later_write() {
         let bad = put(&lane, "bad", 2).await;
         let after = put(&lane, "after", 3).await;
         for point in [bad, after] {
-            let error = lane.externalize(point).await.expect_err("it cannot be written");
+            let error = lane
+                .externalize(point)
+                .await
+                .expect_err("it cannot be written");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
             assert!(!lane.is_durable(point));
         }
         lane.externalize(before).await.expect("it came before");
-        let error = lane.update(set("later", 4)).await.expect_err("the lane is poisoned");
+        let error = lane
+            .update(set("later", 4))
+            .await
+            .expect_err("the lane is poisoned");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-        let error = lane.update(set("later", 4).when(ports::Condition::Exists)).await.expect_err("any write");
+        let error = lane
+            .update(set("later", 4).when(ports::Condition::Exists))
+            .await
+            .expect_err("any write");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         pair.near.clock().sleep(ms(10_000)).await;
-        assert_eq!(far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(), [("before".to_owned(), 1)]);
+        assert_eq!(
+            far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(),
+            [("before".to_owned(), 1)]
+        );
         assert_eq!(synchrony.health().poisoned_lanes, 1);
-        assert_eq!(synchrony.drain().await.expect_err("it says so").kind(), ErrorKind::Invalid);
+        assert_eq!(
+            synchrony.drain().await.expect_err("it says so").kind(),
+            ErrorKind::Invalid
+        );
     });
 }
 
@@ -58,12 +77,22 @@ fn a_record_that_is_left_out_is_noticed() {
     simulated::run(async {
         let pair = Pair::new(1);
         let broken = Some(Broken::SkipsWhatFails);
-        let synchrony = picky(&pair, Options { broken, ..Options::default() }).await;
+        let synchrony = picky(
+            &pair,
+            Options {
+                broken,
+                ..Options::default()
+            },
+        )
+        .await;
         let lane = synchrony.lane().expect("there are lanes");
         put(&lane, "bad", 2).await;
         let after = put(&lane, "after", 3).await;
         let silent = lane.externalize(after).await.is_ok();
-        assert!(silent && !far_numbers(&pair.far).await.contains_key("bad"), "the broken one is caught");
+        assert!(
+            silent && !far_numbers(&pair.far).await.contains_key("bad"),
+            "the broken one is caught"
+        );
     });
 }
 
@@ -81,18 +110,29 @@ fn what_depends_on_a_poisoned_lane_is_poisoned() {
         put(&writer, "bad", 3).await;
         assert_eq!(number(&heir, "derived").await, Some(2));
         put(&other, "other", 5).await;
-        source.externalize(source.point()).await.expect_err("it cannot be written");
+        source
+            .externalize(source.point())
+            .await
+            .expect_err("it cannot be written");
         for (who, lane) in [("reader", &reader), ("writer", &writer), ("heir", &heir)] {
             let error = lane.externalize(lane.point()).await.expect_err(who);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{who}: {error}");
             lane.update(set("later", 1)).await.expect_err(who);
         }
         assert!(!reader.is_durable(written));
-        other.externalize(other.point()).await.expect("nothing connects it");
-        assert_eq!(far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(), [("other".to_owned(), 5)]);
+        other
+            .externalize(other.point())
+            .await
+            .expect("nothing connects it");
+        assert_eq!(
+            far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(),
+            [("other".to_owned(), 5)]
+        );
         let late = lane();
         assert_eq!(number(&late, "bad").await, Some(3), "it stays visible near");
-        late.externalize(late.point()).await.expect_err("but it does not leave");
+        late.externalize(late.point())
+            .await
+            .expect_err("but it does not leave");
     });
 }
 
@@ -101,19 +141,35 @@ fn what_depends_on_a_poisoned_lane_is_poisoned() {
 fn looks_at_what_was_refused_use_up_no_lane() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let synchrony = picky(&pair, Options { lanes_max: 3, ..Options::default() }).await;
+        let synchrony = picky(
+            &pair,
+            Options {
+                lanes_max: 3,
+                ..Options::default()
+            },
+        )
+        .await;
         let source = synchrony.lane().expect("there are lanes");
         put(&source, "bad", 1).await;
-        source.externalize(source.point()).await.expect_err("it cannot be written");
+        source
+            .externalize(source.point())
+            .await
+            .expect_err("it cannot be written");
         for _ in 0..20 {
             let look = synchrony.lane().expect("the others have been given back");
             assert_eq!(number(&look, "bad").await, Some(1));
-            look.externalize(look.point()).await.expect_err("it does not leave");
-            look.update(set("later", 1)).await.expect_err("nothing comes behind it");
+            look.externalize(look.point())
+                .await
+                .expect_err("it does not leave");
+            look.update(set("later", 1))
+                .await
+                .expect_err("nothing comes behind it");
         }
         let lane = synchrony.lane().expect("there are lanes");
         let point = put(&lane, "good", 1).await;
-        lane.externalize(point).await.expect("it has read nothing of that");
+        lane.externalize(point)
+            .await
+            .expect("it has read nothing of that");
     });
 }
 
@@ -123,7 +179,10 @@ fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
     simulated::run(async {
         let pair = Pair::new(1);
         let synchrony = picky(&pair, Options::default()).await;
-        let (source, reader) = (synchrony.lane().expect("a lane"), synchrony.lane().expect("a lane"));
+        let (source, reader) = (
+            synchrony.lane().expect("a lane"),
+            synchrony.lane().expect("a lane"),
+        );
         put(&source, "bad", 1).await;
         assert_eq!(number(&reader, "bad").await, Some(1));
         let mut write = reader.update(set("derived", 2));
@@ -132,7 +191,11 @@ fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
         drop(reader);
         pair.near.clock().sleep(ms(10_000)).await;
         let look = synchrony.lane().expect("a lane");
-        assert_eq!(number(&look, "derived").await, Some(2), "it was made all the same");
+        assert_eq!(
+            number(&look, "derived").await,
+            Some(2),
+            "it was made all the same"
+        );
         assert!(far_numbers(&pair.far).await.is_empty());
     });
 }
@@ -142,8 +205,16 @@ fn a_write_whose_caller_gave_up_comes_behind_what_its_lane_has_read() {
 fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let old = pair.open(Options { linger: ms(3_600_000), ..Options::default() }).await;
-        let (bad, good) = (old.lane().expect("there are lanes"), old.lane().expect("there are lanes"));
+        let old = pair
+            .open(Options {
+                linger: ms(3_600_000),
+                ..Options::default()
+            })
+            .await;
+        let (bad, good) = (
+            old.lane().expect("there are lanes"),
+            old.lane().expect("there are lanes"),
+        );
         put(&bad, "bad", 1).await;
         put(&good, "good", 1).await;
         drop((bad, good, old));
@@ -153,28 +224,40 @@ fn a_tail_that_is_refused_stops_nobody_who_has_not_read_it() {
         }
         let lane = synchrony.lane().expect("there are lanes");
         let point = put(&lane, "new", 1).await;
-        lane.externalize(point).await.expect("it comes behind nothing that was refused");
+        lane.externalize(point)
+            .await
+            .expect("it comes behind nothing that was refused");
         let far: Vec<String> = far_numbers(&pair.far).await.into_keys().collect();
         assert_eq!(far, ["good", "new"]);
         assert_eq!(number(&lane, "bad").await, Some(1));
-        lane.externalize(lane.point()).await.expect_err("now it has read it");
+        lane.externalize(lane.point())
+            .await
+            .expect_err("now it has read it");
     });
 }
 
 /// E6: whatever the far store says, for as long as it takes.
 #[test]
 fn an_outage_is_waited_for_in_order_and_told() {
-    for kind in
-        [ErrorKind::Unavailable { retry_after_ms: None }, ErrorKind::NoRoom, ErrorKind::OutcomeUnknown]
-    {
+    for kind in [
+        ErrorKind::Unavailable {
+            retry_after_ms: None,
+        },
+        ErrorKind::NoRoom,
+        ErrorKind::OutcomeUnknown,
+    ] {
         simulated::run(async move {
             let pair = Pair::new(1);
             let is_out = Arc::new(AtomicBool::new(true));
             let out = Arc::clone(&is_out);
-            let far = Way::to(pair.far.key_value(), pair.far.clock(), move |call| match call {
-                Call::Transact(_) if out.load(Ordering::SeqCst) => Fate::Refuse(kind),
-                _ => Fate::Pass,
-            });
+            let far = Way::to(
+                pair.far.key_value(),
+                pair.far.clock(),
+                move |call| match call {
+                    Call::Transact(_) if out.load(Ordering::SeqCst) => Fate::Refuse(kind),
+                    _ => Fate::Pass,
+                },
+            );
             let synchrony = pair.open_over(far, Options::default()).await;
             let lane = synchrony.lane().expect("there are lanes");
             for n in 1..=50 {
@@ -197,10 +280,15 @@ fn an_outage_is_waited_for_in_order_and_told() {
             assert_eq!(number(&lane, "counter").await, Some(50), "near goes on");
             assert!(far_numbers(&pair.far).await.is_empty());
             is_out.store(false, Ordering::SeqCst);
-            lane.externalize(lane.point()).await.expect("it becomes durable");
+            lane.externalize(lane.point())
+                .await
+                .expect("it becomes durable");
             assert_eq!(far_numbers(&pair.far).await.len(), 51);
             let health = synchrony.health();
-            assert_eq!((health.failing, health.pending_records, health.pending_bytes), (None, 0, 0));
+            assert_eq!(
+                (health.failing, health.pending_records, health.pending_bytes),
+                (None, 0, 0)
+            );
         });
     }
 }
@@ -211,19 +299,32 @@ fn lost_answers_are_found_out() {
     simulated::run(async {
         let pair = Pair::new(1);
         let entropy = pair.far.entropy();
-        let far = Way::to(pair.far.key_value(), pair.far.clock(), move |call| match call {
-            Call::Transact(_) if entropy.below(4) > 0 => Fate::LoseAnswer,
-            _ => Fate::Pass,
-        });
-        let options = Options { batch_bytes_max: 100, linger_bytes_max: 1, ..Options::default() };
+        let far = Way::to(
+            pair.far.key_value(),
+            pair.far.clock(),
+            move |call| match call {
+                Call::Transact(_) if entropy.below(4) > 0 => Fate::LoseAnswer,
+                _ => Fate::Pass,
+            },
+        );
+        let options = Options {
+            batch_bytes_max: 100,
+            linger_bytes_max: 1,
+            ..Options::default()
+        };
         let synchrony = pair.open_over(far, options).await;
         let lane = synchrony.lane().expect("there are lanes");
         for _ in 0..40 {
-            lane.update(Update::modify(key("counter"), vec![Action::Add("n".into(), 1)]))
-                .await
-                .expect("ordered");
+            lane.update(Update::modify(
+                key("counter"),
+                vec![Action::Add("n".into(), 1)],
+            ))
+            .await
+            .expect("ordered");
         }
-        lane.externalize(lane.point()).await.expect("it becomes durable");
+        lane.externalize(lane.point())
+            .await
+            .expect("it becomes durable");
         assert_eq!(far_numbers(&pair.far).await.get("counter"), Some(&40));
     });
 }
@@ -238,23 +339,43 @@ fn what_is_too_large_for_the_far_store_is_refused_near() {
         let synchrony = pair.open(Options::default()).await;
         let lane = synchrony.lane().expect("there are lanes");
         let of = |bytes: usize| {
-            Update::modify(key("large"), vec![Action::set("data", Bytes::from(vec![7; bytes]))])
+            Update::modify(
+                key("large"),
+                vec![Action::set("data", Bytes::from(vec![7; bytes]))],
+            )
         };
         let limit = lane.limits().item_bytes_max;
         assert!(limit < 64 * 1_024);
-        lane.update(of(limit - 4)).await.expect("it is the largest that fits");
-        let refused = lane.update(of(limit)).await.expect_err("its name makes it larger");
+        lane.update(of(limit - 4))
+            .await
+            .expect("it is the largest that fits");
+        let refused = lane
+            .update(of(limit))
+            .await
+            .expect_err("its name makes it larger");
         assert_eq!(refused.kind(), ErrorKind::Invalid);
-        lane.externalize(lane.point()).await.expect("what was taken near is taken far");
+        lane.externalize(lane.point())
+            .await
+            .expect("what was taken near is taken far");
         // Many small attributes take more in their encoding than limits count.
-        let many = (0..30_000)
-            .map(|n| Action::Set(format!("{n}").into(), ports::key_value::Value::Bytes(Bytes::new())));
-        let answer = lane.update(Update::modify(key("many"), many.take(9_000).collect())).await;
+        let many = (0..30_000).map(|n| {
+            Action::Set(
+                format!("{n}").into(),
+                ports::key_value::Value::Bytes(Bytes::new()),
+            )
+        });
+        let answer = lane
+            .update(Update::modify(key("many"), many.take(9_000).collect()))
+            .await;
         if answer.is_ok() {
-            lane.externalize(lane.point()).await.expect("what was taken near is taken far");
+            lane.externalize(lane.point())
+                .await
+                .expect("what was taken near is taken far");
         }
         put(&lane, "small", 1).await;
-        lane.externalize(lane.point()).await.expect("the lane goes on");
+        lane.externalize(lane.point())
+            .await
+            .expect("the lane goes on");
     });
 }
 
@@ -270,7 +391,11 @@ fn a_far_item_of_a_stranger_is_not_overwritten_silently() {
         let inner = [b"i".as_slice(), key("key").as_bytes()].concat();
         let behind = ports::Key::new(crate::RANGE, inner);
         let forged = Update::modify(behind, vec![Action::set_integer("v", 1_000)]);
-        pair.far.key_value().update(forged).await.expect("nobody hinders it");
+        pair.far
+            .key_value()
+            .update(forged)
+            .await
+            .expect("nobody hinders it");
         let point = put(&lane, "key", 2).await;
         let error = lane.externalize(point).await.expect_err("it is noticed");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

@@ -32,16 +32,27 @@ struct Pair {
 
 impl Pair {
     fn new(seed: u64) -> Self {
-        Self::with(seed, simulated::Options::default(), simulated::Options::default())
+        Self::with(
+            seed,
+            simulated::Options::default(),
+            simulated::Options::default(),
+        )
     }
 
     fn with(seed: u64, near: simulated::Options, far: simulated::Options) -> Self {
         let far_seed = seed ^ 0x5eed;
-        Self { near: World::with_options(seed, near), far: World::with_options(far_seed, far) }
+        Self {
+            near: World::with_options(seed, near),
+            far: World::with_options(far_seed, far),
+        }
     }
 
     fn stores(&self) -> Stores {
-        Stores { near: self.near.key_value(), far: self.far.key_value(), range: RANGE }
+        Stores {
+            near: self.near.key_value(),
+            far: self.far.key_value(),
+            range: RANGE,
+        }
     }
 
     async fn open(&self, options: Options) -> Synchrony {
@@ -49,14 +60,22 @@ impl Pair {
     }
 
     async fn open_over(&self, far: SharedKeyValue, options: Options) -> Synchrony {
-        let stores = Stores { far, ..self.stores() };
-        Synchrony::open(stores, options, self.near.clock(), self.near.entropy()).await.expect("it opens")
+        let stores = Stores {
+            far,
+            ..self.stores()
+        };
+        Synchrony::open(stores, options, self.near.clock(), self.near.entropy())
+            .await
+            .expect("it opens")
     }
 }
 
 /// A far cloud whose calls take so long, each way.
 fn distant(each_way: Duration) -> simulated::Options {
-    simulated::Options { latency: Some(each_way..=each_way), ..simulated::Options::default() }
+    simulated::Options {
+        latency: Some(each_way..=each_way),
+        ..simulated::Options::default()
+    }
 }
 
 /// A task of the run.
@@ -75,7 +94,10 @@ fn shared<T>(value: T) -> Arc<T> {
 
 /// An update that sets a number.
 fn set(sort: &str, n: i64) -> ports::Update {
-    ports::Update::modify(key(sort), vec![ports::key_value::Action::set_integer("n", n)])
+    ports::Update::modify(
+        key(sort),
+        vec![ports::key_value::Action::set_integer("n", n)],
+    )
 }
 
 fn key(sort: &str) -> ports::Key {
@@ -83,18 +105,32 @@ fn key(sort: &str) -> ports::Key {
 }
 
 async fn put(lane: &synchrony::Lane, sort: &str, n: i64) -> ports::DurabilityPoint {
-    ports::KeyValue::update(lane, set(sort, n)).await.expect("it is ordered").receipt.point
+    ports::KeyValue::update(lane, set(sort, n))
+        .await
+        .expect("it is ordered")
+        .receipt
+        .point
 }
 
 async fn number(store: &dyn ports::KeyValue, sort: &str) -> Option<i64> {
-    store.get(&key(sort)).await.expect("it is read").value?.integer("n")
+    store
+        .get(&key(sort))
+        .await
+        .expect("it is read")
+        .value?
+        .integer("n")
 }
 
 /// The number under each key, as the far store has it.
 async fn far_numbers(far: &World) -> std::collections::BTreeMap<String, i64> {
-    let items = synchrony::far_items(&*far.key_value(), &RANGE).await.expect("it is read");
+    let items = synchrony::far_items(&*far.key_value(), &RANGE)
+        .await
+        .expect("it is read");
     let number = |(key, item): (ports::Key, Arc<ports::Item>)| {
-        (String::from_utf8_lossy(&key.sort()).into_owned(), item.integer("n").unwrap_or(0))
+        (
+            String::from_utf8_lossy(&key.sort()).into_owned(),
+            item.integer("n").unwrap_or(0),
+        )
     };
     items.into_iter().map(number).collect()
 }

@@ -18,7 +18,10 @@ const LEASE_MS: u64 = 10_000;
 
 /// The same far store from elsewhere.
 fn elsewhere(pair: &Pair) -> Pair {
-    Pair { near: World::new(99), far: pair.far.clone() }
+    Pair {
+        near: World::new(99),
+        far: pair.far.clone(),
+    }
 }
 
 /// E10: and drained first.
@@ -38,9 +41,20 @@ fn a_range_that_was_released_is_opened_at_once() {
         assert!(took < ms(100), "{took:?}");
         let lane = successor.lane().expect("there are lanes");
         assert_eq!(number(&lane, "a").await, Some(1));
-        lane.externalize(point).await.expect("what was released is durable");
-        let beyond = ports::DurabilityPoint { position: ports::Position(point.position.0 << 8), ..point };
-        assert_eq!(lane.externalize(beyond).await.expect_err("it never was").kind(), ErrorKind::Lost);
+        lane.externalize(point)
+            .await
+            .expect("what was released is durable");
+        let beyond = ports::DurabilityPoint {
+            position: ports::Position(point.position.0 << 8),
+            ..point
+        };
+        assert_eq!(
+            lane.externalize(beyond)
+                .await
+                .expect_err("it never was")
+                .kind(),
+            ErrorKind::Lost
+        );
     });
 }
 
@@ -51,12 +65,25 @@ fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
         let pair = Pair::new(1);
         let is_giving_up = Arc::new(AtomicBool::new(false));
         let asks = Arc::clone(&is_giving_up);
-        let far = Way::to(pair.far.key_value(), pair.near.clock(), move |call| match call {
-            Call::Update if asks.load(Ordering::Relaxed) => Fate::DelayAnswer(ms(5_000)),
-            _ => Fate::Pass,
-        });
-        let stores = Stores { far, ..pair.stores() };
-        let old = Synchrony::open(stores, Options::default(), pair.near.clock(), pair.near.entropy()).await;
+        let far = Way::to(
+            pair.far.key_value(),
+            pair.near.clock(),
+            move |call| match call {
+                Call::Update if asks.load(Ordering::Relaxed) => Fate::DelayAnswer(ms(5_000)),
+                _ => Fate::Pass,
+            },
+        );
+        let stores = Stores {
+            far,
+            ..pair.stores()
+        };
+        let old = Synchrony::open(
+            stores,
+            Options::default(),
+            pair.near.clock(),
+            pair.near.entropy(),
+        )
+        .await;
         let old = old.expect("it is open");
         let lane = old.lane().expect("there are lanes");
         let point = put(&lane, "key", 1).await;
@@ -69,9 +96,17 @@ fn who_gives_a_range_up_vouches_for_nothing_meanwhile() {
         let after = put(&new_lane, "key", 2).await;
         new_lane.externalize(after).await.expect("it is the owner");
         assert!(!release.is_finished(), "it has not heard yet");
-        assert!(!lane.is_durable(point), "what it reads here is not what is far");
-        lane.externalize(point).await.expect_err("nor does it let anything out");
-        release.await.expect("nothing disturbed it").expect("it is given up");
+        assert!(
+            !lane.is_durable(point),
+            "what it reads here is not what is far"
+        );
+        lane.externalize(point)
+            .await
+            .expect_err("nor does it let anything out");
+        release
+            .await
+            .expect("nothing disturbed it")
+            .expect("it is given up");
     });
 }
 
@@ -96,16 +131,24 @@ async fn is_kept_while_it_is_used(used: Use) {
             if used == Use::Writes {
                 put(&busy, "key", n).await;
             }
-            busy.externalize(busy.point()).await.expect("it is the owner");
+            busy.externalize(busy.point())
+                .await
+                .expect("it is the owner");
         }
     });
     let far = elsewhere(&pair);
     let successor = tokio::spawn(async move { far.open(Options::default()).await });
     barriers.await.expect("nothing disturbed it");
-    assert!(!successor.is_finished(), "the owner was at work for three leases");
+    assert!(
+        !successor.is_finished(),
+        "the owner was at work for three leases"
+    );
     drop((lane, synchrony));
     let (took, _) = timed(&pair.near, successor).await;
-    assert!((ms(LEASE_MS / 2)..ms(2 * LEASE_MS)).contains(&took), "{took:?}");
+    assert!(
+        (ms(LEASE_MS / 2)..ms(2 * LEASE_MS)).contains(&took),
+        "{took:?}"
+    );
 }
 
 /// E10.
@@ -120,7 +163,11 @@ fn a_successor_waits_for_a_whole_lease_without_renewal() {
 async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, Option<i64>) {
     let pair = Pair::new(1);
     // It lingers until the barrier, so that the batch is late.
-    let options = Options { linger: ms(3_600_000), broken, ..Options::default() };
+    let options = Options {
+        linger: ms(3_600_000),
+        broken,
+        ..Options::default()
+    };
     let old = pair.open(options).await;
     let lane = old.lane().expect("there are lanes");
     put(&lane, "old", 1).await;
@@ -128,11 +175,21 @@ async fn paused(broken: Option<Broken>) -> (Option<i64>, Result<(), ErrorKind>, 
     let new_lane = successor.lane().expect("there are lanes");
     let point = put(&new_lane, "shared", 2).await;
     new_lane.externalize(point).await.expect("it is the owner");
-    let answer = lane.externalize(lane.point()).await.map_err(|error| error.kind());
+    let answer = lane
+        .externalize(lane.point())
+        .await
+        .map_err(|error| error.kind());
     pair.near.clock().sleep(ms(1_000)).await;
     let far = far_numbers(&pair.far).await;
-    assert!(answer.is_ok() || lane.update(set("later", 1)).await.is_err(), "it serves nobody any more");
-    (far.get("old").copied(), answer, number(&new_lane, "shared").await)
+    assert!(
+        answer.is_ok() || lane.update(set("later", 1)).await.is_err(),
+        "it serves nobody any more"
+    );
+    (
+        far.get("old").copied(),
+        answer,
+        number(&new_lane, "shared").await,
+    )
 }
 
 /// E10.
@@ -141,7 +198,10 @@ fn a_deposed_owner_writes_nothing_and_lets_nothing_out() {
     simulated::run(async {
         assert_eq!(paused(None).await, (None, Err(ErrorKind::Lost), Some(2)));
         let (old, answer, _) = paused(Some(Broken::DeposedWritesOn)).await;
-        assert!(old.is_some() || answer.is_ok(), "the broken one is caught: {old:?} {answer:?}");
+        assert!(
+            old.is_some() || answer.is_ok(),
+            "the broken one is caught: {old:?} {answer:?}"
+        );
     });
 }
 
@@ -160,7 +220,10 @@ fn what_a_deposed_owner_reads_does_not_leave() {
         new_lane.externalize(point).await.expect("it is the owner");
         assert_eq!(number(&lane, "key").await, Some(1), "it does not know");
         assert!(!lane.is_durable(lane.point()));
-        let error = lane.externalize(lane.point()).await.expect_err("nothing is pending, but it is asked");
+        let error = lane
+            .externalize(lane.point())
+            .await
+            .expect_err("nothing is pending, but it is asked");
         assert_eq!(error.kind(), ErrorKind::Lost);
         assert_eq!(old.health().ended, Some(ErrorKind::Lost));
     });
@@ -171,13 +234,20 @@ fn what_a_deposed_owner_reads_does_not_leave() {
 fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let options = Options { linger: ms(3_600_000), ..Options::default() };
+        let options = Options {
+            linger: ms(3_600_000),
+            ..Options::default()
+        };
         let old = pair.open(options).await;
         let lane = old.lane().expect("there are lanes");
         let durable = put(&lane, "both", 1).await;
         lane.externalize(durable).await.expect("it is the owner");
         let unsent = put(&lane, "unsent", 1).await;
-        pair.near.key_value().externalize(pair.near.key_value().point()).await.expect("near alone");
+        pair.near
+            .key_value()
+            .externalize(pair.near.key_value().point())
+            .await
+            .expect("near alone");
         drop((lane, old));
         let successor = elsewhere(&pair).open(Options::default()).await;
         let new_lane = successor.lane().expect("there are lanes");
@@ -186,11 +256,23 @@ fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
         successor.release().await.expect("it is given up");
         let again = pair.open(Options::default()).await;
         let lane = again.lane().expect("there are lanes");
-        assert_eq!((number(&lane, "both").await, number(&lane, "unsent").await), (Some(2), None));
-        assert_eq!(lane.externalize(unsent).await.expect_err("it is gone").kind(), ErrorKind::Lost);
+        assert_eq!(
+            (number(&lane, "both").await, number(&lane, "unsent").await),
+            (Some(2), None)
+        );
+        assert_eq!(
+            lane.externalize(unsent)
+                .await
+                .expect_err("it is gone")
+                .kind(),
+            ErrorKind::Lost
+        );
         put(&lane, "both", 3).await;
         again.drain().await.expect("all is well");
-        assert_eq!(far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(), [("both".to_owned(), 3)]);
+        assert_eq!(
+            far_numbers(&pair.far).await.into_iter().collect::<Vec<_>>(),
+            [("both".to_owned(), 3)]
+        );
     });
 }
 
@@ -199,7 +281,10 @@ fn a_near_store_that_comes_back_after_another_owner_is_emptied() {
 fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_come_behind_it() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let options = Options { linger: ms(3_600_000), ..Options::default() };
+        let options = Options {
+            linger: ms(3_600_000),
+            ..Options::default()
+        };
         let old = pair.open(options).await;
         let lane = old.lane().expect("there are lanes");
         for n in 1..=20 {
@@ -215,7 +300,11 @@ fn the_unsent_tail_is_in_place_before_the_first_call_and_new_lanes_come_behind_i
         let fresh = synchrony.lane().expect("there are lanes");
         let behind = put(&fresh, "behind", 1).await;
         fresh.externalize(behind).await.expect("it becomes durable");
-        assert_eq!(far_numbers(&pair.far).await.len(), 21, "the tail came before it");
+        assert_eq!(
+            far_numbers(&pair.far).await.len(),
+            21,
+            "the tail came before it"
+        );
         assert!(lane.is_durable(point), "a point of the earlier start");
     });
 }
@@ -236,16 +325,30 @@ fn a_near_store_that_goes_back_ends_the_instance_and_the_next_one_goes_on() {
             } else {
                 pair.near.fall_back();
             }
-            let error = lane.update(set("later", 1)).await.expect_err("it rests on what is lost");
+            let error = lane
+                .update(set("later", 1))
+                .await
+                .expect_err("it rests on what is lost");
             assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-            assert_eq!(lane.externalize(lost).await.expect_err("it is gone").kind(), ErrorKind::Lost);
-            lane.get(&key("durable")).await.expect_err("it serves nobody any more");
+            assert_eq!(
+                lane.externalize(lost).await.expect_err("it is gone").kind(),
+                ErrorKind::Lost
+            );
+            lane.get(&key("durable"))
+                .await
+                .expect_err("it serves nobody any more");
             drop((lane, synchrony));
             let synchrony = pair.open(Options::default()).await;
             let lane = synchrony.lane().expect("there are lanes");
-            assert_eq!((number(&lane, "durable").await, number(&lane, "lost").await), (Some(1), None));
+            assert_eq!(
+                (number(&lane, "durable").await, number(&lane, "lost").await),
+                (Some(1), None)
+            );
             lane.externalize(durable).await.expect("it is durable");
-            assert_eq!(lane.externalize(lost).await.expect_err("it is gone").kind(), ErrorKind::Lost);
+            assert_eq!(
+                lane.externalize(lost).await.expect_err("it is gone").kind(),
+                ErrorKind::Lost
+            );
             put(&lane, "later", 2).await;
             synchrony.drain().await.expect("all is well");
         }
@@ -262,11 +365,17 @@ fn of_two_starts_over_one_near_store_the_first_writes_no_more() {
         let point = put(&lane, "a", 1).await;
         lane.externalize(point).await.expect("it becomes durable");
         let second = pair.open(Options::default()).await;
-        lane.update(set("a", 2)).await.expect_err("the near row is the second's");
-        lane.externalize(lane.point()).await.expect_err("it has ended");
+        lane.update(set("a", 2))
+            .await
+            .expect_err("the near row is the second's");
+        lane.externalize(lane.point())
+            .await
+            .expect_err("it has ended");
         let lane = second.lane().expect("there are lanes");
         assert_eq!(number(&lane, "a").await, Some(1));
-        lane.update(Update::delete(key("a"))).await.expect("it is the owner");
+        lane.update(Update::delete(key("a")))
+            .await
+            .expect("it is the owner");
         second.drain().await.expect("all is well");
         assert!(far_numbers(&pair.far).await.is_empty());
     });
@@ -278,19 +387,32 @@ fn two_ranges_lie_beside_each_other() {
     simulated::run(async {
         let pair = Pair::new(1);
         let open = async |range: &'static str| {
-            let stores = Stores { range: range.into(), ..pair.stores() };
-            Synchrony::open(stores, Options::default(), pair.near.clock(), pair.near.entropy())
-                .await
-                .expect("it opens")
+            let stores = Stores {
+                range: range.into(),
+                ..pair.stores()
+            };
+            Synchrony::open(
+                stores,
+                Options::default(),
+                pair.near.clock(),
+                pair.near.entropy(),
+            )
+            .await
+            .expect("it opens")
         };
         let (one, two) = (open("one").await, open("two").await);
         let (in_one, in_two) = (one.lane().expect("a lane"), two.lane().expect("a lane"));
         put(&in_one, "key", 1).await;
         put(&in_two, "key", 2).await;
-        in_one.join(&in_two).expect_err("they are of different ranges");
+        in_one
+            .join(&in_two)
+            .expect_err("they are of different ranges");
         one.drain().await.expect("all is well");
         two.drain().await.expect("all is well");
-        assert_eq!((number(&in_one, "key").await, number(&in_two, "key").await), (Some(1), Some(2)));
+        assert_eq!(
+            (number(&in_one, "key").await, number(&in_two, "key").await),
+            (Some(1), Some(2))
+        );
     });
 }
 
@@ -301,8 +423,16 @@ fn a_store_that_transacts_too_little_is_refused() {
         let mut near = simulated::Options::default();
         near.key_value.transact_items_max = 4;
         let pair = Pair::with(1, near, simulated::Options::default());
-        let opened =
-            Synchrony::open(pair.stores(), Options::default(), pair.near.clock(), pair.near.entropy()).await;
-        assert_eq!(opened.expect_err("four are too few").kind(), ErrorKind::Invalid);
+        let opened = Synchrony::open(
+            pair.stores(),
+            Options::default(),
+            pair.near.clock(),
+            pair.near.entropy(),
+        )
+        .await;
+        assert_eq!(
+            opened.expect_err("four are too few").kind(),
+            ErrorKind::Invalid
+        );
     });
 }

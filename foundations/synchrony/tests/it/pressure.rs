@@ -20,19 +20,28 @@ use crate::{
 fn gate(pair: &Pair) -> (SharedKeyValue, Arc<AtomicBool>) {
     let is_shut = Arc::new(AtomicBool::new(true));
     let shut = Arc::clone(&is_shut);
-    let far = Way::to(pair.far.key_value(), pair.far.clock(), move |call| match call {
-        Call::Transact(_) if shut.load(Ordering::SeqCst) => {
-            Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None })
-        }
-        _ => Fate::Pass,
-    });
+    let far = Way::to(
+        pair.far.key_value(),
+        pair.far.clock(),
+        move |call| match call {
+            Call::Transact(_) if shut.load(Ordering::SeqCst) => {
+                Fate::Refuse(ErrorKind::Unavailable {
+                    retry_after_ms: None,
+                })
+            }
+            _ => Fate::Pass,
+        },
+    );
     (far, is_shut)
 }
 
 async fn put_large(lane: &Lane, n: usize) {
     let update = Update::modify(
         key(&format!("{n:03}")),
-        vec![Action::set_integer("n", n as i64), Action::set("data", vec![7; 1_000])],
+        vec![
+            Action::set_integer("n", n as i64),
+            Action::set("data", vec![7; 1_000]),
+        ],
     );
     lane.update(update).await.expect("it is ordered");
 }
@@ -43,9 +52,14 @@ fn writers_wait_while_too_many_bytes_are_pending() {
     simulated::run(async {
         let pair = Pair::new(1);
         let (far, is_shut) = gate(&pair);
-        let options = Options { pending_bytes_max: 20_000, ..Options::default() };
+        let options = Options {
+            pending_bytes_max: 20_000,
+            ..Options::default()
+        };
         let synchrony = pair.open_over(far, options).await;
-        let lanes: Vec<Arc<Lane>> = (0..10).map(|_| shared(synchrony.lane().expect("a lane"))).collect();
+        let lanes: Vec<Arc<Lane>> = (0..10)
+            .map(|_| shared(synchrony.lane().expect("a lane")))
+            .collect();
         let writers: Vec<_> = (0..100)
             .map(|n| {
                 let lane = Arc::clone(&lanes[n % 10]);
@@ -53,16 +67,26 @@ fn writers_wait_while_too_many_bytes_are_pending() {
             })
             .collect();
         pair.near.clock().sleep(ms(30_000)).await;
-        let waiting = writers.iter().filter(|writer| !writer.is_finished()).count();
+        let waiting = writers
+            .iter()
+            .filter(|writer| !writer.is_finished())
+            .count();
         let health = synchrony.health();
         assert!((75..90).contains(&waiting), "{waiting} of 100 wait");
-        assert!(health.pending_bytes < 22_000, "{} bytes are pending", health.pending_bytes);
+        assert!(
+            health.pending_bytes < 22_000,
+            "{} bytes are pending",
+            health.pending_bytes
+        );
         assert_eq!(number(&*lanes[0], "000").await, Some(0), "reads go on");
         is_shut.store(false, Ordering::SeqCst);
         for writer in writers {
             writer.await.expect("it is done");
         }
-        synchrony.drain().await.expect("everything becomes far-durable");
+        synchrony
+            .drain()
+            .await
+            .expect("everything becomes far-durable");
         assert_eq!(far_numbers(&pair.far).await.len(), 100);
     });
 }
@@ -73,7 +97,10 @@ fn writers_wait_while_the_oldest_write_is_too_old() {
     simulated::run(async {
         let pair = Pair::new(1);
         let (far, is_shut) = gate(&pair);
-        let options = Options { pending_age_max: ms(5_000), ..Options::default() };
+        let options = Options {
+            pending_age_max: ms(5_000),
+            ..Options::default()
+        };
         let synchrony = pair.open_over(far, options).await;
         let lane = synchrony.lane().expect("there are lanes");
         put(&lane, "a", 1).await;
@@ -86,7 +113,9 @@ fn writers_wait_while_the_oldest_write_is_too_old() {
         assert!(!writer.is_finished(), "the oldest is a minute old");
         is_shut.store(false, Ordering::SeqCst);
         writer.await.expect("it is done");
-        lane.externalize(lane.point()).await.expect("it becomes durable");
+        lane.externalize(lane.point())
+            .await
+            .expect("it becomes durable");
         assert_eq!(far_numbers(&pair.far).await.len(), 3);
     });
 }
@@ -97,8 +126,12 @@ fn a_short_lane_is_not_kept_waiting_by_long_ones() {
     simulated::run(async {
         let pair = Pair::with(1, simulated::Options::default(), distant(ms(50)));
         // Each record is a batch, and two are under way.
-        let options =
-            Options { window_batches_max: 2, lane_batches_max: 2, batch_bytes_max: 1, ..Options::default() };
+        let options = Options {
+            window_batches_max: 2,
+            lane_batches_max: 2,
+            batch_bytes_max: 1,
+            ..Options::default()
+        };
         let synchrony = pair.open(options).await;
         let long: Vec<Lane> = (0..3).map(|_| synchrony.lane().expect("a lane")).collect();
         let short = synchrony.lane().expect("a lane");
@@ -110,8 +143,14 @@ fn a_short_lane_is_not_kept_waiting_by_long_ones() {
         let point = put(&short, "short", 1).await;
         let (took, externalized) = timed(&pair.near, short.externalize(point)).await;
         externalized.expect("it becomes durable");
-        assert!(took < ms(1_000), "{took:?}, and all of the long ones take six seconds");
-        assert!(far_numbers(&pair.far).await.len() < 30, "it has not waited for that");
+        assert!(
+            took < ms(1_000),
+            "{took:?}, and all of the long ones take six seconds"
+        );
+        assert!(
+            far_numbers(&pair.far).await.len() < 30,
+            "it has not waited for that"
+        );
     });
 }
 
@@ -120,7 +159,12 @@ fn a_short_lane_is_not_kept_waiting_by_long_ones() {
 fn lanes_are_bounded_and_used_again() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let synchrony = pair.open(Options { lanes_max: 3, ..Options::default() }).await;
+        let synchrony = pair
+            .open(Options {
+                lanes_max: 3,
+                ..Options::default()
+            })
+            .await;
         for round in 0..10 {
             let lanes: Vec<Lane> = (0..3).map(|_| synchrony.lane().expect("a lane")).collect();
             let refused = synchrony.lane().expect_err("there are three");
@@ -140,15 +184,29 @@ fn looks_at_what_is_pending_use_up_no_lane() {
     simulated::run(async {
         let pair = Pair::new(1);
         let (far, is_shut) = gate(&pair);
-        let synchrony = pair.open_over(far, Options { lanes_max: 3, ..Options::default() }).await;
+        let synchrony = pair
+            .open_over(
+                far,
+                Options {
+                    lanes_max: 3,
+                    ..Options::default()
+                },
+            )
+            .await;
         let writer = synchrony.lane().expect("there are lanes");
         put(&writer, "a", 1).await;
         for _ in 0..20 {
             let look = synchrony.lane().expect("the others have been given back");
             assert_eq!(number(&look, "a").await, Some(1));
-            assert!(!look.is_durable(look.point()), "it waits for what it has read");
+            assert!(
+                !look.is_durable(look.point()),
+                "it waits for what it has read"
+            );
         }
         is_shut.store(false, Ordering::SeqCst);
-        writer.externalize(writer.point()).await.expect("it becomes durable");
+        writer
+            .externalize(writer.point())
+            .await
+            .expect("it becomes durable");
     });
 }

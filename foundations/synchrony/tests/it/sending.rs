@@ -23,13 +23,20 @@ fn far_away() -> Pair {
 /// How long a run of `steps` writes in one lane takes until its barrier returns.
 async fn run_of(mode: Mode, steps: i64) -> u64 {
     let pair = far_away();
-    let synchrony = pair.open(Options { mode, ..Options::default() }).await;
+    let synchrony = pair
+        .open(Options {
+            mode,
+            ..Options::default()
+        })
+        .await;
     let lane = synchrony.lane().expect("there are lanes");
     let (took, ()) = timed(&pair.near, async {
         for n in 1..=steps {
             put(&lane, &format!("step {n}"), n).await;
         }
-        lane.externalize(lane.point()).await.expect("it becomes durable");
+        lane.externalize(lane.point())
+            .await
+            .expect("it becomes durable");
     })
     .await;
     assert_eq!(far_numbers(&pair.far).await.len(), steps as usize);
@@ -43,10 +50,16 @@ fn four_writes_and_a_barrier_take_one_round_trip() {
         // To the far store and back for the write, and for making it durable, with an fsync of up to 3 ms.
         let one_write = 4 * EACH_WAY_MS;
         let external = run_of(Mode::External, 4).await;
-        assert!((one_write..one_write + 15).contains(&external), "{external} ms");
+        assert!(
+            (one_write..one_write + 15).contains(&external),
+            "{external} ms"
+        );
         for mode in [Mode::Serial, Mode::Sync] {
             let took = run_of(mode, 4).await;
-            assert!((4 * one_write..4 * one_write + 40).contains(&took), "{took} ms in {mode:?}");
+            assert!(
+                (4 * one_write..4 * one_write + 40).contains(&took),
+                "{took} ms in {mode:?}"
+            );
         }
     });
 }
@@ -56,7 +69,11 @@ fn four_writes_and_a_barrier_take_one_round_trip() {
 fn a_lane_does_not_wait_for_its_own_batches() {
     simulated::run(async {
         let pair = far_away();
-        let options = Options { linger_bytes_max: 1, lane_batches_max: 8, ..Options::default() };
+        let options = Options {
+            linger_bytes_max: 1,
+            lane_batches_max: 8,
+            ..Options::default()
+        };
         let synchrony = pair.open(options).await;
         let lane = synchrony.lane().expect("there are lanes");
         let (took, ()) = timed(&pair.near, async {
@@ -64,7 +81,9 @@ fn a_lane_does_not_wait_for_its_own_batches() {
                 put(&lane, &format!("step {n}"), n).await;
                 pair.near.clock().sleep(ms(5)).await;
             }
-            lane.externalize(lane.point()).await.expect("it becomes durable");
+            lane.externalize(lane.point())
+                .await
+                .expect("it becomes durable");
         })
         .await;
         assert!(took < ms(4 * EACH_WAY_MS + 60), "{took:?}");
@@ -103,9 +122,17 @@ fn an_idle_range_makes_no_call_and_the_next_barrier_asks_once() {
         pair.near.clock().sleep(ms(1_000)).await;
         let calls = (pair.near.port_calls(), pair.far.port_calls());
         pair.near.clock().sleep(ms(3_600_000)).await;
-        assert_eq!((pair.near.port_calls(), pair.far.port_calls()), calls, "an hour of nothing");
+        assert_eq!(
+            (pair.near.port_calls(), pair.far.port_calls()),
+            calls,
+            "an hour of nothing"
+        );
         lane.externalize(point).await.expect("it is durable");
-        assert_eq!(pair.far.port_calls(), calls.1 + 2, "a renewal, made durable");
+        assert_eq!(
+            pair.far.port_calls(),
+            calls.1 + 2,
+            "a renewal, made durable"
+        );
         lane.externalize(point).await.expect("it is durable");
         assert_eq!(pair.far.port_calls(), calls.1 + 2, "the lease holds");
     });
@@ -116,7 +143,11 @@ fn an_idle_range_makes_no_call_and_the_next_barrier_asks_once() {
 fn a_barrier_does_not_wait_for_what_follows_it() {
     simulated::run(async {
         let pair = far_away();
-        let options = Options { linger: ms(60_000), linger_bytes_max: 1_000_000, ..Options::default() };
+        let options = Options {
+            linger: ms(60_000),
+            linger_bytes_max: 1_000_000,
+            ..Options::default()
+        };
         let synchrony = pair.open(options).await;
         let lane = synchrony.lane().expect("there are lanes");
         let first = put(&lane, "first", 1).await;
@@ -135,14 +166,26 @@ fn a_barrier_does_not_wait_for_what_follows_it() {
 async fn first_batch_fails(broken: Option<Broken>) -> bool {
     let pair = Pair::new(1);
     let calls = AtomicUsize::new(0);
-    let far = Way::to(pair.far.key_value(), pair.far.clock(), move |call| match call {
-        Call::Transact(_) if calls.fetch_add(1, Ordering::SeqCst) == 0 => {
-            Fate::RefuseLate(ms(50), ErrorKind::Unavailable { retry_after_ms: None })
-        }
-        Call::Transact(_) => Fate::Delay(ms(10)),
-        _ => Fate::Pass,
-    });
-    let options = Options { linger_bytes_max: 1, batch_bytes_max: 1, broken, ..Options::default() };
+    let far = Way::to(
+        pair.far.key_value(),
+        pair.far.clock(),
+        move |call| match call {
+            Call::Transact(_) if calls.fetch_add(1, Ordering::SeqCst) == 0 => Fate::RefuseLate(
+                ms(50),
+                ErrorKind::Unavailable {
+                    retry_after_ms: None,
+                },
+            ),
+            Call::Transact(_) => Fate::Delay(ms(10)),
+            _ => Fate::Pass,
+        },
+    );
+    let options = Options {
+        linger_bytes_max: 1,
+        batch_bytes_max: 1,
+        broken,
+        ..Options::default()
+    };
     let synchrony = pair.open_over(far, options).await;
     let lane = synchrony.lane().expect("there are lanes");
     put(&lane, "1", 1).await;
@@ -165,7 +208,10 @@ async fn first_batch_fails(broken: Option<Broken>) -> bool {
 fn what_follows_a_batch_that_failed_comes_behind_it() {
     simulated::run(async {
         assert!(first_batch_fails(None).await);
-        assert!(!first_batch_fails(Some(Broken::SendsPastAFailure)).await, "the broken one is caught");
+        assert!(
+            !first_batch_fails(Some(Broken::SendsPastAFailure)).await,
+            "the broken one is caught"
+        );
     });
 }
 
@@ -173,17 +219,36 @@ fn what_follows_a_batch_that_failed_comes_behind_it() {
 async fn slow_first_lane(broken: Option<Broken>) -> Option<i64> {
     let pair = Pair::new(1);
     let calls = AtomicUsize::new(0);
-    let far = Way::to(pair.far.key_value(), pair.far.clock(), move |call| match call {
-        Call::Transact(_) if calls.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Delay(ms(500)),
-        _ => Fate::Pass,
-    });
-    let synchrony = pair.open_over(far, Options { broken, ..Options::default() }).await;
-    let (one, two) = (synchrony.lane().expect("a lane"), synchrony.lane().expect("a lane"));
+    let far = Way::to(
+        pair.far.key_value(),
+        pair.far.clock(),
+        move |call| match call {
+            Call::Transact(_) if calls.fetch_add(1, Ordering::SeqCst) == 0 => Fate::Delay(ms(500)),
+            _ => Fate::Pass,
+        },
+    );
+    let synchrony = pair
+        .open_over(
+            far,
+            Options {
+                broken,
+                ..Options::default()
+            },
+        )
+        .await;
+    let (one, two) = (
+        synchrony.lane().expect("a lane"),
+        synchrony.lane().expect("a lane"),
+    );
     put(&one, "key", 1).await;
     pair.near.clock().sleep(ms(20)).await;
     put(&two, "key", 2).await;
-    two.externalize(two.point()).await.expect("it becomes durable");
-    one.externalize(one.point()).await.expect("it becomes durable");
+    two.externalize(two.point())
+        .await
+        .expect("it becomes durable");
+    one.externalize(one.point())
+        .await
+        .expect("it becomes durable");
     pair.near.clock().sleep(ms(1_000)).await;
     far_numbers(&pair.far).await.get("key").copied()
 }
@@ -207,13 +272,20 @@ fn a_lane_is_not_held_up_by_another_that_is_stuck() {
     simulated::run(async {
         let pair = Pair::new(1);
         let far = Way::to(pair.far.key_value(), pair.far.clock(), |call| match call {
-            Call::Transact(updates) if updates.iter().any(|update| update.key.sort().ends_with(b"stuck")) => {
+            Call::Transact(updates)
+                if updates
+                    .iter()
+                    .any(|update| update.key.sort().ends_with(b"stuck")) =>
+            {
                 Fate::Hang
             }
             _ => Fate::Pass,
         });
         let synchrony = pair.open_over(far, Options::default()).await;
-        let (one, two) = (synchrony.lane().expect("a lane"), synchrony.lane().expect("a lane"));
+        let (one, two) = (
+            synchrony.lane().expect("a lane"),
+            synchrony.lane().expect("a lane"),
+        );
         put(&one, "stuck", 1).await;
         let point = put(&two, "free", 2).await;
         two.externalize(point).await.expect("it becomes durable");
@@ -232,10 +304,15 @@ fn a_lane_that_joins_another_waits_for_what_that_has_written() {
     simulated::run(async {
         let pair = far_away();
         let synchrony = pair.open(Options::default()).await;
-        let (one, two) = (synchrony.lane().expect("a lane"), synchrony.lane().expect("a lane"));
+        let (one, two) = (
+            synchrony.lane().expect("a lane"),
+            synchrony.lane().expect("a lane"),
+        );
         put(&one, "cause", 1).await;
         two.join(&one).expect("they are of one range");
-        two.externalize(two.point()).await.expect("it becomes durable");
+        two.externalize(two.point())
+            .await
+            .expect("it becomes durable");
         assert_eq!(far_numbers(&pair.far).await.get("cause"), Some(&1));
     });
 }
@@ -245,10 +322,16 @@ fn a_lane_that_joins_another_waits_for_what_that_has_written() {
 fn a_transaction_is_far_whole() {
     simulated::run(async {
         let pair = far_away();
-        let synchrony = pair.open(Options { batch_bytes_max: 1, ..Options::default() }).await;
+        let synchrony = pair
+            .open(Options {
+                batch_bytes_max: 1,
+                ..Options::default()
+            })
+            .await;
         let lane = Arc::new(synchrony.lane().expect("there are lanes"));
-        let updates: Vec<Update> =
-            (0..20).map(|n| Update::modify(key(&n.to_string()), vec![Action::set_integer("n", n)])).collect();
+        let updates: Vec<Update> = (0..20)
+            .map(|n| Update::modify(key(&n.to_string()), vec![Action::set_integer("n", n)]))
+            .collect();
         lane.transact(updates).await.expect("it is ordered");
         for _ in 0..300 {
             pair.near.clock().sleep(ms(1)).await;

@@ -24,26 +24,44 @@ fn in_time(pair: &Pair, time_ms: u64) -> Monotonic {
 
 /// Nothing leaves until somebody waits for it.
 fn lingering() -> Options {
-    Options { linger: Duration::from_hours(1), lease: ms(400), ..Options::default() }
+    Options {
+        linger: Duration::from_hours(1),
+        lease: ms(400),
+        ..Options::default()
+    }
 }
 
 /// A way on which the call of this number, counted with those of all ways that share the count, comes late.
-fn late(store: SharedKeyValue, pair: &Pair, count: &Arc<AtomicUsize>, number: usize) -> SharedKeyValue {
+fn late(
+    store: SharedKeyValue,
+    pair: &Pair,
+    count: &Arc<AtomicUsize>,
+    number: usize,
+) -> SharedKeyValue {
     let count = Arc::clone(count);
-    Way::to(store, pair.near.clock(), move |_| match count.fetch_add(1, Ordering::Relaxed) {
-        at if at == number => Fate::Delay(ms(20)),
-        _ => Fate::Pass,
+    Way::to(store, pair.near.clock(), move |_| {
+        match count.fetch_add(1, Ordering::Relaxed) {
+            at if at == number => Fate::Delay(ms(20)),
+            _ => Fate::Pass,
+        }
     })
 }
 
 /// Writes keys that begin with `name`, until that is refused or it is time; how many were acknowledged.
-fn writing(synchrony: Synchrony, name: &'static str, world: &World, until: Monotonic) -> JoinHandle<i64> {
+fn writing(
+    synchrony: Synchrony,
+    name: &'static str,
+    world: &World,
+    until: Monotonic,
+) -> JoinHandle<i64> {
     let clock = world.clock();
     tokio::spawn(async move {
         let lane = synchrony.lane().expect("there are lanes");
         let mut acknowledged = 0;
         while clock.monotonic() < until {
-            let written = lane.update(set(&format!("{name} {acknowledged}"), acknowledged)).await;
+            let written = lane
+                .update(set(&format!("{name} {acknowledged}"), acknowledged))
+                .await;
             if written.is_err() {
                 break;
             }
@@ -62,7 +80,9 @@ async fn check(pair: &Pair, synchrony: &Synchrony, acknowledged: &[(&str, i64)])
     }
     let mut wrong = Vec::new();
     let all = [acknowledged, &[("later", 50)]].concat();
-    let expected = all.iter().flat_map(|(name, count)| (0..*count).map(move |n| (format!("{name} {n}"), n)));
+    let expected = all
+        .iter()
+        .flat_map(|(name, count)| (0..*count).map(move |n| (format!("{name} {n}"), n)));
     for (key, n) in expected.clone() {
         let found = number(&lane, &key).await;
         if found != Some(n) {
@@ -74,7 +94,9 @@ async fn check(pair: &Pair, synchrony: &Synchrony, acknowledged: &[(&str, i64)])
     }
     let far = far_numbers(&pair.far).await;
     wrong.extend(
-        expected.filter(|(key, n)| far.get(key) != Some(n)).map(|(key, _)| format!("{key} is not far")),
+        expected
+            .filter(|(key, n)| far.get(key) != Some(n))
+            .map(|(key, _)| format!("{key} is not far")),
     );
     wrong
 }
@@ -82,17 +104,35 @@ async fn check(pair: &Pair, synchrony: &Synchrony, acknowledged: &[(&str, i64)])
 /// The owner writes on until a second start has the range, of which one call comes late; what is wrong then, and how many calls it made.
 async fn taken_while_written(late_call: usize, broken: Option<Broken>) -> (Vec<String>, usize) {
     let pair = Pair::new(1);
-    let first = writing(pair.open(lingering()).await, "first", &pair.near, in_time(&pair, 10_000));
+    let first = writing(
+        pair.open(lingering()).await,
+        "first",
+        &pair.near,
+        in_time(&pair, 10_000),
+    );
     pair.near.clock().sleep(ms(30)).await;
     let count = Arc::default();
     let near = late(pair.near.key_value(), &pair, &count, late_call);
     let far = late(pair.far.key_value(), &pair, &count, late_call);
-    let stores = Stores { near, far, ..pair.stores() };
-    let options = Options { broken, ..lingering() };
+    let stores = Stores {
+        near,
+        far,
+        ..pair.stores()
+    };
+    let options = Options {
+        broken,
+        ..lingering()
+    };
     let second = Synchrony::open(stores, options, pair.near.clock(), pair.near.entropy()).await;
-    let (second, calls) = (second.expect("nobody else opens it"), count.load(Ordering::Relaxed));
+    let (second, calls) = (
+        second.expect("nobody else opens it"),
+        count.load(Ordering::Relaxed),
+    );
     let acknowledged = first.await.expect("nothing disturbed it");
-    (check(&pair, &second, &[("first", acknowledged)]).await, calls)
+    (
+        check(&pair, &second, &[("first", acknowledged)]).await,
+        calls,
+    )
 }
 
 /// E9: wherever the second start is.
@@ -116,11 +156,18 @@ fn the_owner_may_write_between_any_two_steps_of_another_start_over_its_near_stor
 async fn opening(pair: Pair, name: &'static str, until: Monotonic) -> i64 {
     let clock = pair.near.clock();
     while clock.monotonic() < until {
-        let opened =
-            Synchrony::open(pair.stores(), lingering(), pair.near.clock(), pair.near.entropy()).await;
+        let opened = Synchrony::open(
+            pair.stores(),
+            lingering(),
+            pair.near.clock(),
+            pair.near.entropy(),
+        )
+        .await;
         match opened {
             Ok(synchrony) => {
-                return writing(synchrony, name, &pair.near, until).await.expect("nothing disturbs it");
+                return writing(synchrony, name, &pair.near, until)
+                    .await
+                    .expect("nothing disturbs it");
             }
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
@@ -134,31 +181,61 @@ async fn opening(pair: Pair, name: &'static str, until: Monotonic) -> i64 {
 fn of_starts_that_race_over_one_near_store_none_loses_what_another_has_written() {
     for seed in seeds(30) {
         simulated::run(async {
-            let near = simulated::Options { latency: Some(ms(0)..=ms(3)), ..simulated::Options::default() };
-            let far = simulated::Options { latency: Some(ms(1)..=ms(6)), ..simulated::Options::default() };
+            let near = simulated::Options {
+                latency: Some(ms(0)..=ms(3)),
+                ..simulated::Options::default()
+            };
+            let far = simulated::Options {
+                latency: Some(ms(1)..=ms(6)),
+                ..simulated::Options::default()
+            };
             let pair = Pair::with(seed, near, far);
-            put(&pair.open(lingering()).await.lane().expect("there are lanes"), "gone", 1).await;
+            put(
+                &pair
+                    .open(lingering())
+                    .await
+                    .lane()
+                    .expect("there are lanes"),
+                "gone",
+                1,
+            )
+            .await;
             if seed % 2 == 0 {
-                let other = Pair { near: World::new(99), far: pair.far.clone() };
-                other.open(lingering()).await.release().await.expect("it is given up");
+                let other = Pair {
+                    near: World::new(99),
+                    far: pair.far.clone(),
+                };
+                other
+                    .open(lingering())
+                    .await
+                    .release()
+                    .await
+                    .expect("it is given up");
             }
             let until = in_time(&pair, 200);
-            let starts =
-                ["one", "two", "three"].map(|name| (name, tokio::spawn(opening(pair.clone(), name, until))));
+            let starts = ["one", "two", "three"]
+                .map(|name| (name, tokio::spawn(opening(pair.clone(), name, until))));
             let mut acknowledged = Vec::new();
             for (name, start) in starts {
                 acknowledged.push((name, start.await.expect("nothing disturbed it")));
             }
             let last = pair.open(lingering()).await;
             let wrong = check(&pair, &last, &acknowledged).await;
-            assert!(wrong.is_empty(), "LANDFAST_SEED={seed}: {acknowledged:?} {wrong:#?}");
+            assert!(
+                wrong.is_empty(),
+                "LANDFAST_SEED={seed}: {acknowledged:?} {wrong:#?}"
+            );
         });
     }
 }
 
 /// Of processes that have one near store together.
 fn among_others() -> Options {
-    Options { near_is_shared: true, lease: ms(2_000), ..lingering() }
+    Options {
+        near_is_shared: true,
+        lease: ms(2_000),
+        ..lingering()
+    }
 }
 
 /// How an owner shows that it is alive.
@@ -181,7 +258,9 @@ async fn alive(synchrony: &Synchrony, world: &World, sign: Sign, leases: u32) ->
     for _ in 0..8 * leases {
         world.clock().sleep(among_others().lease / 8).await;
         if matches!(sign, Sign::Writes | Sign::WritesAndWaits) {
-            lane.update(set(&format!("first {acknowledged}"), acknowledged)).await.ok()?;
+            lane.update(set(&format!("first {acknowledged}"), acknowledged))
+                .await
+                .ok()?;
             acknowledged += 1;
         }
         match sign {
@@ -197,17 +276,27 @@ async fn alive(synchrony: &Synchrony, world: &World, sign: Sign, leases: u32) ->
 #[test]
 fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life() {
     let lease = among_others().lease;
-    for sign in [Sign::Writes, Sign::Waits, Sign::Renews, Sign::WritesAndWaits] {
+    for sign in [
+        Sign::Writes,
+        Sign::Waits,
+        Sign::Renews,
+        Sign::WritesAndWaits,
+    ] {
         simulated::run(async {
             let pair = Pair::new(1);
             let first = pair.open(among_others()).await;
             let start = pair.clone();
             let second = tokio::spawn(async move { start.open(among_others()).await });
-            let acknowledged = alive(&first, &pair.near, sign, 4).await.expect("nobody takes it");
+            let acknowledged = alive(&first, &pair.near, sign, 4)
+                .await
+                .expect("nobody takes it");
             assert!(!second.is_finished(), "{sign:?}: the owner is alive");
             drop(first);
             let (took, second) = timed(&pair.near, second).await;
-            assert!((lease / 2..lease + lease / 3).contains(&took), "{sign:?}: {took:?}");
+            assert!(
+                (lease / 2..lease + lease / 3).contains(&took),
+                "{sign:?}: {took:?}"
+            );
             let second = second.expect("nothing disturbed it");
             let wrong = check(&pair, &second, &[("first", acknowledged)]).await;
             assert!(wrong.is_empty(), "{sign:?}: {wrong:#?}");
@@ -215,13 +304,20 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
         simulated::run(async {
             let pair = Pair::new(1);
             let first = pair.open(among_others()).await;
-            let options = Options { broken: Some(Broken::TakesFromTheLiving), ..among_others() };
+            let options = Options {
+                broken: Some(Broken::TakesFromTheLiving),
+                ..among_others()
+            };
             let (start, world) = (pair.clone(), pair.near.clone());
             let second = tokio::spawn(async move {
                 world.clock().sleep(ms(1)).await;
                 start.open(options).await
             });
-            assert_eq!(alive(&first, &pair.near, sign, 4).await, None, "{sign:?}: the broken one is caught");
+            assert_eq!(
+                alive(&first, &pair.near, sign, 4).await,
+                None,
+                "{sign:?}: the broken one is caught"
+            );
             assert!(second.is_finished());
         });
     }
@@ -232,11 +328,21 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
 fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_none_fails() {
     for seed in seeds(30) {
         simulated::run(async {
-            let near = simulated::Options { latency: Some(ms(0)..=ms(3)), ..simulated::Options::default() };
-            let far = simulated::Options { latency: Some(ms(1)..=ms(6)), ..simulated::Options::default() };
+            let near = simulated::Options {
+                latency: Some(ms(0)..=ms(3)),
+                ..simulated::Options::default()
+            };
+            let far = simulated::Options {
+                latency: Some(ms(1)..=ms(6)),
+                ..simulated::Options::default()
+            };
             let pair = Pair::with(seed, near, far);
             if seed % 2 == 0 {
-                pair.open(among_others()).await.release().await.expect("it is given up");
+                pair.open(among_others())
+                    .await
+                    .release()
+                    .await
+                    .expect("it is given up");
             }
             let began = pair.near.clock().monotonic();
             let mut starts = tokio::task::JoinSet::new();
@@ -246,9 +352,16 @@ fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_no
             }
             // Each gives it up as soon as it has it.
             for nth in 0..3 {
-                let opened = starts.join_next().await.expect("three were started").expect("none fails");
+                let opened = starts
+                    .join_next()
+                    .await
+                    .expect("three were started")
+                    .expect("none fails");
                 let took = pair.near.clock().monotonic().since(began);
-                assert!(took < among_others().lease, "LANDFAST_SEED={seed}: number {nth} took {took:?}");
+                assert!(
+                    took < among_others().lease,
+                    "LANDFAST_SEED={seed}: number {nth} took {took:?}"
+                );
                 opened.release().await.expect("nobody else has it");
             }
         });
@@ -265,16 +378,26 @@ fn who_knows_that_the_owner_was_its_own_and_has_ended_does_not_wait_for_its_leas
         let durable = put(&lane, "durable", 1).await;
         lane.externalize(durable).await.expect("it becomes durable");
         pair.near.crash();
-        lane.get(&ports::Key::new("test", "durable")).await.expect_err("its near store has restarted");
+        lane.get(&ports::Key::new("test", "durable"))
+            .await
+            .expect_err("its near store has restarted");
         let ended_epoch = Some(first.epoch());
         drop((lane, first));
         let start = pair.clone();
         let other = tokio::spawn(async move { start.open(among_others()).await });
-        let again = Options { ended_epoch, ..among_others() };
+        let again = Options {
+            ended_epoch,
+            ..among_others()
+        };
         let (took, again) = timed(&pair.near, pair.open(again)).await;
         assert!(took < among_others().lease / 2, "{took:?}");
-        assert_eq!(number(&again.lane().expect("a lane"), "durable").await, Some(1));
-        alive(&again, &pair.near, Sign::Renews, 2).await.expect("nobody takes it");
+        assert_eq!(
+            number(&again.lane().expect("a lane"), "durable").await,
+            Some(1)
+        );
+        alive(&again, &pair.near, Sign::Renews, 2)
+            .await
+            .expect("nobody takes it");
         assert!(!other.is_finished(), "the owner is alive");
     });
 }
@@ -287,18 +410,36 @@ fn an_opening_tells_what_it_waits_for() {
         let first = pair.open(among_others()).await;
         let is_refused = Arc::new(AtomicBool::new(false));
         let refuses = Arc::clone(&is_refused);
-        let far = Way::to(pair.far.key_value(), pair.near.clock(), move |call| match call {
-            Call::Get if refuses.load(Ordering::Relaxed) => Fate::Refuse(ErrorKind::Invalid),
-            _ => Fate::Pass,
-        });
-        let stores = Stores { far, ..pair.stores() };
+        let far = Way::to(
+            pair.far.key_value(),
+            pair.near.clock(),
+            move |call| match call {
+                Call::Get if refuses.load(Ordering::Relaxed) => Fate::Refuse(ErrorKind::Invalid),
+                _ => Fate::Pass,
+            },
+        );
+        let stores = Stores {
+            far,
+            ..pair.stores()
+        };
         let (tells, mut awaits) = watch::channel(Awaited::default());
         let parts = (pair.near.clock(), pair.near.entropy());
-        let opening = tokio::spawn(Synchrony::open_telling(stores, among_others(), parts, tells));
+        let opening = tokio::spawn(Synchrony::open_telling(
+            stores,
+            among_others(),
+            parts,
+            tells,
+        ));
         assert_eq!(*awaits.borrow(), Awaited::Stores);
-        awaits.wait_for(|awaited| *awaited == Awaited::Owner).await.expect("the owner may be alive");
+        awaits
+            .wait_for(|awaited| *awaited == Awaited::Owner)
+            .await
+            .expect("the owner may be alive");
         is_refused.store(true, Ordering::Relaxed);
-        opening.await.expect("nothing disturbed it").expect_err("it is refused");
+        opening
+            .await
+            .expect("nothing disturbed it")
+            .expect_err("it is refused");
         assert!(awaits.has_changed().is_err(), "it is over");
         first.release().await.expect("it is given up");
 

@@ -39,12 +39,19 @@ fn told(told: &Told) -> std::sync::MutexGuard<'_, Answered> {
 }
 
 /// A way that ends for good when the count that both ways share has run out.
-fn mortal(world: &World, store: SharedKeyValue, left: &Arc<AtomicI64>, last: Last) -> SharedKeyValue {
+fn mortal(
+    world: &World,
+    store: SharedKeyValue,
+    left: &Arc<AtomicI64>,
+    last: Last,
+) -> SharedKeyValue {
     let left = Arc::clone(left);
-    Way::to(store, world.clock(), move |_: Call<'_>| match left.fetch_sub(1, Ordering::SeqCst) {
-        0 if last == Last::Made => Fate::DelayAnswer(ms(1_000_000_000)),
-        more if more > 0 => Fate::Pass,
-        _ => Fate::Hang,
+    Way::to(store, world.clock(), move |_: Call<'_>| {
+        match left.fetch_sub(1, Ordering::SeqCst) {
+            0 if last == Last::Made => Fate::DelayAnswer(ms(1_000_000_000)),
+            more if more > 0 => Fate::Pass,
+            _ => Fate::Hang,
+        }
     })
 }
 
@@ -56,7 +63,10 @@ fn step(n: i64) -> Vec<Update> {
         Update::delete(key("flickers"))
     };
     vec![
-        Update::modify(key(&format!("entry {n}")), vec![Action::set_integer("n", n)]),
+        Update::modify(
+            key(&format!("entry {n}")),
+            vec![Action::set_integer("n", n)],
+        ),
         Update::modify(key("count"), vec![Action::Add("n".into(), 1)]),
         flicker,
     ]
@@ -64,11 +74,17 @@ fn step(n: i64) -> Vec<Update> {
 
 /// Opens, writes by turns in two lanes that read each other, waits for some of it, and releases.
 async fn live(stores: Stores, world: World, answered: Told) {
-    let options = Options { near_bytes_max: 300, ..Options::default() };
-    let Ok(synchrony) = Synchrony::open(stores, options, world.clock(), world.entropy()).await else {
+    let options = Options {
+        near_bytes_max: 300,
+        ..Options::default()
+    };
+    let Ok(synchrony) = Synchrony::open(stores, options, world.clock(), world.entropy()).await
+    else {
         return;
     };
-    let (Ok(one), Ok(two)) = (synchrony.lane(), synchrony.lane()) else { return };
+    let (Ok(one), Ok(two)) = (synchrony.lane(), synchrony.lane()) else {
+        return;
+    };
     let first = count_entries(&one).await + 1;
     for n in first..first + 4 {
         let lane = if n % 2 == 0 { &one } else { &two };
@@ -122,27 +138,49 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
         pair.near.crash();
     }
     let was = told(&answered).clone();
-    let what = format!("after {calls} calls, the last {last:?}, near restarts: {near_restarts}: {was:?}");
+    let what =
+        format!("after {calls} calls, the last {last:?}, near restarts: {near_restarts}: {was:?}");
     let far = far_numbers(&pair.far).await;
     let there = far.keys().filter(|name| name.starts_with("entry")).count() as i64;
-    assert!((1..=there).all(|n| far.contains_key(&format!("entry {n}"))), "a hole, {what}");
+    assert!(
+        (1..=there).all(|n| far.contains_key(&format!("entry {n}"))),
+        "a hole, {what}"
+    );
     assert!(there >= was.externalized, "{there} entries are far, {what}");
     assert_eq!(far.get("count").copied().unwrap_or(0), there, "{what}");
-    assert_eq!(far.get("flickers").copied(), (there % 2 == 1).then_some(there), "{what}");
+    assert_eq!(
+        far.get("flickers").copied(),
+        (there % 2 == 1).then_some(there),
+        "{what}"
+    );
 
     let synchrony = pair.open(Options::default()).await;
     let lane = synchrony.lane().expect("there are lanes");
     let found = count_entries(&lane).await;
-    assert!(found >= there, "{found} entries are found, {there} are far, {what}");
+    assert!(
+        found >= there,
+        "{found} entries are found, {there} are far, {what}"
+    );
     if !near_restarts {
         assert!(found >= was.written, "{found} entries are found, {what}");
     }
     assert_eq!(number(&lane, "count").await.unwrap_or(0), found, "{what}");
-    assert_eq!(number(&lane, "flickers").await, (found % 2 == 1).then_some(found), "{what}");
+    assert_eq!(
+        number(&lane, "flickers").await,
+        (found % 2 == 1).then_some(found),
+        "{what}"
+    );
     put(&lane, "after", 1).await;
-    synchrony.drain().await.unwrap_or_else(|error| panic!("{error}, {what}"));
+    synchrony
+        .drain()
+        .await
+        .unwrap_or_else(|error| panic!("{error}, {what}"));
     let far = far_numbers(&pair.far).await;
-    assert_eq!((far.get("count").copied().unwrap_or(0), far.get("after")), (found, Some(&1)), "{what}");
+    assert_eq!(
+        (far.get("count").copied().unwrap_or(0), far.get("after")),
+        (found, Some(&1)),
+        "{what}"
+    );
     was.released
 }
 

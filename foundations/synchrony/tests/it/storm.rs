@@ -56,12 +56,23 @@ impl Storm {
             fsync: ms(1)..=ms(6),
             ..simulated::Options::default()
         };
-        let far = simulated::Options { latency: Some(ms(1)..=ms(12)), ..simulated::Options::default() };
+        let far = simulated::Options {
+            latency: Some(ms(1)..=ms(12)),
+            ..simulated::Options::default()
+        };
         let pair = Pair::with(seed, near, far);
         let entropy = pair.near.entropy();
         let options = Options {
-            mode: if entropy.below(6) == 0 { Mode::Serial } else { Mode::External },
-            near_bytes_max: if entropy.below(2) == 0 { 3_000 } else { 1_000_000 },
+            mode: if entropy.below(6) == 0 {
+                Mode::Serial
+            } else {
+                Mode::External
+            },
+            near_bytes_max: if entropy.below(2) == 0 {
+                3_000
+            } else {
+                1_000_000
+            },
             lane_batches_max: 1 + entropy.below(4) as usize,
             linger_bytes_max: 1_000,
             batch_bytes_max: 1_500,
@@ -71,20 +82,32 @@ impl Storm {
             broken,
             ..Options::default()
         };
-        Self { pair, options, entropy, shared: Shared::default(), zombies: Vec::new() }
+        Self {
+            pair,
+            options,
+            entropy,
+            shared: Shared::default(),
+            zombies: Vec::new(),
+        }
     }
 
     /// The far store as one start reaches it, which is not heard of as long as it is muted: nothing but claims and signs of life are
     /// updates.
     fn far(&self, is_muted: &Arc<AtomicBool>) -> SharedKeyValue {
         let (entropy, is_muted) = (self.pair.far.entropy(), Arc::clone(is_muted));
-        Way::to(self.pair.far.key_value(), self.pair.far.clock(), move |call| match call {
-            Call::Update if is_muted.load(Ordering::SeqCst) => {
-                Fate::Refuse(ErrorKind::Unavailable { retry_after_ms: None })
-            }
-            Call::Transact(_) if entropy.below(5) == 0 => Fate::Twice(ms(entropy.below(500))),
-            _ => Fate::Pass,
-        })
+        Way::to(
+            self.pair.far.key_value(),
+            self.pair.far.clock(),
+            move |call| match call {
+                Call::Update if is_muted.load(Ordering::SeqCst) => {
+                    Fate::Refuse(ErrorKind::Unavailable {
+                        retry_after_ms: None,
+                    })
+                }
+                Call::Transact(_) if entropy.below(5) == 0 => Fate::Twice(ms(entropy.below(500))),
+                _ => Fate::Pass,
+            },
+        )
     }
 
     fn blow(&self) {
@@ -119,7 +142,9 @@ impl Storm {
             clock: self.pair.near.clock(),
             is_deposed: Arc::clone(is_deposed),
         };
-        (0..WORKERS).map(|number| tokio::spawn(worker(number).work())).collect()
+        (0..WORKERS)
+            .map(|number| tokio::spawn(worker(number).work()))
+            .collect()
     }
 
     async fn look_far(&self) -> Far {
@@ -133,7 +158,10 @@ impl Storm {
     async fn live(&mut self, keeps_everything: bool, is_last: bool) -> bool {
         let clock = self.pair.near.clock();
         let far = self.look_far().await;
-        let (is_deposed, is_muted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (is_deposed, is_muted) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let synchrony = self.pair.open_over(self.far(&is_muted), self.options).await;
         let lane = synchrony.lane().expect("there are lanes");
         let start = Start::read(&lane).await;
@@ -161,7 +189,8 @@ impl Storm {
             self.calm();
             drain(&synchrony, &self.shared).await;
         }
-        self.die(death, synchrony, workers, (&is_deposed, &is_muted)).await;
+        self.die(death, synchrony, workers, (&is_deposed, &is_muted))
+            .await;
         death == Death::Instance
     }
 
@@ -193,7 +222,11 @@ impl Storm {
         }
         self.calm();
         // What is on its way arrives, or does not.
-        self.pair.near.clock().sleep(ms(self.entropy.below(100))).await;
+        self.pair
+            .near
+            .clock()
+            .sleep(ms(self.entropy.below(100)))
+            .await;
     }
 
     /// A successor claims the range beside a predecessor that goes on.
@@ -215,7 +248,9 @@ impl Storm {
         self.pair.near.clock().sleep(ms(300)).await;
         let after = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
         if before != after {
-            self.shared.violated(format!("E10: {before:?} became {after:?}, written by a deposed owner"));
+            self.shared.violated(format!(
+                "E10: {before:?} became {after:?}, written by a deposed owner"
+            ));
         }
         self.zombies.push((synchrony, workers));
         drop(successor);
@@ -227,7 +262,9 @@ impl Storm {
         let (clock, lease_ms) = (self.pair.near.clock(), LEASE.as_millis() as u64);
         loop {
             is_muted.store(true, Ordering::SeqCst);
-            clock.sleep(LEASE + ms(self.entropy.below(2 * lease_ms))).await;
+            clock
+                .sleep(LEASE + ms(self.entropy.below(2 * lease_ms)))
+                .await;
             is_muted.store(false, Ordering::SeqCst);
             clock.sleep(ms(self.entropy.below(lease_ms / 4))).await;
         }
@@ -236,14 +273,19 @@ impl Storm {
     fn another_near(&self) -> World {
         World::with_options(
             self.entropy.next_u64(),
-            simulated::Options { latency: Some(Duration::ZERO..=ms(1)), ..simulated::Options::default() },
+            simulated::Options {
+                latency: Some(Duration::ZERO..=ms(1)),
+                ..simulated::Options::default()
+            },
         )
     }
 }
 
 async fn drain(synchrony: &Synchrony, shared: &Shared) {
     if let Err(error) = synchrony.drain().await {
-        shared.violated(format!("E6: nothing fails for good, but draining ends in {error}"));
+        shared.violated(format!(
+            "E6: nothing fails for good, but draining ends in {error}"
+        ));
         return;
     }
     let mut truth = shared.truth();
@@ -274,10 +316,16 @@ fn whatever_dies_and_fails_the_far_store_has_a_causal_prefix_and_what_was_extern
     let (mut writes, mut barriers) = (0, 0);
     for seed in seeds(300) {
         let (violations, written, passed) = play(seed, None);
-        assert!(violations.is_empty(), "LANDFAST_SEED={seed}: {violations:#?}");
+        assert!(
+            violations.is_empty(),
+            "LANDFAST_SEED={seed}: {violations:#?}"
+        );
         (writes, barriers) = (writes + written, barriers + passed);
     }
-    assert!(writes > 0 && barriers > 0, "{writes} writes and {barriers} barriers prove nothing");
+    assert!(
+        writes > 0 && barriers > 0,
+        "{writes} writes and {barriers} barriers prove nothing"
+    );
 }
 
 /// One seed, one run.
@@ -296,7 +344,9 @@ fn catches(broken: Broken, promise: &str) {
 fn catches_among(mut seeds: Range<u64>, broken: Broken, promise: &str) {
     let caught = seeds.find_map(|seed| {
         let (violations, _, _) = play(seed, Some(broken));
-        violations.into_iter().find(|violation| violation.starts_with(promise))
+        violations
+            .into_iter()
+            .find(|violation| violation.starts_with(promise))
     });
     assert!(caught.is_some(), "{broken:?} is never caught");
 }

@@ -59,7 +59,11 @@ impl Way {
         clock: Arc<dyn Clock>,
         decide: impl Fn(Call<'_>) -> Fate + Send + Sync + 'static,
     ) -> SharedKeyValue {
-        Arc::new(Self { inner, clock, decide: Box::new(decide) })
+        Arc::new(Self {
+            inner,
+            clock,
+            decide: Box::new(decide),
+        })
     }
 
     async fn travel<T>(&self, call: Call<'_>, made: impl Future<Output = Result<T>>) -> Result<T> {
@@ -97,7 +101,8 @@ impl fmt::Debug for Way {
 #[async_trait]
 impl Externalize for Way {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.travel(Call::Externalize, self.inner.externalize(point)).await
+        self.travel(Call::Externalize, self.inner.externalize(point))
+            .await
     }
     fn point(&self) -> DurabilityPoint {
         self.inner.point()
@@ -121,7 +126,11 @@ impl KeyValue for Way {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let fate = (self.decide)(Call::Transact(&updates));
         if let Fate::Twice(delay) = fate {
-            let (inner, clock, again) = (Arc::clone(&self.inner), Arc::clone(&self.clock), updates.clone());
+            let (inner, clock, again) = (
+                Arc::clone(&self.inner),
+                Arc::clone(&self.clock),
+                updates.clone(),
+            );
             tokio::spawn(async move {
                 clock.sleep(delay).await;
                 // Nobody hears what becomes of it.
@@ -133,7 +142,9 @@ impl KeyValue for Way {
             clock: Arc::clone(&self.clock),
             decide: Box::new(move |_| fate),
         };
-        decided.travel(Call::Transact(&[]), self.inner.transact(updates)).await
+        decided
+            .travel(Call::Transact(&[]), self.inner.transact(updates))
+            .await
     }
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.inner.write_batch(batch).await

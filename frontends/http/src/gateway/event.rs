@@ -78,9 +78,22 @@ pub(super) fn encode(
     id: &str,
     caller: Peer,
 ) -> Result<Bytes, Problem> {
-    let Parts { method, uri, version, headers, .. } = parts;
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let Parts {
+        method,
+        uri,
+        version,
+        headers,
+        ..
+    } = parts;
+    let text = |name| {
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+    };
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_millis() as u64);
     let (body, is_base64_encoded) = encode_body(headers, body);
     let domain_name = text(header::HOST);
     let event = Event {
@@ -100,7 +113,9 @@ pub(super) fn encode(
                 method: method.as_str(),
                 path: raw_path(uri),
                 protocol: format!("{version:?}"),
-                source_ip: caller.map(|address| address.ip().to_string()).unwrap_or_default(),
+                source_ip: caller
+                    .map(|address| address.ip().to_string())
+                    .unwrap_or_default(),
                 user_agent: text(header::USER_AGENT),
             },
             request_id: id,
@@ -113,7 +128,9 @@ pub(super) fn encode(
         body,
         is_base64_encoded,
     };
-    Ok(Bytes::from(serde_json::to_vec(&event).expect("strings and numbers always serialise")))
+    Ok(Bytes::from(
+        serde_json::to_vec(&event).expect("strings and numbers always serialise"),
+    ))
 }
 
 /// All headers but cookies and what is about the connection. A value that is no UTF-8 is given as far as it is.
@@ -148,12 +165,18 @@ fn forwarded(mut headers: BTreeMap<&str, String>, caller: Peer) -> BTreeMap<&str
             })
             .or_insert(address);
     }
-    let is_https =
-        headers.entry("x-forwarded-proto").or_insert_with(|| "http".to_owned()).eq_ignore_ascii_case("https");
-    let host = headers.get("host").and_then(|host| host.parse::<Authority>().ok());
+    let is_https = headers
+        .entry("x-forwarded-proto")
+        .or_insert_with(|| "http".to_owned())
+        .eq_ignore_ascii_case("https");
+    let host = headers
+        .get("host")
+        .and_then(|host| host.parse::<Authority>().ok());
     if let Some(host) = host {
         let port = host.port_u16().unwrap_or(if is_https { 443 } else { 80 });
-        headers.entry("x-forwarded-port").or_insert_with(|| port.to_string());
+        headers
+            .entry("x-forwarded-port")
+            .or_insert_with(|| port.to_string());
     }
     headers
 }
@@ -161,13 +184,20 @@ fn forwarded(mut headers: BTreeMap<&str, String>, caller: Peer) -> BTreeMap<&str
 fn cookies(headers: &HeaderMap) -> Vec<String> {
     let lines = headers.get_all(header::COOKIE).iter();
     let texts = lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned());
-    let cookies = texts.flat_map(|text| text.split(';').map(|one| one.trim().to_owned()).collect::<Vec<_>>());
+    let cookies = texts.flat_map(|text| {
+        text.split(';')
+            .map(|one| one.trim().to_owned())
+            .collect::<Vec<_>>()
+    });
     cookies.filter(|cookie| !cookie.is_empty()).collect()
 }
 
 fn query(parts: &Parts) -> Result<BTreeMap<String, String>, Problem> {
     let pairs = Query::<Vec<(String, String)>>::try_from_uri(&parts.uri).map_err(|error| {
-        Problem::new(Kind::InvalidRequest, format!("the query is malformed: {}", error.body_text()))
+        Problem::new(
+            Kind::InvalidRequest,
+            format!("the query is malformed: {}", error.body_text()),
+        )
     })?;
     let mut joined: BTreeMap<String, String> = BTreeMap::new();
     for (name, value) in pairs.0 {
@@ -195,20 +225,31 @@ fn encode_body(headers: &HeaderMap, body: &Bytes) -> (Option<String>, bool) {
 
 /// Whether the headers call a body text. One of no type is text if it reads as such.
 fn says_text(headers: &HeaderMap) -> bool {
-    const TEXTS: [&str; 3] = ["application/json", "application/javascript", "application/xml"];
+    const TEXTS: [&str; 3] = [
+        "application/json",
+        "application/javascript",
+        "application/xml",
+    ];
     if headers.contains_key(header::CONTENT_ENCODING) {
         return false;
     }
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return true };
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return true;
+    };
     let value = value.to_str().unwrap_or_default().to_ascii_lowercase();
     let kind = value.split(';').next().unwrap_or_default().trim();
-    kind.starts_with("text/") || TEXTS.contains(&kind) || kind.ends_with("+json") || kind.ends_with("+xml")
+    kind.starts_with("text/")
+        || TEXTS.contains(&kind)
+        || kind.ends_with("+json")
+        || kind.ends_with("+xml")
 }
 
 /// An instant as web servers log it: `12/Mar/2020:19:03:58 +0000`.
 fn common_log_time(ms: u64) -> String {
     let seconds = i64::try_from(ms / 1000).unwrap_or_default();
-    let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else { return String::new() };
+    let Ok(time) = OffsetDateTime::from_unix_timestamp(seconds) else {
+        return String::new();
+    };
     let month = time.month().to_string();
     format!(
         "{:02}/{}/{}:{:02}:{:02}:{:02} +0000",
@@ -231,7 +272,11 @@ mod tests {
     fn event(request: Request<&'static [u8]>) -> Value {
         let (parts, body) = request.into_parts();
         let parameters = [("id".to_owned(), "a/b".to_owned())].into();
-        let routed = Routed { function: "f".into(), key: "POST /orders/{id}".into(), parameters };
+        let routed = Routed {
+            function: "f".into(),
+            key: "POST /orders/{id}".into(),
+            parameters,
+        };
         let caller = Some(([127, 0, 0, 1], 40_000).into());
         let encoded = encode(&parts, &routed, &Bytes::from_static(body), "the-id", caller);
         serde_json::from_slice(&encoded.expect("an event")).expect("JSON")
@@ -280,12 +325,20 @@ mod tests {
             context["http"],
             json!({ "method": "POST", "path": "/orders/a%2Fb", "protocol": "HTTP/1.1", "sourceIp": "127.0.0.1", "userAgent": "curl/8" })
         );
-        assert_eq!((&context["stage"], &context["requestId"]), (&json!("$default"), &json!("the-id")));
+        assert_eq!(
+            (&context["stage"], &context["requestId"]),
+            (&json!("$default"), &json!("the-id"))
+        );
         assert_eq!(
             (&context["domainName"], &context["domainPrefix"]),
             (&json!("localhost:7600"), &json!("localhost"))
         );
-        assert!(context["timeEpoch"].as_u64().is_some_and(|ms| ms > 1_600_000_000_000), "{context}");
+        assert!(
+            context["timeEpoch"]
+                .as_u64()
+                .is_some_and(|ms| ms > 1_600_000_000_000),
+            "{context}"
+        );
     }
 
     #[test]
@@ -313,8 +366,14 @@ mod tests {
         for absent in ["cookies", "queryStringParameters", "body"] {
             assert!(event.get(absent).is_none(), "{absent}: {event}");
         }
-        assert!(event["headers"].get("x-forwarded-port").is_none(), "nobody named a port: {event}");
-        assert_eq!((&event["rawPath"], &event["rawQueryString"]), (&json!("/"), &json!("")));
+        assert!(
+            event["headers"].get("x-forwarded-port").is_none(),
+            "nobody named a port: {event}"
+        );
+        assert_eq!(
+            (&event["rawPath"], &event["rawQueryString"]),
+            (&json!("/"), &json!(""))
+        );
     }
 
     #[test]
@@ -326,8 +385,20 @@ mod tests {
             (Some("TEXT/HTML"), None, b"<p>", "<p>", false),
             (Some("text/plain"), None, b"\xff", "/w==", true),
             (Some("text/plain"), Some("gzip"), b"text", "dGV4dA==", true),
-            (Some("application/octet-stream"), None, b"text", "dGV4dA==", true),
-            (Some("application/x-www-form-urlencoded"), None, b"a=b", "YT1i", true),
+            (
+                Some("application/octet-stream"),
+                None,
+                b"text",
+                "dGV4dA==",
+                true,
+            ),
+            (
+                Some("application/x-www-form-urlencoded"),
+                None,
+                b"a=b",
+                "YT1i",
+                true,
+            ),
         ] {
             let mut request = Request::post("/http/");
             for (name, value) in [("content-type", kind), ("content-encoding", encoding)] {
@@ -346,6 +417,9 @@ mod tests {
 
     #[test]
     fn an_instant_is_written_as_web_servers_log_it() {
-        assert_eq!(common_log_time(1_584_039_838_390), "12/Mar/2020:19:03:58 +0000");
+        assert_eq!(
+            common_log_time(1_584_039_838_390),
+            "12/Mar/2020:19:03:58 +0000"
+        );
     }
 }

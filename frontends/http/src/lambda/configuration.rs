@@ -25,7 +25,10 @@ pub(super) fn routes() -> Router<Arc<Backend>> {
         .route("/2015-03-31/functions", get(list))
         .route("/2015-03-31/functions/", get(list))
         .route("/2015-03-31/functions/{name}", get(function))
-        .route("/2015-03-31/functions/{name}/configuration", get(configuration))
+        .route(
+            "/2015-03-31/functions/{name}/configuration",
+            get(configuration),
+        )
 }
 
 #[derive(Serialize)]
@@ -103,8 +106,13 @@ async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Response {
 
 async fn function(State(backend): State<Arc<Backend>>, uri: Uri) -> Response {
     let function = summary(&backend, &uri).map(|summary| {
-        let concurrency = Concurrency { reserved_concurrent_executions: summary.concurrency };
-        Function { configuration: summary.into(), concurrency }
+        let concurrency = Concurrency {
+            reserved_concurrent_executions: summary.concurrency,
+        };
+        Function {
+            configuration: summary.into(),
+            concurrency,
+        }
     });
     answered(function)
 }
@@ -124,8 +132,14 @@ fn page(backend: &Backend, uri: &Uri) -> Result<Page, Refusal> {
     all.retain(|summary| summary.name > marker);
     let has_more = all.len() > items_max.min(PAGE_MAX);
     all.truncate(items_max.min(PAGE_MAX));
-    let next_marker = all.last().filter(|_| has_more).map(|last| last.name.clone());
-    Ok(Page { functions: all.into_iter().map(Configuration::from).collect(), next_marker })
+    let next_marker = all
+        .last()
+        .filter(|_| has_more)
+        .map(|last| last.name.clone());
+    Ok(Page {
+        functions: all.into_iter().map(Configuration::from).collect(),
+        next_marker,
+    })
 }
 
 fn summary(backend: &Backend, uri: &Uri) -> Result<Summary, Refusal> {
@@ -135,7 +149,9 @@ fn summary(backend: &Backend, uri: &Uri) -> Result<Summary, Refusal> {
 
 fn answered(answer: Result<impl Serialize, Refusal>) -> Response {
     with_request_id(match answer {
-        Ok(document) => json(serde_json::to_vec(&document).expect("strings and numbers always serialise")),
+        Ok(document) => {
+            json(serde_json::to_vec(&document).expect("strings and numbers always serialise"))
+        }
         Err(refusal) => refusal.into_response(),
     })
 }

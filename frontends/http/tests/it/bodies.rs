@@ -23,13 +23,16 @@ use crate::{Fixture, body, code, engine::Engine, problem};
 /// A server before `engine` with small limits.
 async fn serve(engine: &Engine) -> Fixture {
     engine
-        .serve_within(Limits { value_bytes_max: 1_000, buffered_bytes_max: 1_500, ..Limits::default() })
+        .serve_within(Limits {
+            value_bytes_max: 1_000,
+            buffered_bytes_max: 1_500,
+            ..Limits::default()
+        })
         .await
 }
 
 /// The head of a PUT whose body follows in chunks.
-const CHUNKED: &str =
-    "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+const CHUNKED: &str = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 fn chunk(bytes: usize) -> String {
     format!("{bytes:x}\r\n{}\r\n", "x".repeat(bytes))
@@ -40,12 +43,25 @@ fn chunk(bytes: usize) -> String {
 async fn a_value_is_taken_up_to_its_limit_and_refused_beyond() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
-    let put = async |bytes: usize| server.send("PUT", "/v1/state/k", "", &"x".repeat(bytes)).await;
+    let put = async |bytes: usize| {
+        server
+            .send("PUT", "/v1/state/k", "", &"x".repeat(bytes))
+            .await
+    };
     assert_eq!(code(&put(1_000).await), 204);
     let refused = put(1_001).await;
     assert_eq!(problem(&refused), (413, "too-large".into()));
-    assert_eq!(code(&server.exchange(&format!("{CHUNKED}{}0\r\n\r\n", chunk(1_000))).await), 204);
-    let refused = server.exchange(&format!("{CHUNKED}{}{}0\r\n\r\n", chunk(999), chunk(2))).await;
+    assert_eq!(
+        code(
+            &server
+                .exchange(&format!("{CHUNKED}{}0\r\n\r\n", chunk(1_000)))
+                .await
+        ),
+        204
+    );
+    let refused = server
+        .exchange(&format!("{CHUNKED}{}{}0\r\n\r\n", chunk(999), chunk(2)))
+        .await;
     assert_eq!(problem(&refused), (413, "too-large".into()));
     assert_eq!(body(&server.get("/v1/state/k").await).len(), 1_000);
 }
@@ -63,18 +79,35 @@ async fn an_answer_waits_until_the_body_that_nobody_reads_is_sent() {
         ("PUT /v1/nothing HTTP/1.1", 404),
         ("DELETE /v1/status HTTP/1.1", 405),
     ] {
-        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+        let mut stream = TcpStream::connect(server.address)
+            .await
+            .expect("the server accepts");
         let half = "x".repeat(30_000);
         let head = format!("{target}\r\nHost: localhost\r\nContent-Length: 60000\r\n\r\n{half}");
-        stream.write_all(head.as_bytes()).await.expect("half is sent");
+        stream
+            .write_all(head.as_bytes())
+            .await
+            .expect("half is sent");
         let early = timeout(Duration::from_secs(1), stream.read(&mut [0])).await;
-        assert!(early.is_err(), "{target}: there is an answer already, {early:?}");
+        assert!(
+            early.is_err(),
+            "{target}: there is an answer already, {early:?}"
+        );
         let next = "GET /health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        stream.write_all(format!("{half}{next}").as_bytes()).await.expect("the rest is sent");
+        stream
+            .write_all(format!("{half}{next}").as_bytes())
+            .await
+            .expect("the rest is sent");
         let mut answers = String::new();
-        stream.read_to_string(&mut answers).await.expect("two answers");
+        stream
+            .read_to_string(&mut answers)
+            .await
+            .expect("two answers");
         assert_eq!(code(&answers), expected, "{target}");
-        assert!(answers.ends_with(r#"{"status":"live"}"#), "{target}: {answers}");
+        assert!(
+            answers.ends_with(r#"{"status":"live"}"#),
+            "{target}: {answers}"
+        );
     }
 }
 
@@ -83,10 +116,14 @@ async fn an_answer_waits_until_the_body_that_nobody_reads_is_sent() {
 async fn a_large_body_beyond_its_limit_is_answered() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
-    let answer = server.send("PUT", "/v1/state/k", "", &"x".repeat(900_000)).await;
+    let answer = server
+        .send("PUT", "/v1/state/k", "", &"x".repeat(900_000))
+        .await;
     assert_eq!(problem(&answer), (413, "too-large".into()));
     let chunks = chunk(100_000).repeat(8);
-    let answer = server.exchange(&format!("{CHUNKED}{chunks}0\r\n\r\n")).await;
+    let answer = server
+        .exchange(&format!("{CHUNKED}{chunks}0\r\n\r\n"))
+        .await;
     assert_eq!(problem(&answer), (413, "too-large".into()));
 }
 
@@ -96,7 +133,12 @@ async fn who_sends_everything_first_hears_why_nobody_read_it() {
     const BODY_BYTES: usize = 66 << 20;
     let engine = Engine::open().await;
     let guarded = engine.serve_at("0.0.0.0:0", Some("right")).await;
-    let narrow = engine.serve_within(Limits { buffered_bytes_max: 1 << 20, ..Limits::default() }).await;
+    let narrow = engine
+        .serve_within(Limits {
+            buffered_bytes_max: 1 << 20,
+            ..Limits::default()
+        })
+        .await;
     let length = format!("Content-Length: {BODY_BYTES}");
     let short = format!("Content-Length: {}", 64 << 20);
     let chunked = format!("Transfer-Encoding: chunked\r\n\r\n{BODY_BYTES:x}");
@@ -106,16 +148,39 @@ async fn who_sends_everything_first_hears_why_nobody_read_it() {
         (&narrow, &short, (429, "too-much-buffered")),
         (&narrow, &chunked, (429, "too-much-buffered")),
     ] {
-        let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+        let mut stream = TcpStream::connect(server.address)
+            .await
+            .expect("the server accepts");
         // Another request would be no end.
         let head = format!("PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n");
-        let framed = if framing == &chunked { head } else { head + "\r\n" };
-        stream.write_all(framed.as_bytes()).await.expect("the head is sent");
-        let body = vec![b'x'; if framing == &short { 64 << 20 } else { BODY_BYTES }];
+        let framed = if framing == &chunked {
+            head
+        } else {
+            head + "\r\n"
+        };
+        stream
+            .write_all(framed.as_bytes())
+            .await
+            .expect("the head is sent");
+        let body = vec![
+            b'x';
+            if framing == &short {
+                64 << 20
+            } else {
+                BODY_BYTES
+            }
+        ];
         stream.write_all(&body).await.expect("all of it is taken");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.expect("an answer and an end");
-        assert_eq!(problem(&answer), (expected.0, expected.1.to_owned()), "{framing}");
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .expect("an answer and an end");
+        assert_eq!(
+            problem(&answer),
+            (expected.0, expected.1.to_owned()),
+            "{framing}"
+        );
         assert!(answer.contains("connection: close\r\n"), "{answer}");
     }
 }
@@ -124,16 +189,30 @@ async fn who_sends_everything_first_hears_why_nobody_read_it() {
 #[tokio::test]
 async fn what_nobody_reads_is_not_taken_for_ever() {
     let engine = Engine::open().await;
-    let server = engine.serve_within(Limits { connections_max: 1, ..Limits::default() }).await;
-    let mut endless = TcpStream::connect(server.address).await.expect("the server accepts");
+    let server = engine
+        .serve_within(Limits {
+            connections_max: 1,
+            ..Limits::default()
+        })
+        .await;
+    let mut endless = TcpStream::connect(server.address)
+        .await
+        .expect("the server accepts");
     let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
-    endless.write_all(head.as_bytes()).await.expect("it is sent");
+    endless
+        .write_all(head.as_bytes())
+        .await
+        .expect("it is sent");
     let began = std::time::Instant::now();
     // Byte by byte, so that it is the bound in time that is met, and not that in bytes.
     while endless.write_all(&[0]).await.is_ok() {}
     while code(&server.get("/health/live").await) != 200 {}
     // A second, and what a busy machine takes.
-    assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]
@@ -141,11 +220,16 @@ async fn who_asks_before_sending_is_refused_without_having_to_send() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
     let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
-    let answer = server.exchange(&format!("{head}Content-Length: 1001\r\n\r\n")).await;
+    let answer = server
+        .exchange(&format!("{head}Content-Length: 1001\r\n\r\n"))
+        .await;
     assert_eq!(problem(&answer), (413, "too-large".into()));
     let sent = format!("{head}Connection: close\r\nContent-Length: 3\r\n\r\nyes");
     let answer = server.exchange(&sent).await;
-    assert!(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204"), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204"),
+        "{answer}"
+    );
 }
 
 /// T15. The budget is that of all bodies together, and comes back with each that ends.
@@ -153,11 +237,18 @@ async fn who_asks_before_sending_is_refused_without_having_to_send() {
 async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
-    let mut slow = TcpStream::connect(server.address).await.expect("the server accepts");
-    let head =
-        "PUT /v1/state/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
-    slow.write_all(format!("{head}{}", "s".repeat(900)).as_bytes()).await.expect("most of it is sent");
-    let put = async || server.send("PUT", "/v1/state/k", "", &"x".repeat(1_000)).await;
+    let mut slow = TcpStream::connect(server.address)
+        .await
+        .expect("the server accepts");
+    let head = "PUT /v1/state/slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
+    slow.write_all(format!("{head}{}", "s".repeat(900)).as_bytes())
+        .await
+        .expect("most of it is sent");
+    let put = async || {
+        server
+            .send("PUT", "/v1/state/k", "", &"x".repeat(1_000))
+            .await
+    };
     // The slow one's bytes arrive when they arrive.
     let mut refused = put().await;
     for _ in 0..1_000 {
@@ -168,7 +259,9 @@ async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
     }
     assert_eq!(problem(&refused), (429, "too-much-buffered".into()));
     assert!(refused.contains("retry-after: 1\r\n"), "{refused}");
-    slow.write_all("s".repeat(100).as_bytes()).await.expect("the rest is sent");
+    slow.write_all("s".repeat(100).as_bytes())
+        .await
+        .expect("the rest is sent");
     let mut answer = String::new();
     slow.read_to_string(&mut answer).await.expect("an answer");
     assert_eq!(code(&answer), 204, "{answer}");
@@ -180,9 +273,20 @@ async fn bodies_beyond_the_budget_are_refused_until_others_are_done() {
 async fn a_body_that_does_not_get_on_is_timed_out_by_name() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
-    for head in ["Content-Length: 9\r\n\r\nhalf", "Transfer-Encoding: chunked\r\n\r\n9\r\nhalf"] {
-        let answer = server.exchange(&format!("PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{head}")).await;
-        assert_eq!(problem(&answer), (408, "request-timed-out".into()), "{answer}");
+    for head in [
+        "Content-Length: 9\r\n\r\nhalf",
+        "Transfer-Encoding: chunked\r\n\r\n9\r\nhalf",
+    ] {
+        let answer = server
+            .exchange(&format!(
+                "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\n{head}"
+            ))
+            .await;
+        assert_eq!(
+            problem(&answer),
+            (408, "request-timed-out".into()),
+            "{answer}"
+        );
         assert!(answer.contains("connection: close\r\n"), "{answer}");
     }
     assert_eq!(code(&server.get("/v1/state/k").await), 404);
@@ -192,9 +296,13 @@ async fn a_body_that_does_not_get_on_is_timed_out_by_name() {
 async fn a_body_that_breaks_off_writes_nothing() {
     let engine = Engine::open().await;
     let server = serve(&engine).await;
-    let mut half = TcpStream::connect(server.address).await.expect("the server accepts");
+    let mut half = TcpStream::connect(server.address)
+        .await
+        .expect("the server accepts");
     let head = "PUT /v1/state/k HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf";
-    half.write_all(head.as_bytes()).await.expect("half of it is sent");
+    half.write_all(head.as_bytes())
+        .await
+        .expect("half of it is sent");
     half.shutdown().await.expect("no more follows");
     let mut answer = Vec::new();
     let _ = half.read_to_end(&mut answer).await;
@@ -215,9 +323,15 @@ async fn a_function_that_is_refused_has_its_body_read() {
         let counted = Arc::clone(&read);
         let parts = stream::iter(["one", "two"]).map(Ok::<_, Infallible>);
         let parts = parts.inspect(move |_| _ = counted.fetch_add(1, Ordering::Relaxed));
-        let request = Request::post(path).body(Body::from_stream(parts)).expect("a request");
+        let request = Request::post(path)
+            .body(Body::from_stream(parts))
+            .expect("a request");
         let refused = inside.call(None, request).await;
-        assert_eq!((refused.status().as_u16(), read.load(Ordering::Relaxed)), (expected, 2), "{path}");
+        assert_eq!(
+            (refused.status().as_u16(), read.load(Ordering::Relaxed)),
+            (expected, 2),
+            "{path}"
+        );
     }
 }
 
@@ -225,10 +339,17 @@ async fn a_function_that_is_refused_has_its_body_read() {
 #[tokio::test]
 async fn a_function_is_told_what_is_not_served_to_functions() {
     let inside = Inside::new(Arc::default(), Limits::default());
-    let request = Request::get("/v1/status").body(Body::empty()).expect("a request");
+    let request = Request::get("/v1/status")
+        .body(Body::empty())
+        .expect("a request");
     let refused = inside.call(None, request).await;
     assert_eq!(refused.status().as_u16(), 404);
-    let body = axum::body::to_bytes(refused.into_body(), 4096).await.expect("a document");
+    let body = axum::body::to_bytes(refused.into_body(), 4096)
+        .await
+        .expect("a document");
     let said = String::from_utf8_lossy(&body);
-    assert!(said.contains("/v1/status is not served to functions"), "{said}");
+    assert!(
+        said.contains("/v1/status is not served to functions"),
+        "{said}"
+    );
 }

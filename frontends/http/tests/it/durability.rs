@@ -51,7 +51,10 @@ impl Disk {
 
     fn wait(&self) {
         let standing = self.stands_still.lock().expect("nobody panics holding it");
-        drop(self.moved.wait_while(standing, |stands_still| *stands_still));
+        drop(
+            self.moved
+                .wait_while(standing, |stands_still| *stands_still),
+        );
     }
 }
 
@@ -71,15 +74,31 @@ fn stalling(disk: &Arc<Disk>) -> Arc<dyn Storage> {
 async fn what_is_not_durable_is_shown_to_nobody() {
     let disk = Arc::<Disk>::default();
     let soon = Duration::from_millis(200);
-    let config = Config { commit_answer_timeout: soon, ..Config::default() };
+    let config = Config {
+        commit_answer_timeout: soon,
+        ..Config::default()
+    };
     let engine = Engine::on(stalling(&disk), config).await;
-    let server = engine.serve_within(Limits { answer_timeout: 2 * soon, ..Limits::default() }).await;
-    assert_eq!(code(&server.get("/v1/state/k").await), 404, "known to be absent, without asking the store");
+    let server = engine
+        .serve_within(Limits {
+            answer_timeout: 2 * soon,
+            ..Limits::default()
+        })
+        .await;
+    assert_eq!(
+        code(&server.get("/v1/state/k").await),
+        404,
+        "known to be absent, without asking the store"
+    );
     let standing = StandsStill::new(&disk);
     let written = server.send("PUT", "/v1/state/k", "", "v").await;
     assert_eq!(problem(&written), (503, "outcome-unknown".into()));
     let read = server.get("/v1/state/k").await;
-    assert_eq!(problem(&read), (503, "unavailable".into()), "it is there, but it could still be lost");
+    assert_eq!(
+        problem(&read),
+        (503, "unavailable".into()),
+        "it is there, but it could still be lost"
+    );
     drop(standing);
     let read = server.get("/v1/state/k").await;
     assert_eq!((code(&read), body(&read)), (200, "v"));
@@ -90,7 +109,10 @@ async fn what_is_not_durable_is_shown_to_nobody() {
 async fn what_a_function_answers_rests_on_nothing_that_could_be_lost() {
     let disk = Arc::<Disk>::default();
     let soon = Duration::from_millis(200);
-    let config = Config { commit_answer_timeout: soon, ..Config::default() };
+    let config = Config {
+        commit_answer_timeout: soon,
+        ..Config::default()
+    };
     let engine = Engine::on(stalling(&disk), config).await;
     let services = Arc::<Services>::default();
     services.provide_transactions((*engine).clone());
@@ -98,17 +120,28 @@ async fn what_a_function_answers_rests_on_nothing_that_could_be_lost() {
     let keeps = move |_: &str, _: Bytes| {
         let inside = inside.clone();
         async move {
-            let request = Request::put("/v1/state/k").body(Body::from("v")).expect("a request");
+            let request = Request::put("/v1/state/k")
+                .body(Body::from("v"))
+                .expect("a request");
             let kept = inside.call(None, request).await.status().as_u16();
-            Ok(Ok(Bytes::from(json!({ "statusCode": 200, "body": kept.to_string() }).to_string())))
+            Ok(Ok(Bytes::from(
+                json!({ "statusCode": 200, "body": kept.to_string() }).to_string(),
+            )))
         }
         .boxed()
     };
     let service = service(&engine, Box::new(keeps)).await;
-    service.deploy("keeps", manifest(&[("f", "f", r#"{ http = "/f" }"#)])).await.expect("it is deployed");
+    service
+        .deploy("keeps", manifest(&[("f", "f", r#"{ http = "/f" }"#)]))
+        .await
+        .expect("it is deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     let standing = StandsStill::new(&disk);
-    assert_eq!(body(&server.get("/http/f").await), "503", "it hears that the outcome is not known");
+    assert_eq!(
+        body(&server.get("/http/f").await),
+        "503",
+        "it hears that the outcome is not known"
+    );
     drop(standing);
     assert_eq!(body(&server.get("/http/f").await), "204");
 }

@@ -47,27 +47,51 @@ impl Engine {
         config: transactions::Config,
     ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let store = embedded::Config { storage: disk, ..embedded::Config::new(directory.path()) };
+        let store = embedded::Config {
+            storage: disk,
+            ..embedded::Config::new(directory.path())
+        };
         let provider = Embedded::open(store).await.expect("a store");
         let clock = Arc::new(SystemClock);
-        let key_value = Arc::new(FaultyKeyValue::new(provider.key_value(), faults, clock.clone()));
-        let parts = Parts { key_value, clock, entropy: Arc::new(SystemEntropy::default()) };
-        let destinations = Destinations { queue: Some(provider.queue()), functions: None };
-        Self::running(Service::builder(parts).destinations(destinations).build(config), provider, directory)
-            .await
+        let key_value = Arc::new(FaultyKeyValue::new(
+            provider.key_value(),
+            faults,
+            clock.clone(),
+        ));
+        let parts = Parts {
+            key_value,
+            clock,
+            entropy: Arc::new(SystemEntropy::default()),
+        };
+        let destinations = Destinations {
+            queue: Some(provider.queue()),
+            functions: None,
+        };
+        Self::running(
+            Service::builder(parts)
+                .destinations(destinations)
+                .build(config),
+            provider,
+            directory,
+        )
+        .await
     }
 
     /// As a node whose store others could share, though nobody does, and which is always a member.
     pub(crate) async fn among(config: transactions::Config) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let provider = Embedded::open(embedded::Config::new(directory.path())).await.expect("a store");
+        let provider = Embedded::open(embedded::Config::new(directory.path()))
+            .await
+            .expect("a store");
         let parts = Parts {
             key_value: provider.key_value(),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SystemEntropy::default()),
         };
         let peers = Arc::new(HttpPeers::new(None).expect("no token"));
-        let service = Service::builder(parts).among(Arc::new(Alone::default()), peers).build(config);
+        let service = Service::builder(parts)
+            .among(Arc::new(Alone::default()), peers)
+            .build(config);
         Self::running(service, provider, directory).await
     }
 
@@ -76,12 +100,21 @@ impl Engine {
         let engine = service.engine();
         let mut background = JoinSet::new();
         background.spawn(async move { service.run().await });
-        Self { inner: engine, _background: background, provider, _directory: directory }
+        Self {
+            inner: engine,
+            _background: background,
+            provider,
+            _directory: directory,
+        }
     }
 
     /// A queue that clients may send to.
     pub(crate) async fn create_queue(&self, name: &str) {
-        let created = self.provider.queue().create(&queue_name(name), QueueOptions::default()).await;
+        let created = self
+            .provider
+            .queue()
+            .create(&queue_name(name), QueueOptions::default())
+            .await;
         created.expect("a queue is made");
     }
 
@@ -94,11 +127,20 @@ impl Engine {
             if batch.is_empty() {
                 return received;
             }
-            for Delivery { handle, deduplication, body, .. } in batch {
+            for Delivery {
+                handle,
+                deduplication,
+                body,
+                ..
+            } in batch
+            {
                 let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
                 let id = deduplication.expect("every effect has an id");
                 received.push([text(&handle.group), text(&id), text(&body)]);
-                queue.acknowledge(&name, &[handle]).await.expect("the queue answers");
+                queue
+                    .acknowledge(&name, &[handle])
+                    .await
+                    .expect("the queue answers");
             }
         }
     }
@@ -107,7 +149,11 @@ impl Engine {
     pub(crate) async fn wait_for(&self, name: &str, count: usize) -> Vec<[String; 3]> {
         let mut received = Vec::new();
         while received.len() < count {
-            self.provider.queue().ready(&queue_name(name)).await.expect("the queue answers");
+            self.provider
+                .queue()
+                .ready(&queue_name(name))
+                .await
+                .expect("the queue answers");
             received.extend(self.receive(name).await);
         }
         received
@@ -121,7 +167,11 @@ impl Engine {
     /// A server before it, with the limits of the program.
     pub(crate) async fn serve(&self) -> Fixture {
         let value_bytes_max = transactions::Config::default().value_bytes_max;
-        self.serve_within(Limits { value_bytes_max, ..Limits::default() }).await
+        self.serve_within(Limits {
+            value_bytes_max,
+            ..Limits::default()
+        })
+        .await
     }
 
     pub(crate) async fn serve_within(&self, limits: Limits) -> Fixture {
@@ -147,11 +197,13 @@ impl Engine {
     ) -> Fixture {
         let services = Arc::<Services>::default();
         services.provide_functions(functions);
-        self.serve_services(address, token, Limits::default(), services).await
+        self.serve_services(address, token, Limits::default(), services)
+            .await
     }
 
     async fn serve_with(&self, address: &str, token: Option<&str>, limits: Limits) -> Fixture {
-        self.serve_services(address, token, limits, Arc::default()).await
+        self.serve_services(address, token, limits, Arc::default())
+            .await
     }
 
     async fn serve_services(
@@ -163,7 +215,11 @@ impl Engine {
     ) -> Fixture {
         services.provide_transactions(self.inner.clone());
         let address = address.parse().expect("a literal address");
-        let config = Config { address, token: token.map(str::to_owned), limits };
+        let config = Config {
+            address,
+            token: token.map(str::to_owned),
+            limits,
+        };
         Fixture::with(config, Status::default(), services).await
     }
 }

@@ -44,27 +44,44 @@ impl Runtime for InPlace {
 
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
         tokio::time::sleep(self.unpacks_for).await;
-        self.archives.lock().expect("nobody panics holding it").insert(name.to_owned(), content);
+        self.archives
+            .lock()
+            .expect("nobody panics holding it")
+            .insert(name.to_owned(), content);
         Ok(())
     }
 
     async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
-        Ok(self.archives.lock().expect("nobody panics holding it").get(archive).cloned())
+        Ok(self
+            .archives
+            .lock()
+            .expect("nobody panics holding it")
+            .get(archive)
+            .cloned())
     }
 
     async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
-        self.archives.lock().expect("nobody panics holding it").retain(|name, _| kept.contains(name));
+        self.archives
+            .lock()
+            .expect("nobody panics holding it")
+            .retain(|name, _| kept.contains(name));
         Ok(())
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        let is_there =
-            self.archives.lock().expect("nobody panics holding it").contains_key(&function.archive);
+        let is_there = self
+            .archives
+            .lock()
+            .expect("nobody panics holding it")
+            .contains_key(&function.archive);
         if !is_there {
             return Err(Refused::Unavailable("its code is gone".to_owned()));
         }
         let result = (self.code)(&function.handler, invocation.payload).await?;
-        Ok(Ran { result: result.map_err(|payload| FunctionError { payload }), log_tail: Bytes::new() })
+        Ok(Ran {
+            result: result.map_err(|payload| FunctionError { payload }),
+            log_tail: Bytes::new(),
+        })
     }
 
     fn retire(&self, _: &str) {}
@@ -83,7 +100,11 @@ pub(crate) async fn service(engine: &Engine, code: Code) -> functions::Service {
     service_that_unpacks_for(Duration::ZERO, engine, code).await
 }
 
-async fn service_that_unpacks_for(unpacks_for: Duration, engine: &Engine, code: Code) -> functions::Service {
+async fn service_that_unpacks_for(
+    unpacks_for: Duration,
+    engine: &Engine,
+    code: Code,
+) -> functions::Service {
     let provider = engine.provider();
     let service = functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
@@ -93,7 +114,11 @@ async fn service_that_unpacks_for(unpacks_for: Duration, engine: &Engine, code: 
         check_far: |_| Ok(()),
         among_others: false,
         functions: Arc::new(Functions::new(provider.queue())),
-        runtime: Arc::new(InPlace { archives: Mutex::default(), code, unpacks_for }),
+        runtime: Arc::new(InPlace {
+            archives: Mutex::default(),
+            code,
+            unpacks_for,
+        }),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     });
@@ -119,7 +144,9 @@ async fn a_deployment_that_takes_long_is_answered() {
     let manifest = manifest(&[("f", "echo", "")]);
     let manifest = std::str::from_utf8(&manifest).expect("it was text");
     tokio::time::pause();
-    let answer = server.send("PUT", "/v1/applications/one", "", manifest).await;
+    let answer = server
+        .send("PUT", "/v1/applications/one", "", manifest)
+        .await;
     assert_eq!(code(&answer), 200, "{answer}");
 }
 
@@ -127,8 +154,15 @@ async fn a_deployment_that_takes_long_is_answered() {
 #[tokio::test]
 async fn a_query_behind_an_application_removes_nothing() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
-    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
+    service
+        .deploy("one", manifest(&[("f", "echo", "")]))
+        .await
+        .expect("it is deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     for (method, path) in [
         ("DELETE", "applications/one?x"),
@@ -137,7 +171,11 @@ async fn a_query_behind_an_application_removes_nothing() {
         ("PUT", "functions/f/timer?x"),
     ] {
         let answer = server.send(method, &format!("/v1/{path}"), "", "").await;
-        assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{method} {path}: {answer}");
+        assert_eq!(
+            problem(&answer),
+            (400, "invalid-request".to_owned()),
+            "{method} {path}: {answer}"
+        );
     }
     let answer = server.send("DELETE", "/v1/applications/one", "", "").await;
     assert_eq!(code(&answer), 204, "{answer}");
@@ -147,8 +185,15 @@ async fn a_query_behind_an_application_removes_nothing() {
 #[tokio::test]
 async fn a_timer_takes_the_periods_that_a_manifest_takes() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
-    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
+    service
+        .deploy("one", manifest(&[("f", "echo", "")]))
+        .await
+        .expect("it is deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     for (period, status) in [
         ("0", 400),
@@ -162,10 +207,20 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
         let body = format!("{{\"every_s\": {period}}}");
         let answer = server.send("PUT", "/v1/functions/f/timer", "", &body).await;
         assert_eq!(code(&answer), status, "{period}: {answer}");
-        let in_a_list = server.send("PUT", "/v1/functions/f/timer", "", &format!("[{period}]")).await;
-        assert_eq!(problem(&in_a_list), (400, "invalid-request".to_owned()), "{in_a_list}");
+        let in_a_list = server
+            .send("PUT", "/v1/functions/f/timer", "", &format!("[{period}]"))
+            .await;
+        assert_eq!(
+            problem(&in_a_list),
+            (400, "invalid-request".to_owned()),
+            "{in_a_list}"
+        );
         if status == 400 {
-            assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{answer}");
+            assert_eq!(
+                problem(&answer),
+                (400, "invalid-request".to_owned()),
+                "{answer}"
+            );
         }
     }
 }
@@ -174,8 +229,15 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
 #[tokio::test]
 async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
-    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
+    service
+        .deploy("one", manifest(&[("f", "echo", "")]))
+        .await
+        .expect("it is deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     for (method, path, status, name) in [
         ("POST", "f/dead-letters?id=:0", 404, "no-such-dead-letter"),
@@ -183,13 +245,23 @@ async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
         ("DELETE", "f/dead-letters?id=7", 400, "invalid-request"),
         ("POST", "g/dead-letters?id=:0", 404, "no-such-function"),
     ] {
-        let answer = server.send(method, &format!("/v1/functions/{path}"), "", "").await;
-        assert_eq!(problem(&answer), (status, name.to_owned()), "{method} {path}: {answer}");
+        let answer = server
+            .send(method, &format!("/v1/functions/{path}"), "", "")
+            .await;
+        assert_eq!(
+            problem(&answer),
+            (status, name.to_owned()),
+            "{method} {path}: {answer}"
+        );
     }
     for method in ["POST", "DELETE"] {
         let path = "/v1/functions/f/dead-letters";
         let answer = server.send(method, path, "", r#"{"id":":7"}"#).await;
-        assert_eq!(problem(&answer), (400, "invalid-request".to_owned()), "{method}: {answer}");
+        assert_eq!(
+            problem(&answer),
+            (400, "invalid-request".to_owned()),
+            "{method}: {answer}"
+        );
         assert!(answer.contains("?id=ID"), "{method}: {answer}");
         let answer = server.send(method, path, "", "").await;
         assert_eq!(code(&answer), 200, "all of none: {answer}");

@@ -20,10 +20,16 @@ fn run(handler: &str, event: Bytes) -> Came {
         // What it is sent is what it answers.
         "says" => {
             let event: Value = serde_json::from_slice(&event).expect("an event");
-            Ok(Ok(Bytes::from(event["body"].as_str().unwrap_or_default().to_owned())))
+            Ok(Ok(Bytes::from(
+                event["body"].as_str().unwrap_or_default().to_owned(),
+            )))
         }
-        "fails" => Ok(Err(Bytes::from_static(br#"{"errorType":"KeyError","errorMessage":"a secret"}"#))),
-        "hangs" => Ok(Err(Bytes::from_static(br#"{"errorType":"Sandbox.Timedout","errorMessage":"x"}"#))),
+        "fails" => Ok(Err(Bytes::from_static(
+            br#"{"errorType":"KeyError","errorMessage":"a secret"}"#,
+        ))),
+        "hangs" => Ok(Err(Bytes::from_static(
+            br#"{"errorType":"Sandbox.Timedout","errorMessage":"x"}"#,
+        ))),
         "is_busy" => Err(Refused::Throttled),
         "is_broken" => Err(Refused::Unavailable("there is no python3".into())),
         other => panic!("{other} is no handler"),
@@ -31,9 +37,15 @@ fn run(handler: &str, event: Bytes) -> Came {
 }
 
 async fn deployed(engine: &Engine, functions: &[(&str, &str, &str)]) -> functions::Service {
-    let service =
-        service(engine, Box::new(|handler, event| std::future::ready(run(handler, event)).boxed())).await;
-    service.deploy("shop", manifest(functions)).await.expect("it is deployed");
+    let service = service(
+        engine,
+        Box::new(|handler, event| std::future::ready(run(handler, event)).boxed()),
+    )
+    .await;
+    service
+        .deploy("shop", manifest(functions))
+        .await
+        .expect("it is deployed");
     service
 }
 
@@ -41,34 +53,79 @@ async fn deployed(engine: &Engine, functions: &[(&str, &str, &str)]) -> function
 async fn serving(functions: &[(&str, &str, &str)]) -> (Fixture, Engine) {
     let engine = Engine::open().await;
     let service = deployed(&engine, functions).await;
-    (engine.serve_functions("127.0.0.1:0", None, service).await, engine)
+    (
+        engine.serve_functions("127.0.0.1:0", None, service).await,
+        engine,
+    )
 }
 
 /// A6.
 #[tokio::test]
 async fn a_request_reaches_the_function_of_its_route_as_an_event() {
     let (server, _engine) = serving(&[
-        ("orders", "echo", r#"{ http = "/orders/{id}", methods = ["GET", "PUT"] }"#),
-        ("files", "echo", r#"{ http = "/files/{path+}" }, { http = "/" }"#),
+        (
+            "orders",
+            "echo",
+            r#"{ http = "/orders/{id}", methods = ["GET", "PUT"] }"#,
+        ),
+        (
+            "files",
+            "echo",
+            r#"{ http = "/files/{path+}" }, { http = "/" }"#,
+        ),
     ])
     .await;
-    let answer = server.send("PUT", "/http/orders/a%2Fb?x=1", "Cookie: a=b\r\nX-Own: 1\r\n", "ü").await;
+    let answer = server
+        .send(
+            "PUT",
+            "/http/orders/a%2Fb?x=1",
+            "Cookie: a=b\r\nX-Own: 1\r\n",
+            "ü",
+        )
+        .await;
     assert_eq!(code(&answer), 200, "{answer}");
-    assert!(answer.contains("content-type: application/json\r\n"), "{answer}");
+    assert!(
+        answer.contains("content-type: application/json\r\n"),
+        "{answer}"
+    );
     let event = document(&answer);
-    assert_eq!((&event["version"], &event["routeKey"]), (&json!("2.0"), &json!("PUT /orders/{id}")));
-    assert_eq!((&event["rawPath"], &event["rawQueryString"]), (&json!("/orders/a%2Fb"), &json!("x=1")));
-    assert_eq!((&event["pathParameters"], &event["cookies"]), (&json!({ "id": "a/b" }), &json!(["a=b"])));
-    assert_eq!((&event["body"], &event["headers"]["x-own"]), (&json!("ü"), &json!("1")));
+    assert_eq!(
+        (&event["version"], &event["routeKey"]),
+        (&json!("2.0"), &json!("PUT /orders/{id}"))
+    );
+    assert_eq!(
+        (&event["rawPath"], &event["rawQueryString"]),
+        (&json!("/orders/a%2Fb"), &json!("x=1"))
+    );
+    assert_eq!(
+        (&event["pathParameters"], &event["cookies"]),
+        (&json!({ "id": "a/b" }), &json!(["a=b"]))
+    );
+    assert_eq!(
+        (&event["body"], &event["headers"]["x-own"]),
+        (&json!("ü"), &json!("1"))
+    );
     assert_eq!(event["requestContext"]["http"]["sourceIp"], "127.0.0.1");
     for (path, key, parameters) in [
-        ("/http/files/a/b", "ANY /files/{path+}", json!({ "path": "a/b" })),
-        ("/http/files/v1/state/k", "ANY /files/{path+}", json!({ "path": "v1/state/k" })),
+        (
+            "/http/files/a/b",
+            "ANY /files/{path+}",
+            json!({ "path": "a/b" }),
+        ),
+        (
+            "/http/files/v1/state/k",
+            "ANY /files/{path+}",
+            json!({ "path": "v1/state/k" }),
+        ),
         ("/http/", "ANY /", Value::Null),
         ("/http", "ANY /", Value::Null),
     ] {
         let event = document(&server.get(path).await);
-        assert_eq!((&event["routeKey"], &event["pathParameters"]), (&json!(key), &parameters), "{path}");
+        assert_eq!(
+            (&event["routeKey"], &event["pathParameters"]),
+            (&json!(key), &parameters),
+            "{path}"
+        );
     }
 }
 
@@ -89,7 +146,9 @@ async fn an_answer_whose_status_has_no_body_has_none_and_no_length() {
         assert!(!answer.contains("\r\ncontent-type"), "{answer}");
         assert_eq!(body(&answer), "", "{answer}");
     }
-    let answer = server.send("POST", "/http/x", "", r#"{"statusCode":205,"body":""}"#).await;
+    let answer = server
+        .send("POST", "/http/x", "", r#"{"statusCode":205,"body":""}"#)
+        .await;
     assert!(answer.contains("content-length: 0\r\n"), "{answer}");
 }
 
@@ -108,7 +167,10 @@ async fn what_a_function_answers_is_the_answer() {
         "content-length: 4",
         "content-type: text/plain; charset=utf-8",
     ] {
-        assert!(answer.contains(&format!("\r\n{line}\r\n")), "{line}: {answer}");
+        assert!(
+            answer.contains(&format!("\r\n{line}\r\n")),
+            "{line}: {answer}"
+        );
     }
     let answer = server.send("POST", "/http/x", "", "[1, 2]").await;
     assert_eq!((code(&answer), body(&answer)), (200, "[1, 2]"), "{answer}");
@@ -121,13 +183,19 @@ async fn a_page_of_a_function_is_of_no_origin() {
     let (server, _engine) = serving(&[("says", "says", r#"{ http = "/{any+}" }"#)]).await;
     let page = r#"{"statusCode":200,"headers":{"content-type":"text/html","content-security-policy":"img-src *"},"body":"<p>"}"#;
     let answer = server.send("POST", "/http/page", "", page).await;
-    for line in
-        ["content-security-policy: img-src *", "content-security-policy: sandbox allow-scripts allow-forms"]
-    {
-        assert!(answer.contains(&format!("\r\n{line}\r\n")), "{line}: {answer}");
+    for line in [
+        "content-security-policy: img-src *",
+        "content-security-policy: sandbox allow-scripts allow-forms",
+    ] {
+        assert!(
+            answer.contains(&format!("\r\n{line}\r\n")),
+            "{line}: {answer}"
+        );
     }
     // What the scripts of such a page send.
-    let refused = server.send("POST", "/http/x", "Origin: null\r\n", "1").await;
+    let refused = server
+        .send("POST", "/http/x", "Origin: null\r\n", "1")
+        .await;
     assert_eq!(problem(&refused), (403, "foreign-origin".into()));
 }
 
@@ -139,7 +207,11 @@ async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
         ("hangs", "hangs", r#"{ http = "/hangs" }"#),
         ("is_busy", "is_busy", r#"{ http = "/is_busy" }"#),
         ("is_broken", "is_broken", r#"{ http = "/is_broken" }"#),
-        ("says", "says", r#"{ http = "/says/{what}", methods = ["POST", "PUT"] }"#),
+        (
+            "says",
+            "says",
+            r#"{ http = "/says/{what}", methods = ["POST", "PUT"] }"#,
+        ),
     ])
     .await;
     for (path, status, name) in [
@@ -153,8 +225,16 @@ async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
     ] {
         let answer = server.get(path).await;
         assert_eq!(problem(&answer), (status, name.into()), "{path}");
-        assert_eq!(answer.contains("retry-after: 1\r\n"), status == 503, "{answer}");
-        assert_eq!(answer.contains("allow: POST, PUT\r\n"), status == 405, "{answer}");
+        assert_eq!(
+            answer.contains("retry-after: 1\r\n"),
+            status == 503,
+            "{answer}"
+        );
+        assert_eq!(
+            answer.contains("allow: POST, PUT\r\n"),
+            status == 405,
+            "{answer}"
+        );
         assert!(!answer.contains("a secret"), "{answer}");
     }
     for wrong in [
@@ -170,7 +250,10 @@ async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
             "nothing of what it said: {answer}"
         );
         assert!(
-            document(&answer)["detail"].as_str().expect("text").contains("\"says\", in the request "),
+            document(&answer)["detail"]
+                .as_str()
+                .expect("text")
+                .contains("\"says\", in the request "),
             "{answer}"
         );
     }
@@ -181,32 +264,59 @@ async fn what_goes_wrong_is_a_problem_with_a_status_of_a_gateway() {
 async fn a_body_and_its_event_have_six_megabytes_at_most() {
     let (server, _engine) = serving(&[("echo", "echo", r#"{ http = "/echo" }"#)]).await;
     let post = async |kind: &str, bytes: usize| {
-        server.send("PUT", "/http/echo", &format!("Content-Type: {kind}\r\n"), &"x".repeat(bytes)).await
+        server
+            .send(
+                "PUT",
+                "/http/echo",
+                &format!("Content-Type: {kind}\r\n"),
+                &"x".repeat(bytes),
+            )
+            .await
     };
     let room = PAYLOAD_BYTES_MAX - 4096;
     let answer = post("text/plain", room).await;
-    assert_eq!((code(&answer), document(&answer)["body"].as_str().map(str::len)), (200, Some(room)));
+    assert_eq!(
+        (
+            code(&answer),
+            document(&answer)["body"].as_str().map(str::len)
+        ),
+        (200, Some(room))
+    );
     // They fit, and their events do not.
-    for (kind, bytes) in [("text/plain", PAYLOAD_BYTES_MAX), ("application/octet-stream", room)] {
-        assert_eq!(problem(&post(kind, bytes).await), (413, "too-large".into()), "{kind} {bytes}");
+    for (kind, bytes) in [
+        ("text/plain", PAYLOAD_BYTES_MAX),
+        ("application/octet-stream", room),
+    ] {
+        assert_eq!(
+            problem(&post(kind, bytes).await),
+            (413, "too-large".into()),
+            "{kind} {bytes}"
+        );
     }
     let announced = format!(
         "PUT /http/echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
         PAYLOAD_BYTES_MAX + 1
     );
-    assert_eq!(problem(&server.exchange(&announced).await), (413, "too-large".into()));
+    assert_eq!(
+        problem(&server.exchange(&announced).await),
+        (413, "too-large".into())
+    );
     let chunked = format!(
         "PUT /http/echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{0:x}\r\n{1}\r\n0\r\n\r\n",
         PAYLOAD_BYTES_MAX + 1,
         "x".repeat(PAYLOAD_BYTES_MAX + 1)
     );
-    assert_eq!(problem(&server.exchange(&chunked).await), (413, "too-large".into()));
+    assert_eq!(
+        problem(&server.exchange(&chunked).await),
+        (413, "too-large".into())
+    );
 }
 
 /// No route of an application hides one of ours.
 #[tokio::test]
 async fn what_the_server_answers_itself_stays_so() {
-    let (server, _engine) = serving(&[("all", "echo", r#"{ http = "/{all+}" }, { http = "/" }"#)]).await;
+    let (server, _engine) =
+        serving(&[("all", "echo", r#"{ http = "/{all+}" }, { http = "/" }"#)]).await;
     for path in [
         "/",
         "/health/live",
@@ -218,11 +328,25 @@ async fn what_the_server_answers_itself_stays_so() {
         "/v1/state/k",
     ] {
         let answer = server.get(path).await;
-        assert!(!answer.contains("routeKey") && !answer.contains("sandbox allow"), "{path}: {answer}");
+        assert!(
+            !answer.contains("routeKey") && !answer.contains("sandbox allow"),
+            "{path}: {answer}"
+        );
     }
-    let invoked = server.send("POST", "/2015-03-31/functions/all/invocations", "", r#"{"a":1}"#).await;
+    let invoked = server
+        .send(
+            "POST",
+            "/2015-03-31/functions/all/invocations",
+            "",
+            r#"{"a":1}"#,
+        )
+        .await;
     assert_eq!(document(&invoked), json!({ "a": 1 }));
-    assert_eq!(problem(&server.get("/orders").await), (404, "no-such-path".into()), "only below the prefix");
+    assert_eq!(
+        problem(&server.get("/orders").await),
+        (404, "no-such-path".into()),
+        "only below the prefix"
+    );
 }
 
 #[tokio::test]
@@ -230,20 +354,37 @@ async fn rules_for_strangers_hold_for_functions_and_the_token_is_not_theirs() {
     let (server, _engine) = serving(&[("echo", "echo", r#"{ http = "/echo" }"#)]).await;
     for (headers, refusal) in [
         ("Host: attacker.example\r\n", "unknown-host"),
-        ("Host: localhost\r\nOrigin: http://attacker.example\r\n", "foreign-origin"),
+        (
+            "Host: localhost\r\nOrigin: http://attacker.example\r\n",
+            "foreign-origin",
+        ),
     ] {
         let request = format!("GET /http/echo HTTP/1.1\r\nConnection: close\r\n{headers}\r\n");
-        assert_eq!(problem(&server.exchange(&request).await), (403, refusal.into()));
+        assert_eq!(
+            problem(&server.exchange(&request).await),
+            (403, refusal.into())
+        );
     }
     // Where none is asked for, it is the application's own.
-    let own = document(&server.send("PUT", "/http/echo", "Authorization: Basic own\r\n", "").await);
+    let own = document(
+        &server
+            .send("PUT", "/http/echo", "Authorization: Basic own\r\n", "")
+            .await,
+    );
     assert_eq!(own["headers"]["authorization"], "Basic own");
 
     let engine = Engine::open().await;
     let service = deployed(&engine, &[("echo", "echo", r#"{ http = "/echo" }"#)]).await;
-    let server = engine.serve_functions("0.0.0.0:0", Some("sesame"), service).await;
-    assert_eq!(problem(&server.get("/http/echo").await), (401, "unauthorized".into()));
-    let answer = server.send("GET", "/http/echo", "Authorization: Bearer sesame\r\n", "").await;
+    let server = engine
+        .serve_functions("0.0.0.0:0", Some("sesame"), service)
+        .await;
+    assert_eq!(
+        problem(&server.get("/http/echo").await),
+        (401, "unauthorized".into())
+    );
+    let answer = server
+        .send("GET", "/http/echo", "Authorization: Bearer sesame\r\n", "")
+        .await;
     assert_eq!(code(&answer), 200, "{answer}");
     assert!(!answer.contains("sesame"), "{answer}");
 }
@@ -252,12 +393,22 @@ async fn rules_for_strangers_hold_for_functions_and_the_token_is_not_theirs() {
 #[tokio::test]
 async fn routes_change_with_their_application_as_a_whole() {
     let engine = Engine::open().await;
-    let service = deployed(&engine, &[("old", "echo", r#"{ http = "/a" }, { http = "/b" }"#)]).await;
-    let server = engine.serve_functions("127.0.0.1:0", None, service.clone()).await;
+    let service = deployed(
+        &engine,
+        &[("old", "echo", r#"{ http = "/a" }, { http = "/b" }"#)],
+    )
+    .await;
+    let server = engine
+        .serve_functions("127.0.0.1:0", None, service.clone())
+        .await;
     let taken = service
         .deploy(
             "other",
-            manifest(&[("new", "echo", r#"{ http = "/c" }, { http = "/b", methods = ["GET"] }"#)]),
+            manifest(&[(
+                "new",
+                "echo",
+                r#"{ http = "/c" }, { http = "/b", methods = ["GET"] }"#,
+            )]),
         )
         .await;
     let refused = taken.expect_err("the route is another's").to_string();
@@ -265,9 +416,16 @@ async fn routes_change_with_their_application_as_a_whole() {
         refused,
         "functions.new: the route GET /b is ANY /b of the function \"old\" of the application \"shop\""
     );
-    assert_eq!(code(&server.get("/http/c").await), 404, "nothing of it is there");
+    assert_eq!(
+        code(&server.get("/http/c").await),
+        404,
+        "nothing of it is there"
+    );
     let other = manifest(&[("new", "echo", r#"{ http = "/c" }"#)]);
-    service.deploy("other", other).await.expect("it takes nothing from anybody");
+    service
+        .deploy("other", other)
+        .await
+        .expect("it takes nothing from anybody");
 
     // The one route changes its function while it is called without a pause, and is never without one.
     let is_over = std::sync::atomic::AtomicBool::new(false);
@@ -287,9 +445,16 @@ async fn routes_change_with_their_application_as_a_whole() {
         }
     };
     tokio::join!(changes, calls);
-    assert_eq!(code(&server.get("/http/a").await), 404, "what it no longer has");
+    assert_eq!(
+        code(&server.get("/http/a").await),
+        404,
+        "what it no longer has"
+    );
     service.remove("shop").await.expect("it is there");
     assert_eq!(code(&server.get("/http/b").await), 404);
     assert_eq!(code(&server.get("/http/c").await), 200, "another's stays");
-    service.deploy("other", manifest(&[("new", "echo", r#"{ http = "/b" }"#)])).await.expect("it is free");
+    service
+        .deploy("other", manifest(&[("new", "echo", r#"{ http = "/b" }"#)]))
+        .await
+        .expect("it is free");
 }

@@ -12,16 +12,28 @@ use crate::{
 #[tokio::test]
 async fn functions_are_listed_page_by_page() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
     let names: Vec<_> = (0..60).map(|number| format!("f{number:02}")).collect();
     let functions: Vec<_> = names.iter().map(|name| (&**name, "echo", "")).collect();
-    service.deploy("many", manifest(&functions)).await.expect("they are deployed");
+    service
+        .deploy("many", manifest(&functions))
+        .await
+        .expect("they are deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     for (query, first, count, next) in [
         ("", 0, 50, json!("f49")),
         ("?Marker=f49", 50, 10, json!(null)),
         ("?MaxItems=1000", 0, 50, json!("f49")),
-        ("?MaxItems=3&Marker=f01&FunctionVersion=ALL", 2, 3, json!("f04")),
+        (
+            "?MaxItems=3&Marker=f01&FunctionVersion=ALL",
+            2,
+            3,
+            json!("f04"),
+        ),
         ("?MaxItems=60&Marker=f09", 10, 50, json!(null)),
         ("?Marker=z", 60, 0, json!(null)),
     ] {
@@ -33,14 +45,21 @@ async fn functions_are_listed_page_by_page() {
                 .iter()
                 .map(|one| &one["FunctionName"])
                 .collect();
-            assert_eq!(listed, names[first..first + count].iter().collect::<Vec<_>>(), "{query}");
+            assert_eq!(
+                listed,
+                names[first..first + count].iter().collect::<Vec<_>>(),
+                "{query}"
+            );
             assert_eq!(page["NextMarker"], next, "{query}");
         }
     }
     for wrong in ["?MaxItems=0", "?MaxItems=-1", "?MaxItems=x"] {
         let refused = server.get(&format!("/2015-03-31/functions{wrong}")).await;
         assert_eq!(code(&refused), 400, "{wrong}");
-        assert!(refused.contains("x-amzn-errortype: InvalidParameterValueException\r\n"), "{refused}");
+        assert!(
+            refused.contains("x-amzn-errortype: InvalidParameterValueException\r\n"),
+            "{refused}"
+        );
     }
 }
 
@@ -57,17 +76,33 @@ async fn what_is_not_offered_of_lambdas_api_is_refused_in_its_words() {
     ] {
         let refused = server.send(method, path, "", "").await;
         assert_eq!(code(&refused), 501, "{refused}");
-        assert!(refused.contains("x-amzn-errortype: NotImplementedException\r\n"), "{refused}");
+        assert!(
+            refused.contains("x-amzn-errortype: NotImplementedException\r\n"),
+            "{refused}"
+        );
         assert!(refused.contains("x-amzn-requestid: "), "{refused}");
-        assert!(document(&refused)["Message"].as_str().expect("text").contains("ListFunctions"), "{refused}");
+        assert!(
+            document(&refused)["Message"]
+                .as_str()
+                .expect("text")
+                .contains("ListFunctions"),
+            "{refused}"
+        );
     }
 }
 
 #[tokio::test]
 async fn what_an_invocation_asks_for_in_other_words_than_lambdas_is_refused() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
-    service.deploy("one", manifest(&[("f", "echo", "")])).await.expect("it is deployed");
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
+    service
+        .deploy("one", manifest(&[("f", "echo", "")]))
+        .await
+        .expect("it is deployed");
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     let path = "/2015-03-31/functions/f/invocations";
     for (query, header, status) in [
@@ -79,7 +114,9 @@ async fn what_an_invocation_asks_for_in_other_words_than_lambdas_is_refused() {
         ("?Qualifier=bad%20qual%21", "", 400),
         ("?Qualifier=7", "", 404),
     ] {
-        let answer = server.send("POST", &format!("{path}{query}"), header, "{}").await;
+        let answer = server
+            .send("POST", &format!("{path}{query}"), header, "{}")
+            .await;
         assert_eq!(code(&answer), status, "{query} {header}: {answer}");
         let is_invalid = answer.contains("x-amzn-errortype: InvalidParameterValueException\r\n");
         assert_eq!(is_invalid, status == 400, "{answer}");
@@ -89,13 +126,26 @@ async fn what_an_invocation_asks_for_in_other_words_than_lambdas_is_refused() {
 #[tokio::test]
 async fn each_answer_of_lambdas_api_has_an_id_of_its_own() {
     let engine = Engine::open().await;
-    let service = service(&engine, Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed())).await;
+    let service = service(
+        &engine,
+        Box::new(|_, event| std::future::ready(Ok(Ok(event))).boxed()),
+    )
+    .await;
     let server = engine.serve_functions("127.0.0.1:0", None, service).await;
     let mut ids = Vec::new();
-    for path in ["/2015-03-31/functions", "/2015-03-31/functions/nobody", "/2018-10-31/layers"] {
+    for path in [
+        "/2015-03-31/functions",
+        "/2015-03-31/functions/nobody",
+        "/2018-10-31/layers",
+    ] {
         for _ in 0..2 {
             let answer = server.get(path).await;
-            let id = answer.split("x-amzn-requestid: ").nth(1).expect("an id").split("\r\n").next();
+            let id = answer
+                .split("x-amzn-requestid: ")
+                .nth(1)
+                .expect("an id")
+                .split("\r\n")
+                .next();
             ids.push(id.expect("a line").to_owned());
         }
     }

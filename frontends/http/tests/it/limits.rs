@@ -13,13 +13,20 @@ const SOON: Duration = Duration::from_millis(200);
 async fn begun(server: &Fixture) -> String {
     let answer = server.send("POST", "/v1/transactions", "", "").await;
     assert_eq!(code(&answer), 201, "{answer}");
-    format!("/v1/transactions/{}", document(&answer)["id"].as_str().expect("an id"))
+    format!(
+        "/v1/transactions/{}",
+        document(&answer)["id"].as_str().expect("an id")
+    )
 }
 
 /// T15.
 #[tokio::test]
 async fn too_many_open_transactions_are_refused_until_one_ends() {
-    let engine = Engine::with(Config { open_max: 2, ..Config::default() }).await;
+    let engine = Engine::with(Config {
+        open_max: 2,
+        ..Config::default()
+    })
+    .await;
     let server = engine.serve().await;
     let first = begun(&server).await;
     begun(&server).await;
@@ -33,18 +40,51 @@ async fn too_many_open_transactions_are_refused_until_one_ends() {
 /// T4, T15. It takes no place; a plain write takes one while it lasts.
 #[tokio::test]
 async fn where_no_more_may_be_open_what_has_committed_is_still_answered() {
-    let engine = Engine::with(Config { open_max: 1, ..Config::default() }).await;
+    let engine = Engine::with(Config {
+        open_max: 1,
+        ..Config::default()
+    })
+    .await;
     let server = engine.serve().await;
-    let begin =
-        async |id: &str| server.send("POST", "/v1/transactions", "", &format!(r#"{{"id":"{id}"}}"#)).await;
+    let begin = async |id: &str| {
+        server
+            .send(
+                "POST",
+                "/v1/transactions",
+                "",
+                &format!(r#"{{"id":"{id}"}}"#),
+            )
+            .await
+    };
     assert_eq!(code(&begin("order").await), 201);
-    assert_eq!(code(&server.send("PUT", "/v1/transactions/order/keys/k", "", "v").await), 204);
-    assert_eq!(code(&server.send("POST", "/v1/transactions/order/commit", "", "").await), 200);
+    assert_eq!(
+        code(
+            &server
+                .send("PUT", "/v1/transactions/order/keys/k", "", "v")
+                .await
+        ),
+        204
+    );
+    assert_eq!(
+        code(
+            &server
+                .send("POST", "/v1/transactions/order/commit", "", "")
+                .await
+        ),
+        200
+    );
     begun(&server).await;
     let again = begin("order").await;
-    assert_eq!((code(&again), &document(&again)["status"]), (200, &"committed".into()), "{again}");
+    assert_eq!(
+        (code(&again), &document(&again)["status"]),
+        (200, &"committed".into()),
+        "{again}"
+    );
     assert!(again.contains("landfast-after: "), "{again}");
-    for refused in [begin("other").await, server.send("PUT", "/v1/state/k", "", "v").await] {
+    for refused in [
+        begin("other").await,
+        server.send("PUT", "/v1/state/k", "", "v").await,
+    ] {
         assert_eq!(problem(&refused), (429, "too-many-transactions".into()));
     }
 }
@@ -52,22 +92,44 @@ async fn where_no_more_may_be_open_what_has_committed_is_still_answered() {
 /// T15.
 #[tokio::test]
 async fn a_transaction_of_too_many_keys_or_bytes_is_too_large_and_goes_on() {
-    let config =
-        Config { keys_written_max: 2, keys_read_max: 2, attempt_bytes_max: 10_000, ..Config::default() };
+    let config = Config {
+        keys_written_max: 2,
+        keys_read_max: 2,
+        attempt_bytes_max: 10_000,
+        ..Config::default()
+    };
     let engine = Engine::with(config).await;
     let server = engine.serve().await;
     let transaction = begun(&server).await;
     let put = async |key: &str, bytes: usize| {
-        server.send("PUT", &format!("{transaction}/keys/{key}"), "", &"x".repeat(bytes)).await
+        server
+            .send(
+                "PUT",
+                &format!("{transaction}/keys/{key}"),
+                "",
+                &"x".repeat(bytes),
+            )
+            .await
     };
     assert_eq!(code(&put("a", 40).await), 204);
     assert_eq!(problem(&put("b", 10_001).await), (413, "too-large".into()));
     assert_eq!(code(&put("b", 1).await), 204);
     assert_eq!(problem(&put("c", 1).await), (413, "too-large".into()));
     for (key, expected) in [("x", 404), ("y", 404), ("z", 413)] {
-        assert_eq!(code(&server.get(&format!("{transaction}/keys/{key}")).await), expected, "{key}");
+        assert_eq!(
+            code(&server.get(&format!("{transaction}/keys/{key}")).await),
+            expected,
+            "{key}"
+        );
     }
-    assert_eq!(code(&server.send("POST", &format!("{transaction}/commit"), "", "").await), 200);
+    assert_eq!(
+        code(
+            &server
+                .send("POST", &format!("{transaction}/commit"), "", "")
+                .await
+        ),
+        200
+    );
     assert_eq!(body(&server.get("/v1/state/b").await), "x");
 }
 
@@ -75,20 +137,47 @@ async fn a_transaction_of_too_many_keys_or_bytes_is_too_large_and_goes_on() {
 #[tokio::test]
 async fn a_node_full_of_what_cannot_leave_memory_refuses_more_until_some_is_written() {
     // Room for one entry without a value, and not for two.
-    let engine = Engine::with(Config { node_buffer_bytes_max: 150, ..Config::default() }).await;
+    let engine = Engine::with(Config {
+        node_buffer_bytes_max: 150,
+        ..Config::default()
+    })
+    .await;
     let server = engine.serve().await;
     let (first, second) = (begun(&server).await, begun(&server).await);
-    assert_eq!(code(&server.send("PUT", &format!("{first}/keys/k"), "", "").await), 204);
-    let refused = server.send("PUT", &format!("{second}/keys/k"), "", "").await;
+    assert_eq!(
+        code(&server.send("PUT", &format!("{first}/keys/k"), "", "").await),
+        204
+    );
+    let refused = server
+        .send("PUT", &format!("{second}/keys/k"), "", "")
+        .await;
     assert_eq!(problem(&refused), (429, "too-much-buffered".into()));
-    assert_eq!(code(&server.send("POST", &format!("{first}/commit"), "", "").await), 200);
-    assert_eq!(code(&server.send("PUT", &format!("{second}/keys/k"), "", "").await), 204);
+    assert_eq!(
+        code(
+            &server
+                .send("POST", &format!("{first}/commit"), "", "")
+                .await
+        ),
+        200
+    );
+    assert_eq!(
+        code(
+            &server
+                .send("PUT", &format!("{second}/keys/k"), "", "")
+                .await
+        ),
+        204
+    );
 }
 
 /// T7. A limit of one idle millisecond stands for the minute of the default.
 #[tokio::test]
 async fn an_abandoned_transaction_ends_and_leaves_nothing() {
-    let engine = Engine::with(Config { idle_timeout: Duration::from_millis(1), ..Config::default() }).await;
+    let engine = Engine::with(Config {
+        idle_timeout: Duration::from_millis(1),
+        ..Config::default()
+    })
+    .await;
     let server = engine.serve().await;
     let transaction = begun(&server).await;
     let path = format!("{transaction}/keys/k");
@@ -97,21 +186,41 @@ async fn an_abandoned_transaction_ends_and_leaves_nothing() {
     while document(&server.get(&transaction).await)["status"] == "open" {}
     let late = server.send("PUT", &path, "", "later").await;
     assert_eq!(problem(&late), (409, "transaction-finished".into()));
-    let refused = server.send("POST", &format!("{transaction}/commit"), "", "").await;
+    let refused = server
+        .send("POST", &format!("{transaction}/commit"), "", "")
+        .await;
     assert_eq!(problem(&refused), (409, "transaction-finished".into()));
     assert_eq!(document(&refused)["outcome"], "expired");
-    assert_eq!(document(&server.get(&transaction).await)["status"], "expired");
+    assert_eq!(
+        document(&server.get(&transaction).await)["status"],
+        "expired"
+    );
     assert_eq!(code(&server.get("/v1/state/k").await), 404);
-    assert_eq!((engine.figures().open, engine.figures().buffered_bytes), (0, 0));
+    assert_eq!(
+        (engine.figures().open, engine.figures().buffered_bytes),
+        (0, 0)
+    );
 }
 
 /// T15. A store that is gone is told within the time that a client waits.
 #[tokio::test]
 async fn a_store_out_of_order_is_said_in_time() {
     let engine = Engine::open().await;
-    let server = engine.serve_within(Limits { answer_timeout: SOON, ..Limits::default() }).await;
+    let server = engine
+        .serve_within(Limits {
+            answer_timeout: SOON,
+            ..Limits::default()
+        })
+        .await;
     let transaction = begun(&server).await;
-    assert_eq!(code(&server.send("PUT", &format!("{transaction}/keys/k"), "", "v").await), 204);
+    assert_eq!(
+        code(
+            &server
+                .send("PUT", &format!("{transaction}/keys/k"), "", "v")
+                .await
+        ),
+        204
+    );
     engine.close_store().await;
     let commit = format!("{transaction}/commit");
     for (method, path, kind) in [
@@ -123,7 +232,10 @@ async fn a_store_out_of_order_is_said_in_time() {
         let answer = server.send(method, path, "", r#"{"id":"named"}"#).await;
         let (status, name) = problem(&answer);
         assert_eq!(status, 503, "{method} {path}: {answer}");
-        assert!(kind.is_none_or(|kind| kind == name), "{method} {path}: {answer}");
+        assert!(
+            kind.is_none_or(|kind| kind == name),
+            "{method} {path}: {answer}"
+        );
         assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
     }
 }

@@ -50,7 +50,11 @@ impl Fixture {
 
     async fn listening(address: &str, token: Option<&str>, status: Status) -> Self {
         let address = address.parse().expect("a literal address");
-        let config = Config { address, token: token.map(str::to_owned), limits: Limits::default() };
+        let config = Config {
+            address,
+            token: token.map(str::to_owned),
+            limits: Limits::default(),
+        };
         Self::with(config, status, Arc::default()).await
     }
 
@@ -64,20 +68,34 @@ impl Fixture {
         tokio::spawn(server.run(Arc::new(Fixed(status)), services, async {
             let _ = stopped.await;
         }));
-        Self { address, _stop: stop }
+        Self {
+            address,
+            _stop: stop,
+        }
     }
 
     /// Sends `request` as it is and returns everything that comes back until the server closes.
     async fn exchange(&self, request: &str) -> String {
-        let mut stream = TcpStream::connect(self.address).await.expect("the server accepts");
-        stream.write_all(request.as_bytes()).await.expect("the request is sent");
+        let mut stream = TcpStream::connect(self.address)
+            .await
+            .expect("the server accepts");
+        stream
+            .write_all(request.as_bytes())
+            .await
+            .expect("the request is sent");
         let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.expect("the server closes");
+        stream
+            .read_to_end(&mut answer)
+            .await
+            .expect("the server closes");
         String::from_utf8_lossy(&answer).into_owned()
     }
 
     async fn get(&self, path: &str) -> String {
-        self.exchange(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+        self.exchange(&format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        ))
+        .await
     }
 
     /// One request with a body that says its length, on a connection of its own.
@@ -90,7 +108,10 @@ impl Fixture {
     }
 
     async fn get_with(&self, headers: &str) -> String {
-        self.exchange(&format!("GET /v1/status HTTP/1.1\r\n{headers}Connection: close\r\n\r\n")).await
+        self.exchange(&format!(
+            "GET /v1/status HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
+        ))
+        .await
     }
 }
 
@@ -104,7 +125,11 @@ fn body(answer: &str) -> &str {
 
 /// The number of the answer's status.
 fn code(answer: &str) -> u16 {
-    status_line(answer).split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_default()
+    status_line(answer)
+        .split(' ')
+        .nth(1)
+        .and_then(|code| code.parse().ok())
+        .unwrap_or_default()
 }
 
 /// The answer's body as JSON.
@@ -114,6 +139,15 @@ fn document(answer: &str) -> serde_json::Value {
 
 /// The status and the `type` of a problem document.
 fn problem(answer: &str) -> (u16, String) {
-    assert!(answer.contains("content-type: application/problem+json"), "{answer}");
-    (code(answer), document(answer)["type"].as_str().expect("a type").to_owned())
+    assert!(
+        answer.contains("content-type: application/problem+json"),
+        "{answer}"
+    );
+    (
+        code(answer),
+        document(answer)["type"]
+            .as_str()
+            .expect("a type")
+            .to_owned(),
+    )
 }

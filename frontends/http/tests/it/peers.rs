@@ -26,7 +26,9 @@ const FORWARD: u8 = 3;
 /// What a node of the same store at the server's address is answered.
 async fn answer(server: &Fixture, message: Bytes) -> Result<Bytes, String> {
     let peers = HttpPeers::new(None).expect("no token");
-    let answered = peers.call(&Address(server.address.to_string()), message).await;
+    let answered = peers
+        .call(&Address(server.address.to_string()), message)
+        .await;
     answered.map_err(|error| error.to_string())
 }
 
@@ -52,8 +54,16 @@ async fn who_does_not_know_the_secret_of_the_store_is_no_node() {
 
 #[tokio::test]
 async fn believing_strangers_is_caught() {
-    let broken = Config { broken: Some(Broken::BelievesStrangers), ..Config::default() };
-    assert!(tells_strangers(broken).await.iter().all(|said| *said != NOT_HERE));
+    let broken = Config {
+        broken: Some(Broken::BelievesStrangers),
+        ..Config::default()
+    };
+    assert!(
+        tells_strangers(broken)
+            .await
+            .iter()
+            .all(|said| *said != NOT_HERE)
+    );
 }
 
 #[tokio::test]
@@ -61,7 +71,10 @@ async fn messages_that_are_damaged_or_none_change_nothing() {
     let engine = Engine::among(Config::default()).await;
     let server = engine.serve().await;
     let key = Key::new("canary").expect("short");
-    engine.put_now(key.clone(), Some("sings".into())).await.expect("a write");
+    engine
+        .put_now(key.clone(), Some("sings".into()))
+        .await
+        .expect("a write");
     let mut chance = Rng::with_seed(7);
     for _ in 0..300 {
         for message in messages() {
@@ -71,13 +84,21 @@ async fn messages_that_are_damaged_or_none_change_nothing() {
                 bytes[at] = chance.u8(..);
             }
             bytes.truncate(chance.usize(1..=bytes.len()));
-            let said = answer(&server, bytes.clone().into()).await.expect("an answer");
-            assert!([NOT_HERE, UNKNOWN].contains(&said[0]), "{bytes:?} was answered with {said:?}");
+            let said = answer(&server, bytes.clone().into())
+                .await
+                .expect("an answer");
+            assert!(
+                [NOT_HERE, UNKNOWN].contains(&said[0]),
+                "{bytes:?} was answered with {said:?}"
+            );
         }
     }
     let canary = engine.get_now(&key).await.expect("a read");
     assert_eq!(canary.value.as_deref(), Some(b"sings".as_slice()));
-    engine.put_now(key, None).await.expect("its clock is where it was");
+    engine
+        .put_now(key, None)
+        .await
+        .expect("its clock is where it was");
 }
 
 #[tokio::test]
@@ -86,17 +107,27 @@ async fn a_message_is_as_long_as_its_kind_may_be() {
     let server = engine.serve().await;
     for kind in [1, 2, 77] {
         let longest = vec![kind; message_bytes_max(kind)];
-        let said = answer(&server, longest.clone().into()).await.expect("an answer");
+        let said = answer(&server, longest.clone().into())
+            .await
+            .expect("an answer");
         assert!([NOT_HERE, UNKNOWN].contains(&said[0]), "{kind}: {said:?}");
         let longer = [longest, vec![kind]].concat();
-        assert!(answer(&server, longer.into()).await.expect_err("too long").contains("413"), "{kind}");
+        assert!(
+            answer(&server, longer.into())
+                .await
+                .expect_err("too long")
+                .contains("413"),
+            "{kind}"
+        );
     }
     assert_eq!(message_bytes_max(FORWARD), MESSAGE_BYTES_MAX);
     let announced = format!(
         "POST /v1/peers HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
         MESSAGE_BYTES_MAX + 1
     );
-    let mut stream = TcpStream::connect(server.address).await.expect("the server accepts");
+    let mut stream = TcpStream::connect(server.address)
+        .await
+        .expect("the server accepts");
     stream.write_all(announced.as_bytes()).await.expect("sent");
     let mut refused = String::new();
     stream.read_to_string(&mut refused).await.expect("text");
@@ -105,11 +136,18 @@ async fn a_message_is_as_long_as_its_kind_may_be() {
 
 #[tokio::test]
 async fn where_nobody_listens_there_is_no_answer() {
-    let gone = Fixture::showing(http_frontend::Status::default()).await.address;
+    let gone = Fixture::showing(http_frontend::Status::default())
+        .await
+        .address;
     let peers = HttpPeers::new(None).expect("no token");
     for nowhere in [gone.to_string(), String::new(), "no address".to_owned()] {
-        let called = peers.call(&Address(nowhere.clone()), messages().swap_remove(0)).await;
-        assert!(matches!(called, Err(NoAnswer::Silence(_))), "{nowhere}: {called:?}");
+        let called = peers
+            .call(&Address(nowhere.clone()), messages().swap_remove(0))
+            .await;
+        assert!(
+            matches!(called, Err(NoAnswer::Silence(_))),
+            "{nowhere}: {called:?}"
+        );
     }
 }
 
@@ -117,12 +155,25 @@ async fn where_nobody_listens_there_is_no_answer() {
 #[tokio::test]
 async fn a_node_that_has_no_room_says_that_it_is_there() {
     let engine = Engine::among(Config::default()).await;
-    let narrow = engine.serve_within(Limits { buffered_bytes_max: 0, ..Limits::default() }).await;
-    let crowded = engine.serve_within(Limits { connections_max: 0, ..Limits::default() }).await;
+    let narrow = engine
+        .serve_within(Limits {
+            buffered_bytes_max: 0,
+            ..Limits::default()
+        })
+        .await;
+    let crowded = engine
+        .serve_within(Limits {
+            connections_max: 0,
+            ..Limits::default()
+        })
+        .await;
     let peers = HttpPeers::new(None).expect("no token");
     let asked = async |server: &Fixture| {
         let address = Address(server.address.to_string());
-        peers.call(&address, messages().swap_remove(0)).await.expect_err("no room")
+        peers
+            .call(&address, messages().swap_remove(0))
+            .await
+            .expect_err("no room")
     };
     assert_eq!(asked(&narrow).await, NoAnswer::TooMuchBuffered);
     let refused = asked(&crowded).await;
@@ -133,14 +184,26 @@ async fn a_node_that_has_no_room_says_that_it_is_there() {
 #[tokio::test]
 async fn a_node_that_cannot_even_refuse_all_at_once_says_that_it_is_there() {
     let engine = Engine::among(Config::default()).await;
-    let crowded = engine.serve_within(Limits { connections_max: 0, ..Limits::default() }).await;
+    let crowded = engine
+        .serve_within(Limits {
+            connections_max: 0,
+            ..Limits::default()
+        })
+        .await;
     let mut silent = Vec::new();
     for _ in 0..100 {
-        silent.push(TcpStream::connect(crowded.address).await.expect("the server accepts"));
+        silent.push(
+            TcpStream::connect(crowded.address)
+                .await
+                .expect("the server accepts"),
+        );
     }
     let peers = HttpPeers::new(None).expect("no token");
     let address = Address(crowded.address.to_string());
-    let refused = peers.call(&address, messages().swap_remove(0)).await.expect_err("no room");
+    let refused = peers
+        .call(&address, messages().swap_remove(0))
+        .await
+        .expect_err("no room");
     assert!(matches!(refused, NoAnswer::Unavailable(_)), "{refused:?}");
 }
 
@@ -154,9 +217,15 @@ async fn called_at_one_that_says(answer: String) -> NoAnswer {
         let (mut stream, _) = listener.accept().await.expect("somebody calls");
         let mut heard = Vec::new();
         while !heard.ends_with(&sent) {
-            assert!(stream.read_buf(&mut heard).await.expect("it is sent") > 0, "all of it");
+            assert!(
+                stream.read_buf(&mut heard).await.expect("it is sent") > 0,
+                "all of it"
+            );
         }
-        stream.write_all(answer.as_bytes()).await.expect("it is taken");
+        stream
+            .write_all(answer.as_bytes())
+            .await
+            .expect("it is taken");
     };
     let peers = HttpPeers::new(None).expect("no token");
     let (called, ()) = tokio::join!(peers.call(&address, message), saying);
@@ -167,10 +236,17 @@ async fn called_at_one_that_says(answer: String) -> NoAnswer {
 #[tokio::test]
 async fn an_answer_of_any_status_is_a_sign_of_life() {
     for status in [400, 401, 403, 404, 405, 413, 500, 503] {
-        let said = called_at_one_that_says(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n")).await;
-        assert!(matches!(said, NoAnswer::Unavailable(_)), "{status}: {said:?}");
+        let said =
+            called_at_one_that_says(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n"))
+                .await;
+        assert!(
+            matches!(said, NoAnswer::Unavailable(_)),
+            "{status}: {said:?}"
+        );
     }
-    let half = called_at_one_that_says("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned()).await;
+    let half =
+        called_at_one_that_says("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf".to_owned())
+            .await;
     assert!(matches!(half, NoAnswer::Unavailable(_)), "{half:?}");
     let nothing = called_at_one_that_says(String::new()).await;
     assert!(matches!(nothing, NoAnswer::Silence(_)), "{nothing:?}");
@@ -181,7 +257,10 @@ async fn an_answer_of_any_status_is_a_sign_of_life() {
 async fn a_process_that_only_begins_is_no_node() {
     let server = Fixture::showing(http_frontend::Status::default()).await;
     for message in messages() {
-        assert_eq!(answer(&server, message).await.expect("an answer")[0], NOT_HERE);
+        assert_eq!(
+            answer(&server, message).await.expect("an answer")[0],
+            NOT_HERE
+        );
     }
 }
 
@@ -190,16 +269,24 @@ async fn a_process_that_only_begins_is_no_node() {
 async fn a_node_passes_the_same_guard_as_everybody() {
     let engine = Engine::among(Config::default()).await;
     let server = engine.serve().await;
-    let foreign = server.send("POST", "/v1/peers", "Origin: http://evil.example\r\n", "x").await;
+    let foreign = server
+        .send("POST", "/v1/peers", "Origin: http://evil.example\r\n", "x")
+        .await;
     assert_eq!(problem(&foreign), (403, "foreign-origin".to_owned()));
     let guarded = engine.serve_at("0.0.0.0:0", Some("right")).await;
     let address = Address(guarded.address.to_string());
-    for (token, status) in [(None, Some("401")), (Some("wrong"), Some("401")), (Some("right"), None)] {
+    for (token, status) in [
+        (None, Some("401")),
+        (Some("wrong"), Some("401")),
+        (Some("right"), None),
+    ] {
         let peers = HttpPeers::new(token).expect("a token");
         let called = peers.call(&address, messages().swap_remove(0)).await;
         let refused = called.err().map(|error| error.to_string());
         assert_eq!(
-            refused.as_ref().map(|why| why.contains(status.unwrap_or_default())),
+            refused
+                .as_ref()
+                .map(|why| why.contains(status.unwrap_or_default())),
             status.map(|_| true)
         );
     }

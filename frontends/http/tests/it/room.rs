@@ -28,27 +28,66 @@ impl FaultSchedule for Disk {
 #[tokio::test]
 async fn a_full_store_is_a_problem_of_its_own_for_whoever_would_add_to_it() {
     let disk = Arc::new(Disk::default());
-    let engine = Engine::amid(disk.clone(), Arc::new(DiskStorage), transactions::Config::default()).await;
+    let engine = Engine::amid(
+        disk.clone(),
+        Arc::new(DiskStorage),
+        transactions::Config::default(),
+    )
+    .await;
     let server = engine.serve().await;
     let full = (507, "no-room".into());
-    assert_eq!(code(&server.send("PUT", "/v1/state/k", "", "before").await), 204);
+    assert_eq!(
+        code(&server.send("PUT", "/v1/state/k", "", "before").await),
+        204
+    );
     let begun = server.send("POST", "/v1/transactions", "", "").await;
-    let keys = format!("/v1/transactions/{}/keys", document(&begun)["id"].as_str().expect("an id"));
+    let keys = format!(
+        "/v1/transactions/{}/keys",
+        document(&begun)["id"].as_str().expect("an id")
+    );
 
     let leave = |room| *disk.0.lock().expect("nobody panics while holding it") = room;
     leave(Room::Scarce);
-    assert_eq!(problem(&server.send("PUT", "/v1/state/k", "", "after").await), full);
-    assert_eq!(problem(&server.send("PUT", &format!("{keys}/k"), "", "after").await), full);
-    assert_eq!(problem(&server.send("POST", "/v1/transactions", "", r#"{"id":"order"}"#).await), full);
-    assert_eq!(code(&server.send("POST", "/v1/transactions", "", "").await), 201);
+    assert_eq!(
+        problem(&server.send("PUT", "/v1/state/k", "", "after").await),
+        full
+    );
+    assert_eq!(
+        problem(&server.send("PUT", &format!("{keys}/k"), "", "after").await),
+        full
+    );
+    assert_eq!(
+        problem(
+            &server
+                .send("POST", "/v1/transactions", "", r#"{"id":"order"}"#)
+                .await
+        ),
+        full
+    );
+    assert_eq!(
+        code(&server.send("POST", "/v1/transactions", "", "").await),
+        201
+    );
     assert_eq!(body(&server.get("/v1/state/k").await), "before");
     assert_eq!(body(&server.get(&format!("{keys}/k")).await), "before");
-    assert_eq!(code(&server.send("DELETE", &format!("{keys}/k"), "", "").await), 204);
+    assert_eq!(
+        code(&server.send("DELETE", &format!("{keys}/k"), "", "").await),
+        204
+    );
 
     leave(Room::Critical);
-    assert_eq!(problem(&server.send("DELETE", &format!("{keys}/k"), "", "").await), full);
-    assert_eq!(problem(&server.send("DELETE", "/v1/state/k", "", "").await), full);
+    assert_eq!(
+        problem(&server.send("DELETE", &format!("{keys}/k"), "", "").await),
+        full
+    );
+    assert_eq!(
+        problem(&server.send("DELETE", "/v1/state/k", "", "").await),
+        full
+    );
     assert_eq!(body(&server.get("/v1/state/k").await), "before");
     leave(Room::Free);
-    assert_eq!(code(&server.send("PUT", "/v1/state/k", "", "after").await), 204);
+    assert_eq!(
+        code(&server.send("PUT", "/v1/state/k", "", "after").await),
+        204
+    );
 }

@@ -102,23 +102,48 @@ fn workflows() -> Workflows {
 
 #[tokio::test]
 async fn readiness_follows_the_phase_and_liveness_does_not() {
-    for (phase, ready) in [(Phase::Starting, 503), (Phase::Ready, 200), (Phase::Stopping, 503)] {
-        let server = Fixture::showing(Status { phase, ..Status::default() }).await;
+    for (phase, ready) in [
+        (Phase::Starting, 503),
+        (Phase::Ready, 200),
+        (Phase::Stopping, 503),
+    ] {
+        let server = Fixture::showing(Status {
+            phase,
+            ..Status::default()
+        })
+        .await;
         let answer = server.get("/health/ready").await;
-        assert!(status_line(&answer).starts_with(&format!("HTTP/1.1 {ready}")), "{phase:?}: {answer}");
-        assert_eq!(answer.contains(r#""type":"not-ready""#), ready == 503, "{answer}");
-        assert_eq!(status_line(&server.get("/health/live").await), "HTTP/1.1 200 OK");
+        assert!(
+            status_line(&answer).starts_with(&format!("HTTP/1.1 {ready}")),
+            "{phase:?}: {answer}"
+        );
+        assert_eq!(
+            answer.contains(r#""type":"not-ready""#),
+            ready == 503,
+            "{answer}"
+        );
+        assert_eq!(
+            status_line(&server.get("/health/live").await),
+            "HTTP/1.1 200 OK"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_store_that_does_not_serve_is_not_ready() {
-    let journal = Some(Journal { serving: false, ..Journal::default() });
+    let journal = Some(Journal {
+        serving: false,
+        ..Journal::default()
+    });
     let server = Fixture::showing(Status { journal, ..busy() }).await;
     let answer = server.get("/health/ready").await;
     assert!(answer.contains(r#""type":"not-ready""#), "{answer}");
 
-    let journal = Some(Journal { serving: true, full: true, ..Journal::default() });
+    let journal = Some(Journal {
+        serving: true,
+        full: true,
+        ..Journal::default()
+    });
     let server = Fixture::showing(Status { journal, ..busy() }).await;
     let answer = server.get("/health/ready").await;
     assert!(
@@ -126,29 +151,59 @@ async fn a_store_that_does_not_serve_is_not_ready() {
         "{answer}"
     );
 
-    let server = Fixture::showing(Status { objects_full: true, ..busy() }).await;
+    let server = Fixture::showing(Status {
+        objects_full: true,
+        ..busy()
+    })
+    .await;
     let answer = server.get("/health/ready").await;
     assert!(
-        status_line(&answer).starts_with("HTTP/1.1 503") && answer.contains("the disk of --objects is full"),
+        status_line(&answer).starts_with("HTTP/1.1 503")
+            && answer.contains("the disk of --objects is full"),
         "{answer}"
     );
 
-    let server = Fixture::showing(Status { objects_missing: true, ..busy() }).await;
+    let server = Fixture::showing(Status {
+        objects_missing: true,
+        ..busy()
+    })
+    .await;
     let answer = server.get("/health/ready").await;
     assert!(
-        status_line(&answer).starts_with("HTTP/1.1 503") && answer.contains("not the one that was opened"),
+        status_line(&answer).starts_with("HTTP/1.1 503")
+            && answer.contains("not the one that was opened"),
         "{answer}"
     );
-    assert!(server.get("/metrics").await.contains("landfast_objects_missing 1"));
+    assert!(
+        server
+            .get("/metrics")
+            .await
+            .contains("landfast_objects_missing 1")
+    );
 
-    let store = Some(Store { serving: false, ..Store::default() });
+    let store = Some(Store {
+        serving: false,
+        ..Store::default()
+    });
     let server = Fixture::showing(Status { store, ..busy() }).await;
     let answer = server.get("/health/ready").await;
     assert!(answer.contains("cannot be reached"), "{answer}");
-    assert!(server.get("/metrics").await.contains("landfast_store_serving 0"));
+    assert!(
+        server
+            .get("/metrics")
+            .await
+            .contains("landfast_store_serving 0")
+    );
 
-    let transactions = Some(Figures { starting_over: true, ..Figures::default() });
-    let server = Fixture::showing(Status { transactions, ..busy() }).await;
+    let transactions = Some(Figures {
+        starting_over: true,
+        ..Figures::default()
+    });
+    let server = Fixture::showing(Status {
+        transactions,
+        ..busy()
+    })
+    .await;
     let answer = server.get("/health/ready").await;
     assert!(answer.contains("transactions do not start"), "{answer}");
 }
@@ -157,7 +212,10 @@ async fn a_store_that_does_not_serve_is_not_ready() {
 async fn the_status_is_read_back_as_it_was() {
     let server = Fixture::showing(busy()).await;
     let answer = server.get("/v1/status").await;
-    assert!(answer.contains("content-type: application/json"), "{answer}");
+    assert!(
+        answer.contains("content-type: application/json"),
+        "{answer}"
+    );
     let read: Status = serde_json::from_str(body(&answer)).expect("a status");
     assert_eq!(read, busy());
 }
@@ -165,13 +223,22 @@ async fn the_status_is_read_back_as_it_was() {
 #[tokio::test]
 async fn a_status_of_another_version_is_read_as_far_as_it_goes() {
     let read: Status = serde_json::from_str(r#"{"version":"9","new":{"a":1}}"#).expect("a status");
-    assert_eq!(read, Status { version: "9".into(), ..Status::default() });
+    assert_eq!(
+        read,
+        Status {
+            version: "9".into(),
+            ..Status::default()
+        }
+    );
 }
 
 #[tokio::test]
 async fn metrics_are_the_status_in_the_text_format() {
     let answer = Fixture::showing(busy()).await.get("/metrics").await;
-    assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0"), "{answer}");
+    assert!(
+        answer.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{answer}"
+    );
     for line in [
         r#"landfast_build_info{version="1.2.3",provider="embedded"} 1"#,
         "landfast_ready 1",
@@ -216,13 +283,19 @@ async fn metrics_are_the_status_in_the_text_format() {
         "# TYPE landfast_port_calls counter",
         "# EOF",
     ] {
-        assert!(body(&answer).lines().any(|got| got == line), "no line {line:?} in\n{answer}");
+        assert!(
+            body(&answer).lines().any(|got| got == line),
+            "no line {line:?} in\n{answer}"
+        );
     }
 }
 
 #[tokio::test]
 async fn metrics_are_whole_before_anything_runs() {
-    let answer = Fixture::showing(Status::default()).await.get("/metrics").await;
+    let answer = Fixture::showing(Status::default())
+        .await
+        .get("/metrics")
+        .await;
     assert!(body(&answer).contains("landfast_ready 0\n"), "{answer}");
     assert!(!body(&answer).contains("landfast_coordination"), "{answer}");
     assert!(body(&answer).ends_with("# EOF\n"), "{answer}");
@@ -239,11 +312,19 @@ async fn what_is_for_the_code_of_steps_tells_strangers_so() {
         ("PUT", "steps/s/failure"),
         ("PUT", "calls/f"),
     ] {
-        let answer = server.send(method, &format!("/v1/run/{path}"), "", "").await;
+        let answer = server
+            .send(method, &format!("/v1/run/{path}"), "", "")
+            .await;
         assert_eq!(code(&answer), 400, "{path}: {answer}");
-        assert!(body(&answer).starts_with(r#"{"type":"outside-of-run""#), "{path}: {answer}");
+        assert!(
+            body(&answer).starts_with(r#"{"type":"outside-of-run""#),
+            "{path}: {answer}"
+        );
     }
-    assert_eq!(code(&server.send("POST", "/v1/run/externalize", "", "").await), 204);
+    assert_eq!(
+        code(&server.send("POST", "/v1/run/externalize", "", "").await),
+        204
+    );
 }
 
 #[tokio::test]
@@ -262,18 +343,30 @@ async fn the_description_names_every_route_and_every_route_is_there() {
             .replace("{queue}", "a-queue")
             .replace("{function}", "a-function")
             .replace("{path}", "a/path");
-        let described: Vec<&str> = methods.as_object().expect("methods").keys().map(String::as_str).collect();
+        let described: Vec<&str> = methods
+            .as_object()
+            .expect("methods")
+            .keys()
+            .map(String::as_str)
+            .collect();
         for method in ["get", "put", "post", "delete"] {
             let answer = server.send(&method.to_uppercase(), &concrete, "", "").await;
             let is_described = described.contains(&method);
             // Lambda's API has more than is offered, and its clients are told so in its words.
             let is_taken = ![405, 501].contains(&code(&answer));
             assert_eq!(is_taken, is_described, "{method} {path}: {answer}");
-            assert!(!body(&answer).starts_with(r#"{"type":"no-such-path""#), "{path}: {answer}");
+            assert!(
+                !body(&answer).starts_with(r#"{"type":"no-such-path""#),
+                "{path}: {answer}"
+            );
         }
         if path.ends_with("/{key}") {
             let answer = server.send("HEAD", &concrete, "", "").await;
-            assert_eq!((code(&answer), body(&answer)), (503, ""), "HEAD {path}: {answer}");
+            assert_eq!(
+                (code(&answer), body(&answer)),
+                (503, ""),
+                "HEAD {path}: {answer}"
+            );
             assert!(described.contains(&"head"), "HEAD {path}");
         }
     }
@@ -285,13 +378,25 @@ async fn the_description_says_what_steps_that_are_over_and_damage_are_answered()
     let server = Fixture::showing(busy()).await;
     let document: serde_json::Value =
         serde_json::from_str(body(&server.get("/openapi.json").await)).expect("JSON");
-    let of_steps = ["getState", "headState", "putState", "deleteState", "listState", "beginRun", "cancelRun"];
+    let of_steps = [
+        "getState",
+        "headState",
+        "putState",
+        "deleteState",
+        "listState",
+        "beginRun",
+        "cancelRun",
+    ];
     let (mut ended, mut damaged) = (0, 0);
     for (path, methods) in document["paths"].as_object().expect("paths") {
         for call in methods.as_object().expect("methods").values() {
-            let Some(name) = call["operationId"].as_str() else { continue };
+            let Some(name) = call["operationId"].as_str() else {
+                continue;
+            };
             let says = |status: &str, what: &str| {
-                let said = call["responses"][status]["description"].as_str().unwrap_or_default();
+                let said = call["responses"][status]["description"]
+                    .as_str()
+                    .unwrap_or_default();
                 assert!(said.contains(what), "{name} of {path}: {status} {said:?}");
             };
             if path.starts_with("/v1/run/") || of_steps.contains(&name) || name == "commit" {
@@ -310,8 +415,14 @@ async fn the_description_says_what_steps_that_are_over_and_damage_are_answered()
 #[tokio::test]
 async fn the_page_asks_nobody_else() {
     let answer = Fixture::showing(busy()).await.get("/").await;
-    assert!(answer.contains("content-security-policy: default-src 'none'"), "{answer}");
-    assert!(!body(&answer).contains("http://") && !body(&answer).contains("https://"), "{answer}");
+    assert!(
+        answer.contains("content-security-policy: default-src 'none'"),
+        "{answer}"
+    );
+    assert!(
+        !body(&answer).contains("http://") && !body(&answer).contains("https://"),
+        "{answer}"
+    );
 }
 
 #[tokio::test]
@@ -319,10 +430,16 @@ async fn an_unknown_path_and_a_wrong_method_are_problems() {
     let server = Fixture::showing(busy()).await;
     let unknown = server.get("/v1/nothing").await;
     assert_eq!(status_line(&unknown), "HTTP/1.1 404 Not Found");
-    assert!(body(&unknown).contains(r#""type":"no-such-path""#), "{unknown}");
+    assert!(
+        body(&unknown).contains(r#""type":"no-such-path""#),
+        "{unknown}"
+    );
     let request = "POST /v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let wrong = server.exchange(request).await;
     assert_eq!(status_line(&wrong), "HTTP/1.1 405 Method Not Allowed");
     assert!(wrong.contains("allow: GET,HEAD"), "{wrong}");
-    assert!(body(&wrong).contains(r#""type":"method-not-allowed""#), "{wrong}");
+    assert!(
+        body(&wrong).contains(r#""type":"method-not-allowed""#),
+        "{wrong}"
+    );
 }

@@ -32,9 +32,18 @@ impl ConnectRequest {
         let last_zxid_seen = Zxid(frame.long()?);
         let timeout_ms = frame.int()?;
         let session = SessionId(frame.long()?);
-        let password = frame.buffer()?.and_then(|bytes| bytes.try_into().ok()).map(Password);
+        let password = frame
+            .buffer()?
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(Password);
         let has_read_only = frame.remaining() > 0;
-        Ok(Self { last_zxid_seen, timeout_ms, session, password, has_read_only })
+        Ok(Self {
+            last_zxid_seen,
+            timeout_ms,
+            session,
+            password,
+            has_read_only,
+        })
     }
 
     /// The same in the service's words; none if the session named cannot be resumed by it.
@@ -45,7 +54,11 @@ impl ConnectRequest {
             (_, None) => return None,
         };
         let timeout = Duration::from_millis(u64::try_from(self.timeout_ms).unwrap_or(0));
-        Some(Connect { last_zxid_seen: self.last_zxid_seen, timeout, resume })
+        Some(Connect {
+            last_zxid_seen: self.last_zxid_seen,
+            timeout,
+            resume,
+        })
     }
 }
 
@@ -65,7 +78,12 @@ pub struct ConnectResponse {
 impl ConnectResponse {
     /// Tells a client that its session is gone, so that it stops coming back for it.
     pub fn expired(has_read_only: bool) -> Self {
-        Self { timeout_ms: 0, session: SessionId(0), password: Password([0; 16]), has_read_only }
+        Self {
+            timeout_ms: 0,
+            session: SessionId(0),
+            password: Password([0; 16]),
+            has_read_only,
+        }
     }
 
     /// Writes the record as a frame.

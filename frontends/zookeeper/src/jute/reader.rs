@@ -35,7 +35,11 @@ pub struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Reads a frame's body.
     pub fn new(frame: &'a Bytes) -> Self {
-        Self { block: frame, position: 0, end: frame.len() }
+        Self {
+            block: frame,
+            position: 0,
+            end: frame.len(),
+        }
     }
 
     /// Reads the body that lies in a part of a block of several frames.
@@ -43,8 +47,15 @@ impl<'a> Reader<'a> {
     /// # Panics
     /// If the range is not within the block.
     pub fn within(block: &'a Bytes, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= block.len(), "a frame lies within its block");
-        Self { block, position: range.start, end: range.end }
+        assert!(
+            range.start <= range.end && range.end <= block.len(),
+            "a frame lies within its block"
+        );
+        Self {
+            block,
+            position: range.start,
+            end: range.end,
+        }
     }
 
     /// How many bytes of the frame are left.
@@ -70,8 +81,12 @@ impl<'a> Reader<'a> {
     /// A string, or none for null. What is not UTF-8 becomes U+FFFD, as in ZooKeeper, where the path
     /// check then refuses it.
     pub fn string(&mut self) -> Result<Option<String>, Malformed> {
-        let Some(range) = self.sized()? else { return Ok(None) };
-        Ok(Some(String::from_utf8_lossy(&self.block[range]).into_owned()))
+        let Some(range) = self.sized()? else {
+            return Ok(None);
+        };
+        Ok(Some(
+            String::from_utf8_lossy(&self.block[range]).into_owned(),
+        ))
     }
 
     /// A path; null is malformed.
@@ -129,7 +144,9 @@ impl<'a> Reader<'a> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let field = self.block[self.position..self.end].first_chunk().ok_or(Malformed::Truncated)?;
+        let field = self.block[self.position..self.end]
+            .first_chunk()
+            .ok_or(Malformed::Truncated)?;
         self.position += N;
         Ok(*field)
     }
@@ -141,11 +158,17 @@ mod tests {
 
     #[test]
     fn large_data_shares_the_memory_of_the_frame_and_small_data_does_not() {
-        for (length, shares) in [(DATA_BYTES_COPIED_MAX, false), (DATA_BYTES_COPIED_MAX + 1, true)] {
+        for (length, shares) in [
+            (DATA_BYTES_COPIED_MAX, false),
+            (DATA_BYTES_COPIED_MAX + 1, true),
+        ] {
             let mut bytes = (length as u32).to_be_bytes().to_vec();
             bytes.resize(4 + length, 7);
             let frame = Bytes::from(bytes);
-            let data = Reader::new(&frame).data().expect("it decodes").expect("it is not null");
+            let data = Reader::new(&frame)
+                .data()
+                .expect("it decodes")
+                .expect("it is not null");
             assert_eq!(data.len(), length);
             assert_eq!(data.as_ptr() == frame[4..].as_ptr(), shares);
         }
@@ -166,9 +189,17 @@ mod tests {
             let mut bytes = length.to_be_bytes().to_vec();
             bytes.extend_from_slice(b"ab");
             let frame = Bytes::from(bytes);
-            assert_eq!(Reader::new(&frame).string(), Err(Malformed::Length), "{length}");
+            assert_eq!(
+                Reader::new(&frame).string(),
+                Err(Malformed::Length),
+                "{length}"
+            );
             let vector = Reader::new(&frame).vector(1, Reader::bool);
-            let expected = if length < 0 { Ok(Some(Vec::new())) } else { Err(Malformed::Length) };
+            let expected = if length < 0 {
+                Ok(Some(Vec::new()))
+            } else {
+                Err(Malformed::Length)
+            };
             assert_eq!(vector, expected, "{length}");
         }
     }
@@ -176,7 +207,13 @@ mod tests {
     #[test]
     fn a_reader_within_a_block_does_not_see_the_next_frame() {
         let block = Bytes::from_static(b"\0\0\0\x05abcde");
-        assert_eq!(Reader::within(&block, 0..6).string(), Err(Malformed::Length));
-        assert_eq!(Reader::within(&block, 0..9).string(), Ok(Some("abcde".into())));
+        assert_eq!(
+            Reader::within(&block, 0..6).string(),
+            Err(Malformed::Length)
+        );
+        assert_eq!(
+            Reader::within(&block, 0..9).string(),
+            Ok(Some("abcde".into()))
+        );
     }
 }

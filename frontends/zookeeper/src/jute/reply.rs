@@ -35,7 +35,11 @@ pub fn encode(
     result: &Result<Response, Error>,
     buffer: &mut BytesMut,
 ) {
-    let xid = if operation == Operation::Ping { PING_XID } else { xid };
+    let xid = if operation == Operation::Ping {
+        PING_XID
+    } else {
+        xid
+    };
     let response = match result {
         Ok(response) => response,
         Err(error) => {
@@ -88,7 +92,10 @@ fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) 
         | (Operation::Ping, Response::Pong)
         | (Operation::SetWatches | Operation::SetWatches2, Response::WatchesSet)
         | (Operation::CloseSession, Response::Closed) => {}
-        (operation, _) => panic!("{} was given the answer to another operation", operation.name()),
+        (operation, _) => panic!(
+            "{} was given the answer to another operation",
+            operation.name()
+        ),
     }
 }
 
@@ -102,7 +109,12 @@ fn body_bytes(response: &Response) -> usize {
         Response::Stat(_) => STAT,
         Response::Data { data, .. } => LENGTH + data.as_ref().map_or(0, Bytes::len) + STAT,
         Response::Children { children, .. } => {
-            LENGTH + STAT + children.iter().map(|child| LENGTH + child.len()).sum::<usize>()
+            LENGTH
+                + STAT
+                + children
+                    .iter()
+                    .map(|child| LENGTH + child.len())
+                    .sum::<usize>()
         }
         Response::Deleted | Response::Pong | Response::WatchesSet | Response::Closed => 0,
     }

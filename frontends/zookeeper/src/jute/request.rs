@@ -56,7 +56,10 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let fault = match (operation, &body) {
         (Operation::Unknown, _) => Some(Fault::Opcode(opcode)),
         (Operation::Authenticate, _) => Some(Fault::Authentication),
-        (_, Err(malformed)) => Some(Fault::Body { operation, malformed: *malformed }),
+        (_, Err(malformed)) => Some(Fault::Body {
+            operation,
+            malformed: *malformed,
+        }),
         (_, Ok(_)) => None,
     };
     // As in ZooKeeper: a refused update takes a zxid like any other, unless it does not decode at all.
@@ -66,11 +69,19 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
         Err(Malformed::Null) if is_update(operation) => Request::RefuseUpdate(Error::Marshalling),
         Err(_) => Request::Refuse(Error::Marshalling),
     };
-    Ok(Decoded { xid, operation, request, fault })
+    Ok(Decoded {
+        xid,
+        operation,
+        request,
+        fault,
+    })
 }
 
 fn is_update(operation: Operation) -> bool {
-    matches!(operation, Operation::Create | Operation::Create2 | Operation::Delete | Operation::SetData)
+    matches!(
+        operation,
+        Operation::Create | Operation::Create2 | Operation::Delete | Operation::SetData
+    )
 }
 
 fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malformed> {
@@ -91,7 +102,9 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
             Request::GetChildren { path, watching }
         }
         // ZooKeeper does not look at the path, and answers it.
-        Operation::Sync => Request::Sync { path: frame.string()? },
+        Operation::Sync => Request::Sync {
+            path: frame.string()?,
+        },
         Operation::Ping => Request::Ping,
         Operation::CloseSession => Request::Close,
         Operation::SetWatches => set_watches(frame)?,
@@ -104,20 +117,31 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
 /// ZooKeeper has its root under the empty path too, but only for reads, and a watch that is set there never fires.
 fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
     let (path, watching) = (frame.path()?, watching(frame)?);
-    Ok(if path.is_empty() { ("/".to_owned(), Watching::No) } else { (path, watching) })
+    Ok(if path.is_empty() {
+        ("/".to_owned(), Watching::No)
+    } else {
+        (path, watching)
+    })
 }
 
 /// A null path takes a zxid, and a body that ends too early does not, whatever its path.
 fn delete(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (path, version) = (frame.string()?, frame.int()?);
-    Ok(Request::Delete { path: path.ok_or(Malformed::Null)?, version })
+    Ok(Request::Delete {
+        path: path.ok_or(Malformed::Null)?,
+        version,
+    })
 }
 
 /// A null path is refused as an invalid one here, other than elsewhere: ZooKeeper checks it first.
 fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (path, data, version) = (frame.string()?, frame.data()?, frame.int()?);
     Ok(match path {
-        Some(path) => Request::SetData { path, data, version },
+        Some(path) => Request::SetData {
+            path,
+            data,
+            version,
+        },
         None => Request::Refuse(Error::BadArguments),
     })
 }
@@ -136,7 +160,13 @@ fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
         4..=6 => return Ok(Request::Refuse(Error::Unimplemented)),
         _ => return Ok(Request::Refuse(Error::BadArguments)),
     };
-    Ok(Request::Create { path: path.ok_or(Malformed::Null)?, data, acl, lifetime, naming })
+    Ok(Request::Create {
+        path: path.ok_or(Malformed::Null)?,
+        data,
+        acl,
+        lifetime,
+        naming,
+    })
 }
 
 /// A null scheme or id is left empty, which no ACL may be.
@@ -149,11 +179,17 @@ fn acl(frame: &mut Reader<'_>) -> Result<Acl, Malformed> {
 }
 
 fn watching(frame: &mut Reader<'_>) -> Result<Watching, Malformed> {
-    Ok(if frame.bool()? { Watching::Yes } else { Watching::No })
+    Ok(if frame.bool()? {
+        Watching::Yes
+    } else {
+        Watching::No
+    })
 }
 
 fn paths(frame: &mut Reader<'_>) -> Result<Vec<String>, Malformed> {
-    frame.vector(STRING_BYTES_MIN, Reader::path)?.ok_or(Malformed::Null)
+    frame
+        .vector(STRING_BYTES_MIN, Reader::path)?
+        .ok_or(Malformed::Null)
 }
 
 fn set_watches(frame: &mut Reader<'_>) -> Result<Request, Malformed> {

@@ -26,7 +26,8 @@ impl<'a> FrameWriter<'a> {
     pub fn finish(self) {
         let length = self.buffer.len() - self.start - Self::LENGTH_BYTES;
         let length = i32::try_from(length).expect("a reply is a small part of two gigabytes");
-        self.buffer[self.start..self.start + Self::LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+        self.buffer[self.start..self.start + Self::LENGTH_BYTES]
+            .copy_from_slice(&length.to_be_bytes());
     }
 
     /// One byte.

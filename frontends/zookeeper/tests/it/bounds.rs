@@ -19,7 +19,10 @@ fn config() -> Config {
 }
 
 fn taken(house: &House, operation: Operation) -> usize {
-    let of_operation = house.statistics.requests().find(|(each, _)| *each == operation);
+    let of_operation = house
+        .statistics
+        .requests()
+        .find(|(each, _)| *each == operation);
     of_operation.map_or(0, |(_, count)| count as usize)
 }
 
@@ -27,7 +30,10 @@ fn taken(house: &House, operation: Operation) -> usize {
 async fn no_more_requests_are_taken_than_may_be_in_flight() -> Result<()> {
     const IN_FLIGHT: usize = 10;
     const SENT: i32 = 500;
-    let config = Config { requests_in_flight_max: IN_FLIGHT, ..config() };
+    let config = Config {
+        requests_in_flight_max: IN_FLIGHT,
+        ..config()
+    };
     let house = House::new(config, coordination::Config::default()).await?;
     let mut client = house.client_with_a_znode(TIMEOUT_MS, VALUE_BYTES).await?;
     let held_up = house.hold_the_writer_up().await;
@@ -48,7 +54,11 @@ async fn no_more_bytes_of_requests_are_taken_than_may_wait() -> Result<()> {
     let requests: Vec<u8> = (1..=SENT).flat_map(|xid| set(xid, VALUE_BYTES)).collect();
     let sent = house.press(&client.peer, &requests).await?;
     let taken = taken(&house, Operation::SetData);
-    assert_eq!(taken, REQUEST_BYTES_MAX.div_ceil(VALUE_BYTES), "as many as fit and one more");
+    assert_eq!(
+        taken,
+        REQUEST_BYTES_MAX.div_ceil(VALUE_BYTES),
+        "as many as fit and one more"
+    );
     drop(held_up);
     client.peer.replies(&requests[sent..], 1..=SENT).await?;
     Ok(())
@@ -64,7 +74,11 @@ async fn no_more_answers_are_made_than_may_be_unread() -> Result<()> {
     assert_eq!(house.press(&deaf.peer, &requests).await?, requests.len());
     let made = (house.reads() - read_before) * VALUE_BYTES;
     let sent = (house.statistics.bytes_sent() - sent_before) as usize;
-    assert!(made - sent <= ANSWER_BYTES_MAX + VALUE_BYTES, "{} bytes wait", made - sent);
+    assert!(
+        made - sent <= ANSWER_BYTES_MAX + VALUE_BYTES,
+        "{} bytes wait",
+        made - sent
+    );
     deaf.peer.replies(&[], 1..=SENT).await?;
     Ok(())
 }
@@ -72,12 +86,20 @@ async fn no_more_answers_are_made_than_may_be_unread() -> Result<()> {
 #[tokio::test]
 async fn who_takes_nothing_for_its_timeout_is_cut_off() -> Result<()> {
     let shortest = Duration::from_millis(400);
-    let coordination = coordination::Config { session_timeout_min: shortest, ..Default::default() };
+    let coordination = coordination::Config {
+        session_timeout_min: shortest,
+        ..Default::default()
+    };
     let house = House::new(config(), coordination).await?;
-    let deaf = house.client_with_a_znode(shortest.as_millis() as i32, VALUE_BYTES).await?;
+    let deaf = house
+        .client_with_a_znode(shortest.as_millis() as i32, VALUE_BYTES)
+        .await?;
     let requests: Vec<u8> = (1..=900).flat_map(get).collect();
     house.press(&deaf.peer, &requests).await?;
     house.all_gone().await;
-    assert!(house.statistics.bytes_sent() < 900 * VALUE_BYTES as u64, "it was not waited for");
+    assert!(
+        house.statistics.bytes_sent() < 900 * VALUE_BYTES as u64,
+        "it was not waited for"
+    );
     Ok(())
 }

@@ -26,17 +26,28 @@ struct Silent;
 
 impl FaultSchedule for Silent {
     fn next(&self, operation: &'static str) -> Fault {
-        if operation == "key_value.get" { Fault::Hang } else { Fault::None }
+        if operation == "key_value.get" {
+            Fault::Hang
+        } else {
+            Fault::None
+        }
     }
 }
 
 fn service() -> Service {
     let world = World::new(1);
     let clock: Arc<dyn Clock> = world.clock();
-    let silent = Arc::new(FaultyKeyValue::new(world.key_value(), Arc::new(Silent), clock.clone()));
+    let silent = Arc::new(FaultyKeyValue::new(
+        world.key_value(),
+        Arc::new(Silent),
+        clock.clone(),
+    ));
     let parts = Parts {
         system: silent.clone(),
-        regions: vec![Region { items: silent, objects: world.objects() }],
+        regions: vec![Region {
+            items: silent,
+            objects: world.objects(),
+        }],
         queue: world.queue(),
         functions: world.functions(),
         clock,
@@ -48,16 +59,23 @@ fn service() -> Service {
 /// ZooKeeper closes connections that are without a session for too long; so do we, when the stores hang.
 #[tokio::test]
 async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Result<()> {
-    let config =
-        Config { connect_timeout: Duration::from_millis(50), ..Config::new(([127, 0, 0, 1], 0).into()) };
+    let config = Config {
+        connect_timeout: Duration::from_millis(50),
+        ..Config::new(([127, 0, 0, 1], 0).into())
+    };
     let server = bind(config, Arc::new(service().gateway())).await?;
     let (address, statistics) = (server.local_address(), server.statistics());
     let serving = tokio::spawn(server.run(pending()));
     let mut peer = TcpStream::connect(address).await?;
     peer.write_all(&connect_request(10_000)).await?;
     let mut answer = Vec::new();
-    timeout(PATIENCE, peer.read_to_end(&mut answer)).await.expect("the connection closes")?;
-    assert_eq!(answer, b"", "nothing is said of a session that may or may not be there");
+    timeout(PATIENCE, peer.read_to_end(&mut answer))
+        .await
+        .expect("the connection closes")?;
+    assert_eq!(
+        answer, b"",
+        "nothing is said of a session that may or may not be there"
+    );
     assert_eq!(statistics.sessions_refused(), 1);
     serving.abort();
     Ok(())
@@ -73,7 +91,10 @@ async fn a_peer_that_goes_leaves_its_session_renewed() -> Result<()> {
     let mut client = house.client(10_000).await?;
     let sessions = Sessions::new(house.world.key_value());
     let renewals = async || {
-        let row = sessions.get(client.session, &mut Basis::default()).await.expect("a calm world");
+        let row = sessions
+            .get(client.session, &mut Basis::default())
+            .await
+            .expect("a calm world");
         row.expect("it is open").renewals
     };
     let before = renewals().await;

@@ -34,7 +34,10 @@ static COUNTING: Counting = Counting;
 fn count(bytes: usize) {
     // A thread that is ending has no cell any more and measures nothing.
     let _ = ALLOCATED.try_with(|allocated| {
-        let Allocated { total_bytes, largest_bytes } = allocated.get();
+        let Allocated {
+            total_bytes,
+            largest_bytes,
+        } = allocated.get();
         allocated.set(Allocated {
             total_bytes: total_bytes.saturating_add(bytes),
             largest_bytes: largest_bytes.max(bytes),

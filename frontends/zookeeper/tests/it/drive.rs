@@ -5,7 +5,9 @@ use coordination::{
     Error,
     model::{Output, Request, Response, Stat, Zxid},
 };
-use zookeeper_frontend::{conversation::Conversation, framing::Frames, jute::connect::ConnectRequest};
+use zookeeper_frontend::{
+    conversation::Conversation, framing::Frames, jute::connect::ConnectRequest,
+};
 
 /// The packet limit in force.
 pub(crate) const PACKET_BYTES_MAX: usize = 1 << 16;
@@ -24,7 +26,11 @@ pub(crate) fn drive(bytes: &[u8], piece: usize) -> usize {
             match conversation.next_request(&mut frames) {
                 Ok(Some((tag, request))) => {
                     requests += 1;
-                    let output = Output::Reply { tag, zxid: Zxid(1), result: answer(request) };
+                    let output = Output::Reply {
+                        tag,
+                        zxid: Zxid(1),
+                        result: answer(request),
+                    };
                     conversation.encode(&output, &mut buffer);
                 }
                 Ok(None) => break,
@@ -36,7 +42,11 @@ pub(crate) fn drive(bytes: &[u8], piece: usize) -> usize {
         }
     }
     assert_eq!(conversation.awaited(), 0, "every request was answered");
-    assert_eq!(replies(buffer.freeze()), requests, "each answer is one frame");
+    assert_eq!(
+        replies(buffer.freeze()),
+        requests,
+        "each answer is one frame"
+    );
     requests
 }
 
@@ -58,8 +68,14 @@ fn answer(request: Request) -> Result<Response, Error> {
         Request::Create { path, .. } => Ok(Response::Created { path, stat }),
         Request::Delete { .. } => Ok(Response::Deleted),
         Request::SetData { .. } | Request::Exists { .. } => Ok(Response::Stat(stat)),
-        Request::GetData { path, .. } => Ok(Response::Data { data: Some(Bytes::from(path)), stat }),
-        Request::GetChildren { path, .. } => Ok(Response::Children { children: vec![path], stat }),
+        Request::GetData { path, .. } => Ok(Response::Data {
+            data: Some(Bytes::from(path)),
+            stat,
+        }),
+        Request::GetChildren { path, .. } => Ok(Response::Children {
+            children: vec![path],
+            stat,
+        }),
         Request::Sync { path } => Ok(Response::Synced { path }),
         Request::Ping => Ok(Response::Pong),
         Request::SetWatches { .. } => Ok(Response::WatchesSet),

@@ -28,7 +28,10 @@ async fn what_is_asked_before_a_bad_length_is_answered_however_late_it_is_read()
     let for_all = 2 * LARGE * ASKED as usize;
     for unsent_bytes_max in [of_default.unsent_bytes_max, for_all] {
         for bad in bad_ends() {
-            let config = Config { unsent_bytes_max, ..of_default.clone() };
+            let config = Config {
+                unsent_bytes_max,
+                ..of_default.clone()
+            };
             let house = House::new(config, coordination::Config::default()).await?;
             let mut client = house.client_with_a_znode(TIMEOUT_MS, LARGE).await?;
             let mut requests: Vec<u8> = (1..=ASKED).flat_map(get).collect();
@@ -95,12 +98,25 @@ async fn malformed_by_going(way: Way, asked: &[u8], packet: &[u8]) -> Result<u64
 }
 
 #[tokio::test]
-async fn who_closes_in_the_middle_of_a_packet_is_to_blame_and_who_is_reset_there_is_not() -> Result<()> {
+async fn who_closes_in_the_middle_of_a_packet_is_to_blame_and_who_is_reset_there_is_not()
+-> Result<()> {
     for asked in [Vec::new(), (1..=200).flat_map(get).collect()] {
-        assert_eq!(malformed_by_going(Way::Reset, &asked, &set(201, 100)).await?, 0, "{} bytes", asked.len());
+        assert_eq!(
+            malformed_by_going(Way::Reset, &asked, &set(201, 100)).await?,
+            0,
+            "{} bytes",
+            asked.len()
+        );
     }
-    assert_eq!(malformed_by_going(Way::InOrder, &[], &set(1, 100)).await?, 1);
-    assert_eq!(malformed_by_going(Way::InOrder, &[], &[]).await?, 0, "there is no packet");
+    assert_eq!(
+        malformed_by_going(Way::InOrder, &[], &set(1, 100)).await?,
+        1
+    );
+    assert_eq!(
+        malformed_by_going(Way::InOrder, &[], &[]).await?,
+        0,
+        "there is no packet"
+    );
     Ok(())
 }
 
@@ -109,7 +125,9 @@ async fn who_is_reset_in_the_middle_of_its_first_packet_is_not_to_blame() -> Res
     for (way, malformed) in [(Way::Reset, 0), (Way::InOrder, 1)] {
         let house = House::with_defaults().await?;
         let mut peer = house.peer().await?;
-        peer.stream.write_all(&connect_request(TIMEOUT_MS)[..20]).await?;
+        peer.stream
+            .write_all(&connect_request(TIMEOUT_MS)[..20])
+            .await?;
         house.press(&peer, &[]).await?;
         assert_eq!(house.statistics.connections_open(), 1);
         if way == Way::Reset {

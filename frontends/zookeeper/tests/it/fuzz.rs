@@ -67,9 +67,14 @@ fn no_bytes_of_a_peer_bring_the_decoder_down_or_make_it_allocate_beyond_the_pack
 /// The fuzzer means something only if a good share of what it makes gets past the framing.
 #[test]
 fn many_fuzzed_inputs_still_hold_requests_and_many_do_not() {
-    let requests: Vec<usize> = (0..2000).map(|input| drive(&bytes_of(input), usize::MAX)).collect();
+    let requests: Vec<usize> = (0..2000)
+        .map(|input| drive(&bytes_of(input), usize::MAX))
+        .collect();
     let with_requests = requests.iter().filter(|requests| **requests > 0).count();
-    assert!((400..1900).contains(&with_requests), "{with_requests} of 2000");
+    assert!(
+        (400..1900).contains(&with_requests),
+        "{with_requests} of 2000"
+    );
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -92,7 +97,11 @@ fn check(input: u64) {
     let body = Bytes::from(bytes);
     let (_, allocated) = allocated_by(|| request::decode(Reader::new(&body)));
     // An empty string is 4 bytes on the wire and a `String` of 24 here.
-    assert!(allocated.total_bytes <= 6 * body.len() + 64, "for {} bytes: {allocated:?}", body.len());
+    assert!(
+        allocated.total_bytes <= 6 * body.len() + 64,
+        "for {} bytes: {allocated:?}",
+        body.len()
+    );
 }
 
 /// The bytes with this number: a few valid frames, then damage.
@@ -117,14 +126,22 @@ fn bytes_of(input: u64) -> Vec<u8> {
 
 fn noise(rng: &mut Rng) -> Vec<u8> {
     let length = rng.usize(0..300);
-    let bytes = std::iter::repeat_with(|| rng.u8(..)).take(length).collect::<Vec<_>>();
+    let bytes = std::iter::repeat_with(|| rng.u8(..))
+        .take(length)
+        .collect::<Vec<_>>();
     if rng.bool() { frame(&bytes) } else { bytes }
 }
 
 fn connect(rng: &mut Rng) -> Vec<u8> {
     let password: Vec<u8> = (0..rng.u8(0..32)).collect();
-    let mut body =
-        [int(0), long(rng.i64(..)), int(rng.i32(..)), long(rng.i64(..)), buffer(Some(&password))].concat();
+    let mut body = [
+        int(0),
+        long(rng.i64(..)),
+        int(rng.i32(..)),
+        long(rng.i64(..)),
+        buffer(Some(&password)),
+    ]
+    .concat();
     body.extend(vec![0; rng.usize(0..3)]);
     frame(&body)
 }
@@ -132,19 +149,39 @@ fn connect(rng: &mut Rng) -> Vec<u8> {
 fn some_request(rng: &mut Rng) -> Request {
     let path = text(rng);
     let version = rng.i32(-2..5);
-    let watching = if rng.bool() { Watching::Yes } else { Watching::No };
+    let watching = if rng.bool() {
+        Watching::Yes
+    } else {
+        Watching::No
+    };
     match rng.u8(0..11) {
         0 => Request::Create {
             path,
             data: data(rng),
             acl: (0..rng.i32(0..4))
-                .map(|permissions| Acl { permissions, scheme: text(rng), id: text(rng) })
+                .map(|permissions| Acl {
+                    permissions,
+                    scheme: text(rng),
+                    id: text(rng),
+                })
                 .collect(),
-            lifetime: if rng.bool() { Lifetime::Persistent } else { Lifetime::Ephemeral },
-            naming: if rng.bool() { Naming::Given } else { Naming::Sequential },
+            lifetime: if rng.bool() {
+                Lifetime::Persistent
+            } else {
+                Lifetime::Ephemeral
+            },
+            naming: if rng.bool() {
+                Naming::Given
+            } else {
+                Naming::Sequential
+            },
         },
         1 => Request::Delete { path, version },
-        2 => Request::SetData { path, data: data(rng), version },
+        2 => Request::SetData {
+            path,
+            data: data(rng),
+            version,
+        },
         3 => Request::Exists { path, watching },
         4 => Request::GetData { path, watching },
         5 => Request::GetChildren { path, watching },
@@ -153,7 +190,12 @@ fn some_request(rng: &mut Rng) -> Request {
         8 => {
             let mut texts = || (0..rng.u8(0..40)).map(|_| text(rng)).collect::<Vec<_>>();
             let (data, exists, children) = (texts(), texts(), texts());
-            Request::SetWatches { relative: Zxid(rng.i64(..)), data, exists, children }
+            Request::SetWatches {
+                relative: Zxid(rng.i64(..)),
+                data,
+                exists,
+                children,
+            }
         }
         9 => Request::Close,
         _ => Request::Refuse(Error::Unimplemented),
@@ -162,9 +204,15 @@ fn some_request(rng: &mut Rng) -> Request {
 
 fn text(rng: &mut Rng) -> String {
     let length = rng.usize(0..12);
-    std::iter::repeat_with(|| if rng.u8(..) < 8 { rng.char(..) } else { rng.char('/'..'c') })
-        .take(length)
-        .collect()
+    std::iter::repeat_with(|| {
+        if rng.u8(..) < 8 {
+            rng.char(..)
+        } else {
+            rng.char('/'..'c')
+        }
+    })
+    .take(length)
+    .collect()
 }
 
 fn data(rng: &mut Rng) -> Option<Bytes> {
@@ -192,7 +240,10 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
             bytes.splice(to..to, piece);
         }
         _ => {
-            let number = rng.choice(NUMBERS).expect("there are numbers").to_be_bytes();
+            let number = rng
+                .choice(NUMBERS)
+                .expect("there are numbers")
+                .to_be_bytes();
             let end = (at + 4).min(bytes.len());
             bytes[at..end].copy_from_slice(&number[..end - at]);
         }

@@ -74,7 +74,10 @@ impl House {
         let items = FaultyKeyValue::new(world.key_value(), reads.clone(), world.clock());
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region { items: Arc::new(items), objects: world.objects() }],
+            regions: vec![Region {
+                items: Arc::new(items),
+                objects: world.objects(),
+            }],
             queue: world.queue(),
             functions: world.functions(),
             clock: world.clock(),
@@ -82,30 +85,55 @@ impl House {
         };
         let service = Arc::new(Service::new(parts, coordination));
         let writer = Arc::new(Mutex::new(()));
-        for Definition { name, options, handler } in service.functions() {
+        for Definition {
+            name,
+            options,
+            handler,
+        } in service.functions()
+        {
             let handler: Arc<dyn Handler> = if name == names::WRITER {
-                Arc::new(HeldUp { inner: handler, by: Arc::clone(&writer) })
+                Arc::new(HeldUp {
+                    inner: handler,
+                    by: Arc::clone(&writer),
+                })
             } else {
                 handler
             };
-            world.functions().register(Definition { name, options, handler });
+            world.functions().register(Definition {
+                name,
+                options,
+                handler,
+            });
         }
         service.start().await.expect("a calm start");
         let server = bind(config.clone(), Arc::new(service.gateway())).await?;
         let (statistics, listen) = (server.statistics(), server.local_address());
         let following = tokio::spawn(async move { service.run().await });
         let tasks = vec![following, tokio::spawn(server.run(pending()))];
-        Ok(Self { world, config: Config { listen, ..config }, statistics, writer, reads, tasks })
+        Ok(Self {
+            world,
+            config: Config { listen, ..config },
+            statistics,
+            writer,
+            reads,
+            tasks,
+        })
     }
 
     /// The same with the defaults.
     pub(crate) async fn with_defaults() -> Result<Self> {
-        Self::new(Config::new(([127, 0, 0, 1], 0).into()), coordination::Config::default()).await
+        Self::new(
+            Config::new(([127, 0, 0, 1], 0).into()),
+            coordination::Config::default(),
+        )
+        .await
     }
 
     /// A peer that is connected and has said nothing.
     pub(crate) async fn peer(&self) -> Result<Peer> {
-        Ok(Peer { stream: TcpStream::connect(self.config.listen).await? })
+        Ok(Peer {
+            stream: TcpStream::connect(self.config.listen).await?,
+        })
     }
 
     /// A peer with a session of so many milliseconds.
@@ -113,22 +141,37 @@ impl House {
         let mut peer = self.peer().await?;
         peer.stream.write_all(&connect_request(timeout_ms)).await?;
         let mut opened = [0; 41];
-        timeout(PATIENCE, peer.stream.read_exact(&mut opened)).await.expect("a session is opened")?;
-        let session = SessionId(i64::from_be_bytes(opened[12..20].try_into().expect("eight bytes")));
+        timeout(PATIENCE, peer.stream.read_exact(&mut opened))
+            .await
+            .expect("a session is opened")?;
+        let session = SessionId(i64::from_be_bytes(
+            opened[12..20].try_into().expect("eight bytes"),
+        ));
         Ok(Client { peer, session })
     }
 
     /// The same, where [`ZNODE`] has a value of so many bytes.
-    pub(crate) async fn client_with_a_znode(&self, timeout_ms: i32, bytes: usize) -> Result<Client> {
+    pub(crate) async fn client_with_a_znode(
+        &self,
+        timeout_ms: i32,
+        bytes: usize,
+    ) -> Result<Client> {
         let mut client = self.client(timeout_ms).await?;
         let request = Request::Create {
             path: ZNODE.into(),
             data: Some(vec![7; bytes].into()),
-            acl: vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }],
+            acl: vec![Acl {
+                permissions: 31,
+                scheme: "world".into(),
+                id: "anyone".into(),
+            }],
             lifetime: Lifetime::Persistent,
             naming: Naming::Given,
         };
-        client.peer.replies(&encode(0, &request, false), 0..=0).await?;
+        client
+            .peer
+            .replies(&encode(0, &request, false), 0..=0)
+            .await?;
         Ok(client)
     }
 
@@ -156,7 +199,12 @@ impl House {
     pub(crate) async fn session_gone(&self, session: SessionId) {
         let sessions = Sessions::new(self.world.key_value());
         let gone = async {
-            while sessions.get(session, &mut Basis::default()).await.expect("calm").is_some() {
+            while sessions
+                .get(session, &mut Basis::default())
+                .await
+                .expect("calm")
+                .is_some()
+            {
                 tokio::task::yield_now().await;
             }
         };
@@ -166,7 +214,13 @@ impl House {
     /// Sends as much of this as is taken, until nothing moves any more: the server waits for its peer, or for what is held up.
     /// Says how much that was.
     pub(crate) async fn press(&self, peer: &Peer, bytes: &[u8]) -> Result<usize> {
-        let progress = || (self.statistics.bytes_received(), self.statistics.bytes_sent(), self.reads());
+        let progress = || {
+            (
+                self.statistics.bytes_received(),
+                self.statistics.bytes_sent(),
+                self.reads(),
+            )
+        };
         let (mut sent, mut turns, mut before) = (0, 0, progress());
         while turns < TURNS_WITHOUT_PROGRESS {
             turns += 1;
@@ -203,7 +257,9 @@ impl Peer {
     /// All that is still sent to it. Fails if the connection does not end in order.
     pub(crate) async fn rest(&mut self) -> Result<Vec<u8>> {
         let mut rest = Vec::new();
-        timeout(PATIENCE, self.stream.read_to_end(&mut rest)).await.expect("the connection ends")?;
+        timeout(PATIENCE, self.stream.read_to_end(&mut rest))
+            .await
+            .expect("the connection ends")?;
         Ok(rest)
     }
 
@@ -241,17 +297,42 @@ pub(crate) struct Client {
 /// The bytes of a request that sets [`ZNODE`] to a value of so many bytes.
 pub(crate) fn set(xid: i32, bytes: usize) -> Vec<u8> {
     let data = Some(vec![7; bytes].into());
-    encode(xid, &Request::SetData { path: ZNODE.into(), data, version: -1 }, false)
+    encode(
+        xid,
+        &Request::SetData {
+            path: ZNODE.into(),
+            data,
+            version: -1,
+        },
+        false,
+    )
 }
 
 /// Of one that gets it.
 pub(crate) fn get(xid: i32) -> Vec<u8> {
-    encode(xid, &Request::GetData { path: ZNODE.into(), watching: Watching::No }, false)
+    encode(
+        xid,
+        &Request::GetData {
+            path: ZNODE.into(),
+            watching: Watching::No,
+        },
+        false,
+    )
 }
 
 /// A connect request for a new session, as kazoo sends it.
 pub(crate) fn connect_request(timeout_ms: i32) -> Vec<u8> {
-    frame(&[int(0), long(0), int(timeout_ms), long(0), buffer(Some(&[0; 16])), vec![0]].concat())
+    frame(
+        &[
+            int(0),
+            long(0),
+            int(timeout_ms),
+            long(0),
+            buffer(Some(&[0; 16])),
+            vec![0],
+        ]
+        .concat(),
+    )
 }
 
 /// A function that runs when nobody holds it up.
@@ -275,7 +356,8 @@ struct Reads(AtomicUsize);
 
 impl FaultSchedule for Reads {
     fn next(&self, operation: &'static str) -> Fault {
-        self.0.fetch_add(usize::from(operation == "key_value.get"), Relaxed);
+        self.0
+            .fetch_add(usize::from(operation == "key_value.get"), Relaxed);
         Fault::None
     }
 }

@@ -18,7 +18,9 @@ fn watching() -> impl Strategy<Value = Watching> {
 }
 
 fn data() -> impl Strategy<Value = Option<Bytes>> {
-    option::of(prop_oneof![vec(any::<u8>(), 0..100), vec(any::<u8>(), 4000..5000)].prop_map(Bytes::from))
+    option::of(
+        prop_oneof![vec(any::<u8>(), 0..100), vec(any::<u8>(), 4000..5000)].prop_map(Bytes::from),
+    )
 }
 
 fn acl() -> impl Strategy<Value = Acl> {
@@ -32,14 +34,26 @@ fn acl() -> impl Strategy<Value = Acl> {
 fn create() -> impl Strategy<Value = Request> {
     let lifetime = prop_oneof![Just(Lifetime::Persistent), Just(Lifetime::Ephemeral)];
     let naming = prop_oneof![Just(Naming::Given), Just(Naming::Sequential)];
-    (path(), data(), vec(acl(), 0..4), lifetime, naming)
-        .prop_map(|(path, data, acl, lifetime, naming)| Request::Create { path, data, acl, lifetime, naming })
+    (path(), data(), vec(acl(), 0..4), lifetime, naming).prop_map(
+        |(path, data, acl, lifetime, naming)| Request::Create {
+            path,
+            data,
+            acl,
+            lifetime,
+            naming,
+        },
+    )
 }
 
 fn set_watches() -> impl Strategy<Value = Request> {
     let paths = || vec(path(), 0..5);
     (any::<i64>(), paths(), paths(), paths()).prop_map(|(relative, data, exists, children)| {
-        Request::SetWatches { relative: Zxid(relative), data, exists, children }
+        Request::SetWatches {
+            relative: Zxid(relative),
+            data,
+            exists,
+            children,
+        }
     })
 }
 
@@ -59,9 +73,12 @@ fn request() -> impl Strategy<Value = Request> {
             data,
             version
         }),
-        (path_to_read(), watching()).prop_map(|(path, watching)| Request::Exists { path, watching }),
-        (path_to_read(), watching()).prop_map(|(path, watching)| Request::GetData { path, watching }),
-        (path_to_read(), watching()).prop_map(|(path, watching)| Request::GetChildren { path, watching }),
+        (path_to_read(), watching())
+            .prop_map(|(path, watching)| Request::Exists { path, watching }),
+        (path_to_read(), watching())
+            .prop_map(|(path, watching)| Request::GetData { path, watching }),
+        (path_to_read(), watching())
+            .prop_map(|(path, watching)| Request::GetChildren { path, watching }),
         path().prop_map(|path| Request::Sync { path: Some(path) }),
         Just(Request::Ping),
     ]

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use coordination::{
     Error,
     model::{
-        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId, Stat,
-        Watching, Zxid,
+        Acl, Connect, EventKind, Lifetime, Naming, Output, Password, Request, Response, SessionId,
+        Stat, Watching, Zxid,
     },
 };
 use zookeeper_frontend::{
@@ -29,20 +29,35 @@ struct Wire {
 
 impl Wire {
     fn new() -> Self {
-        Self { frames: Frames::new(1 << 20), conversation: Conversation::default(), written: BytesMut::new() }
+        Self {
+            frames: Frames::new(1 << 20),
+            conversation: Conversation::default(),
+            written: BytesMut::new(),
+        }
     }
 
     /// What the service is asked after these bytes.
     fn ask(&mut self, bytes: &[u8]) -> Vec<(i32, Request)> {
         self.frames.space().extend_from_slice(bytes);
         self.frames.received(bytes.len());
-        std::iter::from_fn(|| self.conversation.next_request(&mut self.frames).expect("these are frames"))
-            .collect()
+        std::iter::from_fn(|| {
+            self.conversation
+                .next_request(&mut self.frames)
+                .expect("these are frames")
+        })
+        .collect()
     }
 
     /// What the client reads when the service answers so.
     fn answer(&mut self, tag: i32, zxid: i64, result: Result<Response, Error>) -> Vec<u8> {
-        self.conversation.encode(&Output::Reply { tag, zxid: Zxid(zxid), result }, &mut self.written);
+        self.conversation.encode(
+            &Output::Reply {
+                tag,
+                zxid: Zxid(zxid),
+                result,
+            },
+            &mut self.written,
+        );
         self.written.split().to_vec()
     }
 }
@@ -80,10 +95,18 @@ fn a_connect_request_of_kazoo_opens_a_session() {
     let connect = request.connect().expect("it asks for nothing impossible");
     assert_eq!(
         connect,
-        Connect { last_zxid_seen: Zxid(0), timeout: std::time::Duration::from_secs(10), resume: None }
+        Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: std::time::Duration::from_secs(10),
+            resume: None
+        }
     );
     let old = packet.slice(..44);
-    assert!(!ConnectRequest::decode(Reader::new(&old)).expect("it decodes").has_read_only);
+    assert!(
+        !ConnectRequest::decode(Reader::new(&old))
+            .expect("it decodes")
+            .has_read_only
+    );
 }
 
 /// The answer that ZooKeeper 3.9.5 gave, with its session and password.
@@ -96,8 +119,12 @@ fn a_connect_response_has_a_read_only_byte_only_for_clients_that_sent_one() {
         password: Password(password),
         has_read_only: true,
     };
-    let expected =
-        [b"\0\0\0\x25\0\0\0\0\0\0\x27\x10\x01\0\0\x23\xc8\x32\0\0\0\0\0\x10", &password[..], b"\0"].concat();
+    let expected = [
+        b"\0\0\0\x25\0\0\0\0\0\0\x27\x10\x01\0\0\x23\xc8\x32\0\0\0\0\0\x10",
+        &password[..],
+        b"\0",
+    ]
+    .concat();
     let mut buffer = BytesMut::new();
     response.encode(&mut buffer);
     assert_eq!(buffer, expected);
@@ -114,14 +141,20 @@ fn a_connect_response_has_a_read_only_byte_only_for_clients_that_sent_one() {
 fn an_expired_session_is_told_so_with_zeros() {
     let mut buffer = BytesMut::new();
     ConnectResponse::expired(true).encode(&mut buffer);
-    assert_eq!(buffer, [&b"\0\0\0\x25"[..], &[0; 16], b"\0\0\0\x10", &[0; 17]].concat());
+    assert_eq!(
+        buffer,
+        [&b"\0\0\0\x25"[..], &[0; 16], b"\0\0\0\x10", &[0; 17]].concat()
+    );
 }
 
 #[test]
 fn a_session_is_resumed_only_with_a_password_that_could_be_right() {
     let request = |session: i64, password: Option<&[u8]>| {
-        let body = Bytes::from([int(0), long(9), int(-5), long(session), buffer(password)].concat());
-        ConnectRequest::decode(Reader::new(&body)).expect("it decodes").connect()
+        let body =
+            Bytes::from([int(0), long(9), int(-5), long(session), buffer(password)].concat());
+        ConnectRequest::decode(Reader::new(&body))
+            .expect("it decodes")
+            .connect()
     };
     let resume = request(5, Some(&[7; 16])).expect("it can be tried").resume;
     assert_eq!(resume, Some((SessionId(5), Password([7; 16]))));
@@ -133,18 +166,26 @@ fn a_session_is_resumed_only_with_a_password_that_could_be_right() {
 
 #[test]
 fn a_create_is_answered_with_its_path_and_a_create2_with_its_stat_too() {
-    let bytes = b"\0\0\0\x32\0\0\0\x01\0\0\0\x01\0\0\0\x02/x\0\0\0\x01d\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\
+    let bytes =
+        b"\0\0\0\x32\0\0\0\x01\0\0\0\x01\0\0\0\x02/x\0\0\0\x01d\0\0\0\x01\0\0\0\x1f\0\0\0\x05world\
                   \0\0\0\x06anyone\0\0\0\0";
     let create = Request::Create {
         path: "/x".into(),
         data: Some(Bytes::from_static(b"d")),
-        acl: vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }],
+        acl: vec![Acl {
+            permissions: 31,
+            scheme: "world".into(),
+            id: "anyone".into(),
+        }],
         lifetime: Lifetime::Persistent,
         naming: Naming::Given,
     };
     let mut wire = Wire::new();
     assert_eq!(wire.ask(bytes), [(1, create)]);
-    let created = Response::Created { path: "/x".into(), stat: Stat::default() };
+    let created = Response::Created {
+        path: "/x".into(),
+        stat: Stat::default(),
+    };
     assert_eq!(
         wire.answer(1, 2, Ok(created.clone())),
         b"\0\0\0\x16\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x02/x"
@@ -162,7 +203,16 @@ fn a_create_is_answered_with_its_path_and_a_create2_with_its_stat_too() {
 fn data_is_answered_with_all_sixty_eight_bytes_of_its_stat() {
     let mut wire = Wire::new();
     let asked = wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\x01");
-    assert_eq!(asked, [(7, Request::GetData { path: "/x".into(), watching: Watching::Yes })]);
+    assert_eq!(
+        asked,
+        [(
+            7,
+            Request::GetData {
+                path: "/x".into(),
+                watching: Watching::Yes
+            }
+        )]
+    );
     let stat = Stat {
         czxid: Zxid(2),
         mzxid: Zxid(3),
@@ -183,21 +233,34 @@ fn data_is_answered_with_all_sixty_eight_bytes_of_its_stat() {
         b"\0\0\0\x04\0\0\0\x05\0\0\0\x06\x01\0\0\x23\xc8\x32\0\0\0\0\0\x01\0\0\0\x08\0\0\0\0\0\0\0\x09",
     ]
     .concat();
-    assert_eq!(wire.answer(7, 41, Ok(Response::Data { data, stat })), expected);
+    assert_eq!(
+        wire.answer(7, 41, Ok(Response::Data { data, stat })),
+        expected
+    );
 }
 
 #[test]
 fn null_data_stays_null() {
     let mut wire = Wire::new();
     wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\0");
-    let bytes = wire.answer(7, 1, Ok(Response::Data { data: None, stat: Stat::default() }));
+    let bytes = wire.answer(
+        7,
+        1,
+        Ok(Response::Data {
+            data: None,
+            stat: Stat::default(),
+        }),
+    );
     assert_eq!(bytes[20..24], [0xff; 4]);
     assert_eq!(bytes.len(), 24 + 68);
 }
 
 #[test]
 fn children_come_with_a_stat_only_if_asked_so() {
-    let children = Response::Children { children: vec!["a".into(), "bc".into()], stat: Stat::default() };
+    let children = Response::Children {
+        children: vec!["a".into(), "bc".into()],
+        stat: Stat::default(),
+    };
     for (opcode, stat_bytes) in [(8, 0), (12, 68)] {
         let mut wire = Wire::new();
         let body = [int(3), int(opcode), string("/"), vec![0]].concat();
@@ -212,7 +275,10 @@ fn children_come_with_a_stat_only_if_asked_so() {
 #[test]
 fn a_ping_with_an_ordinary_xid_is_answered_with_the_pings_own() {
     let mut wire = Wire::new();
-    assert_eq!(wire.ask(b"\0\0\0\x08\0\0\0\x07\0\0\0\x0b"), [(7, Request::Ping)]);
+    assert_eq!(
+        wire.ask(b"\0\0\0\x08\0\0\0\x07\0\0\0\x0b"),
+        [(7, Request::Ping)]
+    );
     assert_eq!(
         wire.answer(7, 5, Ok(Response::Pong)),
         b"\0\0\0\x10\xff\xff\xff\xfe\0\0\0\0\0\0\0\x05\0\0\0\0"
@@ -223,13 +289,24 @@ fn a_ping_with_an_ordinary_xid_is_answered_with_the_pings_own() {
 #[test]
 fn special_xids_are_echoed() {
     let mut wire = Wire::new();
-    assert_eq!(wire.ask(b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b"), [(-2, Request::Ping)]);
+    assert_eq!(
+        wire.ask(b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b"),
+        [(-2, Request::Ping)]
+    );
     assert_eq!(
         wire.answer(-2, 5, Ok(Response::Pong)),
         b"\0\0\0\x10\xff\xff\xff\xfe\0\0\0\0\0\0\0\x05\0\0\0\0"
     );
     let paths = |path: &str| strings(&[path.to_owned()]);
-    let body = [int(-8), int(101), long(4), paths("/d"), paths("/e"), paths("/c")].concat();
+    let body = [
+        int(-8),
+        int(101),
+        long(4),
+        paths("/d"),
+        paths("/e"),
+        paths("/c"),
+    ]
+    .concat();
     let set = Request::SetWatches {
         relative: Zxid(4),
         data: vec!["/d".into()],
@@ -248,7 +325,14 @@ fn special_xids_are_echoed() {
 fn an_event_has_xid_minus_one_and_the_zxid_of_its_change() {
     let mut wire = Wire::new();
     let mut event = |zxid, kind| {
-        wire.conversation.encode(&Output::Event { zxid, kind, path: "/x".into() }, &mut wire.written);
+        wire.conversation.encode(
+            &Output::Event {
+                zxid,
+                kind,
+                path: "/x".into(),
+            },
+            &mut wire.written,
+        );
         wire.written.split().to_vec()
     };
     assert_eq!(
@@ -273,8 +357,13 @@ fn an_error_has_no_body() {
 fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
     for opcode in [55, 0, -10, -1, 13, 102, i32::MAX, i32::MIN] {
         let mut wire = Wire::new();
-        let asked = wire.ask(&[frame(&[int(7), int(opcode)].concat()), frame(b"never read")].concat());
-        assert_eq!(asked, [(7, Request::Refuse(Error::Unimplemented))], "{opcode}");
+        let asked =
+            wire.ask(&[frame(&[int(7), int(opcode)].concat()), frame(b"never read")].concat());
+        assert_eq!(
+            asked,
+            [(7, Request::Refuse(Error::Unimplemented))],
+            "{opcode}"
+        );
         assert!(wire.conversation.is_ending() && !wire.conversation.is_over());
         assert_eq!(
             wire.answer(7, 3, Err(Error::Unimplemented)),
@@ -304,10 +393,28 @@ fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
     let (path, watching) = ("/".to_owned(), Watching::No);
     for watch in [0, 1] {
         let asked = |opcode| decoded(opcode, &[int(0), vec![watch]]);
-        assert_eq!(asked(3), Request::Exists { path: path.clone(), watching });
-        assert_eq!(asked(4), Request::GetData { path: path.clone(), watching });
+        assert_eq!(
+            asked(3),
+            Request::Exists {
+                path: path.clone(),
+                watching
+            }
+        );
+        assert_eq!(
+            asked(4),
+            Request::GetData {
+                path: path.clone(),
+                watching
+            }
+        );
         for opcode in [8, 12] {
-            assert_eq!(asked(opcode), Request::GetChildren { path: path.clone(), watching });
+            assert_eq!(
+                asked(opcode),
+                Request::GetChildren {
+                    path: path.clone(),
+                    watching
+                }
+            );
         }
     }
 }
@@ -315,13 +422,31 @@ fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
 #[test]
 fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
     for opcode in [6, 7, 14, 16, 17, 18, 19, 20, 21, 22, 103, 104, 106, 107] {
-        assert_eq!(decoded(opcode, &[]), Request::Refuse(Error::Unimplemented), "{opcode}");
+        assert_eq!(
+            decoded(opcode, &[]),
+            Request::Refuse(Error::Unimplemented),
+            "{opcode}"
+        );
         let mut wire = Wire::new();
-        let both = [frame(&[int(7), int(opcode)].concat()), frame(&[int(-2), int(11)].concat())].concat();
+        let both = [
+            frame(&[int(7), int(opcode)].concat()),
+            frame(&[int(-2), int(11)].concat()),
+        ]
+        .concat();
         assert_eq!(wire.ask(&both).len(), 2, "{opcode}");
     }
-    let persistent = [long(1), int(0), int(0), int(0), strings(&["/p".to_owned()]), int(0)];
-    assert_eq!(decoded(105, &persistent), Request::Refuse(Error::Unimplemented));
+    let persistent = [
+        long(1),
+        int(0),
+        int(0),
+        int(0),
+        strings(&["/p".to_owned()]),
+        int(0),
+    ];
+    assert_eq!(
+        decoded(105, &persistent),
+        Request::Refuse(Error::Unimplemented)
+    );
 }
 
 /// Containers and times to live are switched off; other flags mean nothing. Both before the ACL is looked at.
@@ -332,10 +457,18 @@ fn flags_of_create_are_checked() {
         assert!(matches!(create(flags), Request::Create { .. }), "{flags}");
     }
     for flags in 4..7 {
-        assert_eq!(create(flags), Request::RefuseUpdate(Error::Unimplemented), "{flags}");
+        assert_eq!(
+            create(flags),
+            Request::RefuseUpdate(Error::Unimplemented),
+            "{flags}"
+        );
     }
     for flags in [-1, 7, 9, i32::MAX, i32::MIN] {
-        assert_eq!(create(flags), Request::RefuseUpdate(Error::BadArguments), "{flags}");
+        assert_eq!(
+            create(flags),
+            Request::RefuseUpdate(Error::BadArguments),
+            "{flags}"
+        );
     }
 }
 
@@ -353,25 +486,53 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
         ("null path to exists", 3, vec![null.clone(), vec![1]]),
         ("null path to children", 8, vec![null.clone(), vec![1]]),
         ("null path to delete", 2, vec![null.clone(), int(0)]),
-        ("null path to a truncated delete", 2, vec![null.clone(), b"abc".to_vec()]),
-        ("null path to create", 1, vec![null.clone(), null.clone(), world(), int(0)]),
+        (
+            "null path to a truncated delete",
+            2,
+            vec![null.clone(), b"abc".to_vec()],
+        ),
+        (
+            "null path to create",
+            1,
+            vec![null.clone(), null.clone(), world(), int(0)],
+        ),
         ("negative length", 4, vec![int(-5), vec![0]]),
-        ("null watch path", 101, vec![long(0), int(1), null.clone(), int(0), int(0)]),
+        (
+            "null watch path",
+            101,
+            vec![long(0), int(1), null.clone(), int(0), int(0)],
+        ),
         ("truncated watches", 101, vec![long(0), int(5)]),
-        ("null watch lists", 101, vec![long(0), int(-1), int(-1), int(-1)]),
-        ("missing persistent lists", 105, vec![long(0), int(0), int(0), int(0)]),
+        (
+            "null watch lists",
+            101,
+            vec![long(0), int(-1), int(-1), int(-1)],
+        ),
+        (
+            "missing persistent lists",
+            105,
+            vec![long(0), int(0), int(0), int(0)],
+        ),
     ];
     for (name, opcode, body) in bodies {
         // An update of a null path takes its place in the order of all, as in ZooKeeper.
         let malformed = match name {
-            "null path to delete" | "null path to create" => Request::RefuseUpdate(Error::Marshalling),
+            "null path to delete" | "null path to create" => {
+                Request::RefuseUpdate(Error::Marshalling)
+            }
             _ => Request::Refuse(Error::Marshalling),
         };
         let (request, fault) = judged(opcode, &body);
         assert_eq!(request, malformed, "{name}");
-        assert!(matches!(fault, Some(Fault::Body { .. })), "{name}: {fault:?}");
+        assert!(
+            matches!(fault, Some(Fault::Body { .. })),
+            "{name}: {fault:?}"
+        );
     }
-    assert_eq!(decoded(5, &[null.clone(), null, int(0)]), Request::RefuseUpdate(Error::BadArguments));
+    assert_eq!(
+        decoded(5, &[null.clone(), null, int(0)]),
+        Request::RefuseUpdate(Error::BadArguments)
+    );
 }
 
 /// Beside bodies that do not decode: an opcode that nobody has, and an authentication. What is only refused is none.
@@ -383,7 +544,10 @@ fn what_no_client_sends_is_a_fault_and_what_one_may_send_is_none() {
         Some(Fault::Authentication)
     );
     let fault = judged(4, &[int(-5)]).1.expect("it does not decode");
-    assert_eq!(fault.to_string(), "getData: a length does not fit the frame");
+    assert_eq!(
+        fault.to_string(),
+        "getData: a length does not fit the frame"
+    );
     let (path, multi) = (string("/x"), 14);
     let create = |flags| [path.clone(), string(""), world(), int(flags)];
     assert_eq!(judged(4, &[path.clone(), vec![1]]).1, None);
@@ -395,10 +559,22 @@ fn what_no_client_sends_is_a_fault_and_what_one_may_send_is_none() {
 /// As ZooKeeper 3.9.5: the service then says what it says of such values.
 #[test]
 fn odd_but_decodable_values_reach_the_service() {
-    let get = |path: &str, watching| Request::GetData { path: path.into(), watching };
-    assert_eq!(decoded(4, &[string("/x"), vec![7]]), get("/x", Watching::Yes));
-    assert_eq!(decoded(4, &[string("/x"), b"\0trailing".to_vec()]), get("/x", Watching::No));
-    assert_eq!(decoded(4, &[buffer(Some(b"/\xff")), vec![0]]), get("/\u{fffd}", Watching::No));
+    let get = |path: &str, watching| Request::GetData {
+        path: path.into(),
+        watching,
+    };
+    assert_eq!(
+        decoded(4, &[string("/x"), vec![7]]),
+        get("/x", Watching::Yes)
+    );
+    assert_eq!(
+        decoded(4, &[string("/x"), b"\0trailing".to_vec()]),
+        get("/x", Watching::No)
+    );
+    assert_eq!(
+        decoded(4, &[buffer(Some(b"/\xff")), vec![0]]),
+        get("/\u{fffd}", Watching::No)
+    );
     for acl in [int(-1), int(-7), int(0)] {
         let create = decoded(1, &[string("/x"), string(""), acl, int(0)]);
         assert!(matches!(create, Request::Create { acl, .. } if acl.is_empty()));
@@ -414,13 +590,23 @@ fn a_close_ends_the_conversation_with_its_reply() {
     let mut wire = Wire::new();
     let close = frame(&[int(3), int(-11)].concat());
     let ping = frame(&[int(-2), int(11)].concat());
-    assert_eq!(wire.ask(&[&ping[..], &close, &ping].concat()), [(-2, Request::Ping), (3, Request::Close)]);
+    assert_eq!(
+        wire.ask(&[&ping[..], &close, &ping].concat()),
+        [(-2, Request::Ping), (3, Request::Close)]
+    );
     wire.answer(-2, 1, Ok(Response::Pong));
     assert!(!wire.conversation.is_over());
-    assert_eq!(wire.answer(3, 0x32, Ok(Response::Closed)), b"\0\0\0\x10\0\0\0\x03\0\0\0\0\0\0\0\x32\0\0\0\0");
+    assert_eq!(
+        wire.answer(3, 0x32, Ok(Response::Closed)),
+        b"\0\0\0\x10\0\0\0\x03\0\0\0\0\0\0\0\x32\0\0\0\0"
+    );
     assert!(wire.conversation.is_over());
     wire.conversation.encode(
-        &Output::Event { zxid: None, kind: EventKind::NodeCreated, path: "/x".into() },
+        &Output::Event {
+            zxid: None,
+            kind: EventKind::NodeCreated,
+            path: "/x".into(),
+        },
         &mut wire.written,
     );
     assert!(wire.written.is_empty());
@@ -431,6 +617,9 @@ fn a_packet_too_short_for_a_header_breaks_the_conversation() {
     for length in 0..8 {
         let mut frames = Frames::new(100);
         frames.space().extend_from_slice(&frame(&vec![0; length]));
-        assert!(Conversation::default().next_request(&mut frames).is_err(), "{length}");
+        assert!(
+            Conversation::default().next_request(&mut frames).is_err(),
+            "{length}"
+        );
     }
 }

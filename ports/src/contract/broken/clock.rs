@@ -15,22 +15,43 @@ use crate::{Clock, Entropy, Monotonic, Timestamp, contract::clock::Subject};
 
 /// Every broken clock and source, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("L1", "WakesEarly", |subject| twisted(subject, |honest| Arc::new(WakesEarly(honest)))),
+    Broken::new("L1", "WakesEarly", |subject| {
+        twisted(subject, |honest| Arc::new(WakesEarly(honest)))
+    }),
     Broken::new("L1", "GoesBack", |subject| {
-        twisted(subject, |honest| Arc::new(GoesBack { honest, readings: AtomicU64::new(0) }))
+        twisted(subject, |honest| {
+            Arc::new(GoesBack {
+                honest,
+                readings: AtomicU64::new(0),
+            })
+        })
     }),
     Broken::new("L2", "RunsAway", |subject| {
-        twisted(subject, |honest| Arc::new(RunsAway { honest, readings: AtomicU64::new(0) }))
+        twisted(subject, |honest| {
+            Arc::new(RunsAway {
+                honest,
+                readings: AtomicU64::new(0),
+            })
+        })
     }),
-    Broken::new("L3", "IgnoresTheSeed", |subject| Subject { entropy: |_| Arc::new(Constant(4)), ..subject }),
+    Broken::new("L3", "IgnoresTheSeed", |subject| Subject {
+        entropy: |_| Arc::new(Constant(4)),
+        ..subject
+    }),
     Broken::new("L4", "CountsFromItsMaking", |subject| {
         let others = subject.others.clone();
-        Subject { others: Arc::new(move || Arc::new(CountsFromItsMaking::new(others()))), ..subject }
+        Subject {
+            others: Arc::new(move || Arc::new(CountsFromItsMaking::new(others()))),
+            ..subject
+        }
     }),
 ];
 
 fn twisted(subject: Subject, around: fn(Arc<dyn Clock>) -> Arc<dyn Clock>) -> Subject {
-    Subject { clock: around(subject.clock), ..subject }
+    Subject {
+        clock: around(subject.clock),
+        ..subject
+    }
 }
 
 /// Sleeps half as long as asked for (L1).
@@ -63,7 +84,11 @@ impl Clock for GoesBack {
         self.honest.now()
     }
     fn monotonic(&self) -> Monotonic {
-        let back = if self.readings.fetch_add(1, Ordering::Relaxed) % 10 == 9 { 1 } else { 2 };
+        let back = if self.readings.fetch_add(1, Ordering::Relaxed) % 10 == 9 {
+            1
+        } else {
+            2
+        };
         self.honest.monotonic() + Duration::from_secs(back)
     }
     async fn sleep(&self, duration: Duration) {
@@ -100,7 +125,10 @@ struct CountsFromItsMaking {
 
 impl CountsFromItsMaking {
     fn new(honest: Arc<dyn Clock>) -> Self {
-        Self { made: honest.monotonic(), honest }
+        Self {
+            made: honest.monotonic(),
+            honest,
+        }
     }
 }
 

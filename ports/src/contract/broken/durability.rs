@@ -30,26 +30,45 @@ use crate::{
 
 /// Every broken store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| around(honest, DurableAtOnce)),
-    Broken::new("D1", "WaitsForNothing", |honest| around(honest, WaitsForNothing)),
+    Broken::new("D1", "AcknowledgesBeforeFlushing", |honest| {
+        around(honest, DurableAtOnce)
+    }),
+    Broken::new("D1", "WaitsForNothing", |honest| {
+        around(honest, WaitsForNothing)
+    }),
     Broken::new("D1", "CallsThePendingDurable", |honest| {
         around(honest, |store| CallsDurable(store, Ordering::Equal))
     }),
     Broken::new("D1", "CallsTheLostDurable", |honest| {
         around(honest, |store| CallsDurable(store, Ordering::Less))
     }),
-    Broken::new("D1", "FindsWhatIsNotKept", objects::finding_what_is_not_kept),
+    Broken::new(
+        "D1",
+        "FindsWhatIsNotKept",
+        objects::finding_what_is_not_kept,
+    ),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
-        Box::new(Crashed(LosesOneInTheMiddle { honest, written: Arc::default() }))
+        Box::new(Crashed(LosesOneInTheMiddle {
+            honest,
+            written: Arc::default(),
+        }))
     }),
-    Broken::new("D3", "ForgetsIncarnations", |honest| around(honest, PositionsAlone)),
+    Broken::new("D3", "ForgetsIncarnations", |honest| {
+        around(honest, PositionsAlone)
+    }),
     Broken::new("D3", "LosesWhatUndidItself", undone::losing),
     Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
-        Box::new(Crashed(LeavesTransientsBehind { honest, before: Arc::default() }))
+        Box::new(Crashed(LeavesTransientsBehind {
+            honest,
+            before: Arc::default(),
+        }))
     }),
     Broken::new("D5", "RemembersLostMessages", |honest| {
-        Box::new(Crashed(RemembersLostMessages { honest, sent: Arc::default() }))
+        Box::new(Crashed(RemembersLostMessages {
+            honest,
+            sent: Arc::default(),
+        }))
     }),
     Broken::new("D6", "CoversNoItem", answers::of_an_item),
     Broken::new("D6", "CoversNoAbsence", answers::of_no_item),
@@ -57,21 +76,41 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("D6", "CoversNoEmptyPage", answers::of_an_empty_page),
     Broken::new("D6", "CoversNoConflict", answers::of_a_conflict),
     Broken::new("D6", "CoversNoRepeat", answers::of_a_repeat),
-    Broken::new("D6", "CoversNothingUnchanged", answers::of_an_unchanged_item),
-    Broken::new("D6", "CoversNoRepeatedTransaction", answers::of_a_repeated_transaction),
-    Broken::new("D6", "CoversNoUnchangedTransaction", answers::of_an_unchanged_transaction),
+    Broken::new(
+        "D6",
+        "CoversNothingUnchanged",
+        answers::of_an_unchanged_item,
+    ),
+    Broken::new(
+        "D6",
+        "CoversNoRepeatedTransaction",
+        answers::of_a_repeated_transaction,
+    ),
+    Broken::new(
+        "D6",
+        "CoversNoUnchangedTransaction",
+        answers::of_an_unchanged_transaction,
+    ),
     Broken::new("D6", "CoversNoBatch", answers::of_a_batch),
     Broken::new("D6", "CoversNoRepeatedBatch", answers::of_a_repeated_batch),
-    Broken::new("D6", "CoversNoTransactionsConflict", answers::of_a_transactions_conflict),
+    Broken::new(
+        "D6",
+        "CoversNoTransactionsConflict",
+        answers::of_a_transactions_conflict,
+    ),
     Broken::new("D6", "CoversNoEarlyBatch", answers::of_an_early_batch),
-    Broken::new("D6", "CoversNoCreation", |honest| answers::of_queues(honest, Given::Creation)),
+    Broken::new("D6", "CoversNoCreation", |honest| {
+        answers::of_queues(honest, Given::Creation)
+    }),
     Broken::new("D6", "CoversNoRepeatedCreation", |honest| {
         answers::of_queues(honest, Given::RepeatedCreation)
     }),
     Broken::new("D6", "CoversNoRepeatedAcknowledgement", |honest| {
         answers::of_queues(honest, Given::RepeatedAcknowledgement)
     }),
-    Broken::new("D6", "CoversNoRelease", |honest| answers::of_queues(honest, Given::Release)),
+    Broken::new("D6", "CoversNoRelease", |honest| {
+        answers::of_queues(honest, Given::Release)
+    }),
 ];
 
 /// A provider whose store differs from an honest one's, or what a crash makes of it.
@@ -131,7 +170,10 @@ impl<T: Twist> Twisting for Around<T> {
         Arc::new(Twisted((self.twist)(self.honest.key_value())))
     }
     async fn crash_and_reopen(self) -> Self {
-        Self { honest: self.honest.crash_and_reopen().await, ..self }
+        Self {
+            honest: self.honest.crash_and_reopen().await,
+            ..self
+        }
     }
 }
 
@@ -193,18 +235,31 @@ impl Twisting for LosesOneInTheMiddle {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(Noting { honest: self.honest.key_value(), written: Arc::clone(&self.written) }))
+        Arc::new(Twisted(Noting {
+            honest: self.honest.key_value(),
+            written: Arc::clone(&self.written),
+        }))
     }
     async fn crash_and_reopen(self) -> Self {
         let store = self.honest.key_value();
-        store.externalize(store.point()).await.expect("an honest store externalizes");
+        store
+            .externalize(store.point())
+            .await
+            .expect("an honest store externalizes");
         drop(store);
         let honest = self.honest.crash_and_reopen().await;
-        let written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        let written =
+            std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(key) = written.get(written.len() / 2) {
             let store = honest.key_value();
-            store.update(Update::delete(key.clone())).await.expect("an honest store deletes");
-            store.externalize(store.point()).await.expect("an honest store externalizes");
+            store
+                .update(Update::delete(key.clone()))
+                .await
+                .expect("an honest store deletes");
+            store
+                .externalize(store.point())
+                .await
+                .expect("an honest store externalizes");
         }
         Self { honest, ..self }
     }
@@ -222,7 +277,10 @@ impl Twist for Noting {
         &self.honest
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner).push(update.key.clone());
+        self.written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(update.key.clone());
         self.honest.update(update).await
     }
 }
@@ -247,12 +305,19 @@ impl Twisting for LeavesTransientsBehind {
     }
     async fn crash_and_reopen(self) -> Self {
         let honest = self.honest.crash_and_reopen().await;
-        let before = std::mem::take(&mut *self.before.lock().unwrap_or_else(PoisonError::into_inner));
+        let before =
+            std::mem::take(&mut *self.before.lock().unwrap_or_else(PoisonError::into_inner));
         let store = honest.key_value();
         for (key, change) in before {
-            store.update(Update::of(key, change)).await.expect("an honest store updates");
+            store
+                .update(Update::of(key, change))
+                .await
+                .expect("an honest store updates");
         }
-        Self { honest, before: self.before }
+        Self {
+            honest,
+            before: self.before,
+        }
     }
 }
 
@@ -270,7 +335,9 @@ impl Twist for BeforeTransients {
     async fn update(&self, update: Update) -> Result<Updated> {
         if update.retention == Retention::Transient {
             let present = self.honest.get(&update.key).await?.value;
-            let change = present.map_or(Change::Delete, |item| Change::Put(item.attributes().to_vec()));
+            let change = present.map_or(Change::Delete, |item| {
+                Change::Put(item.attributes().to_vec())
+            });
             let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
             before.entry(update.key.clone()).or_insert(change);
         }
@@ -298,10 +365,16 @@ impl Twisting for RemembersLostMessages {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let sent = Arc::clone(&self.sent);
-        Some(Arc::new(queue::Twisted(RemembersIds { honest: self.honest.queue()?, sent })))
+        Some(Arc::new(queue::Twisted(RemembersIds {
+            honest: self.honest.queue()?,
+            sent,
+        })))
     }
     async fn crash_and_reopen(self) -> Self {
-        Self { honest: self.honest.crash_and_reopen().await, ..self }
+        Self {
+            honest: self.honest.crash_and_reopen().await,
+            ..self
+        }
     }
 }
 
@@ -319,7 +392,10 @@ impl queue::Twist for RemembersIds {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         messages.retain(|message| {
             let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
-            message.deduplication.as_ref().is_none_or(|id| sent.insert((queue.to_owned(), id.clone())))
+            message
+                .deduplication
+                .as_ref()
+                .is_none_or(|id| sent.insert((queue.to_owned(), id.clone())))
         });
         self.honest.send(queue, messages).await
     }
@@ -336,7 +412,15 @@ impl Twist for PositionsAlone {
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let present = self.0.point();
-        self.0.externalize(DurabilityPoint { incarnation: present.incarnation, ..point }.min(present)).await
+        self.0
+            .externalize(
+                DurabilityPoint {
+                    incarnation: present.incarnation,
+                    ..point
+                }
+                .min(present),
+            )
+            .await
     }
 }
 
@@ -350,10 +434,14 @@ impl Twist for Baseless {
         &self.0
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.0.update(update.resting_on(DurabilityPoint::DURABLE)).await
+        self.0
+            .update(update.resting_on(DurabilityPoint::DURABLE))
+            .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let baseless = updates.into_iter().map(|update| update.resting_on(DurabilityPoint::DURABLE));
+        let baseless = updates
+            .into_iter()
+            .map(|update| update.resting_on(DurabilityPoint::DURABLE));
         self.0.transact(baseless.collect()).await
     }
 }

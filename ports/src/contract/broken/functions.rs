@@ -23,22 +23,36 @@ use crate::{
 
 /// Every broken provider of functions, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("N1", "RepeatsInvocations", |subject| twisted(subject, RepeatsInvocations)),
+    Broken::new("N1", "RepeatsInvocations", |subject| {
+        twisted(subject, RepeatsInvocations)
+    }),
     Broken::new("N2", "LosesEvents", |subject| twisted(subject, LosesEvents)),
-    Broken::new("N2", "TriesOnce", |subject| registering(subject, tries_once)),
-    Broken::new("N2", "ForgetsExceptionHandlers", |subject| registering(subject, forgets_exception_handler)),
+    Broken::new("N2", "TriesOnce", |subject| {
+        registering(subject, tries_once)
+    }),
+    Broken::new("N2", "ForgetsExceptionHandlers", |subject| {
+        registering(subject, forgets_exception_handler)
+    }),
     Broken::new("N2", "DropsWhatNobodyTakesYet", drops_what_nobody_takes_yet),
     Broken::new("N3", "RunsGroupsTwice", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(Twice(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(Twice(honest)))
+        })
     }),
     Broken::new("N3", "AcknowledgesFailures", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(Content(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(Content(honest)))
+        })
     }),
     Broken::new("N3", "ForgetsWhatWasCompleted", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(AllOrNothing(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(AllOrNothing(honest)))
+        })
     }),
     Broken::new("N3", "TriesTheHopeless", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(TriesTheHopeless(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(TriesTheHopeless(honest)))
+        })
     }),
     Broken::new("N3", "NamesAnotherQueue", |subject| {
         registering(subject, |definition| {
@@ -47,19 +61,37 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
     Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
     Broken::new("N3", "DropsWhatRuns", drops_what_runs),
-    Broken::new("N4", "StartsAgainWhenArmed", |subject| twisted(subject, StartsAgainWhenArmed)),
-    Broken::new("N4", "NeverDisarms", |subject| twisted(subject, NeverDisarms)),
+    Broken::new("N4", "StartsAgainWhenArmed", |subject| {
+        twisted(subject, StartsAgainWhenArmed)
+    }),
+    Broken::new("N4", "NeverDisarms", |subject| {
+        twisted(subject, NeverDisarms)
+    }),
     Broken::new("N4", "RunsOnceMore", runs_once_more),
-    Broken::new("N4", "FiresTooOften", |subject| twisted(subject, FiresTooOften)),
-    Broken::new("N5", "NeverTimesOut", |subject| registering(subject, never_times_out)),
-    Broken::new("N1", "KnowsEverything", |subject| twisted(subject, KnowsEverything)),
+    Broken::new("N4", "FiresTooOften", |subject| {
+        twisted(subject, FiresTooOften)
+    }),
+    Broken::new("N5", "NeverTimesOut", |subject| {
+        registering(subject, never_times_out)
+    }),
+    Broken::new("N1", "KnowsEverything", |subject| {
+        twisted(subject, KnowsEverything)
+    }),
     Broken::new("N6", "ForgetsIds", |subject| twisted(subject, ForgetsIds)),
     Broken::new("N6", "HidesIdsOfFailures", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest)))
+        })
     }),
-    Broken::new("N6", "HidesIdsOfFailedHandlers", hides_ids_of_failed_handlers),
+    Broken::new(
+        "N6",
+        "HidesIdsOfFailedHandlers",
+        hides_ids_of_failed_handlers,
+    ),
     Broken::new("N7", "AsksForNoRoom", |subject| {
-        registering(subject, |definition| handling(definition, |honest| Arc::new(AsksForNoRoom(honest))))
+        registering(subject, |definition| {
+            handling(definition, |honest| Arc::new(AsksForNoRoom(honest)))
+        })
     }),
 ];
 
@@ -121,33 +153,63 @@ impl<T: Twist> Functions for Twisted<T> {
 }
 
 fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Functions>) -> T) -> Subject {
-    Subject { functions: Arc::new(Twisted(around(subject.functions))), ..subject }
+    Subject {
+        functions: Arc::new(Twisted(around(subject.functions))),
+        ..subject
+    }
 }
 
 /// The same provider, registering other definitions than it is given.
 fn registering(subject: Subject, change: fn(Definition) -> Definition) -> Subject {
     let honest = Arc::clone(&subject.register);
-    let register: Arc<dyn Register> = Arc::new(move |definition| honest.register(change(definition)));
-    Subject { register, ..subject }
+    let register: Arc<dyn Register> =
+        Arc::new(move |definition| honest.register(change(definition)));
+    Subject {
+        register,
+        ..subject
+    }
 }
 
-fn handling(definition: Definition, around: fn(Arc<dyn Handler>) -> Arc<dyn Handler>) -> Definition {
-    Definition { handler: around(definition.handler), ..definition }
+fn handling(
+    definition: Definition,
+    around: fn(Arc<dyn Handler>) -> Arc<dyn Handler>,
+) -> Definition {
+    Definition {
+        handler: around(definition.handler),
+        ..definition
+    }
 }
 
 /// Gives events up whose exception handler is not there at their last attempt (N2).
 fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
-    let (honest, known) = (Arc::clone(&subject.register), Arc::<Mutex<BTreeSet<String>>>::default());
+    let (honest, known) = (
+        Arc::clone(&subject.register),
+        Arc::<Mutex<BTreeSet<String>>>::default(),
+    );
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
         locked(&known).insert(definition.name.clone().into_owned());
         let Some(waited_for) = definition.options.exception_handler.clone() else {
             return honest.register(definition);
         };
-        let (known, attempts) = (Arc::clone(&known), AtomicU32::new(definition.options.attempts_max));
-        let handler = DropsWhatNobodyTakesYet { honest: definition.handler, waited_for, known, attempts };
-        honest.register(Definition { handler: Arc::new(handler), ..definition });
+        let (known, attempts) = (
+            Arc::clone(&known),
+            AtomicU32::new(definition.options.attempts_max),
+        );
+        let handler = DropsWhatNobodyTakesYet {
+            honest: definition.handler,
+            waited_for,
+            known,
+            attempts,
+        };
+        honest.register(Definition {
+            handler: Arc::new(handler),
+            ..definition
+        });
     });
-    Subject { register, ..subject }
+    Subject {
+        register,
+        ..subject
+    }
 }
 
 #[derive(Debug)]
@@ -164,22 +226,43 @@ impl Handler for DropsWhatNobodyTakesYet {
         let handled = self.honest.handle(event).await;
         let is_last = self.attempts.fetch_sub(1, Ordering::Relaxed) == 1;
         let is_dropped = is_last && !locked(&self.known).contains(&self.waited_for);
-        if is_dropped { Ok(Bytes::new()) } else { handled }
+        if is_dropped {
+            Ok(Bytes::new())
+        } else {
+            handled
+        }
     }
 }
 
 /// Disarms a timer when it has fired once more (N4).
 fn runs_once_more(subject: Subject) -> Subject {
     let disarming = Arc::<Mutex<BTreeSet<String>>>::default();
-    let (honest, register) = (Arc::clone(&subject.functions), Arc::clone(&subject.register));
-    let functions = RunsOnceMore { honest: Arc::clone(&honest), disarming: Arc::clone(&disarming) };
+    let (honest, register) = (
+        Arc::clone(&subject.functions),
+        Arc::clone(&subject.register),
+    );
+    let functions = RunsOnceMore {
+        honest: Arc::clone(&honest),
+        disarming: Arc::clone(&disarming),
+    };
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
         let (functions, disarming) = (Arc::clone(&honest), Arc::clone(&disarming));
-        let handler =
-            DisarmsLater { name: definition.name.clone(), honest: definition.handler, functions, disarming };
-        register.register(Definition { handler: Arc::new(handler), ..definition });
+        let handler = DisarmsLater {
+            name: definition.name.clone(),
+            honest: definition.handler,
+            functions,
+            disarming,
+        };
+        register.register(Definition {
+            handler: Arc::new(handler),
+            ..definition
+        });
     });
-    Subject { functions: Arc::new(Twisted(functions)), register, ..subject }
+    Subject {
+        functions: Arc::new(Twisted(functions)),
+        register,
+        ..subject
+    }
 }
 
 #[derive(Debug)]
@@ -222,10 +305,20 @@ fn gives_again_while_it_runs(subject: Subject) -> Subject {
     let (honest, clock) = (Arc::clone(&subject.register), Arc::clone(&subject.clock));
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
         let (hidden, clock) = (definition.options.timeout / 2, Arc::clone(&clock));
-        let handler = GivesAgain { honest: definition.handler, hidden, clock };
-        honest.register(Definition { handler: Arc::new(handler), ..definition });
+        let handler = GivesAgain {
+            honest: definition.handler,
+            hidden,
+            clock,
+        };
+        honest.register(Definition {
+            handler: Arc::new(handler),
+            ..definition
+        });
     });
-    Subject { register, ..subject }
+    Subject {
+        register,
+        ..subject
+    }
 }
 
 #[derive(Debug)]
@@ -238,7 +331,9 @@ struct GivesAgain {
 #[async_trait]
 impl Handler for GivesAgain {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Messages { .. } = event else { return self.honest.handle(event).await };
+        let Event::Messages { .. } = event else {
+            return self.honest.handle(event).await;
+        };
         let first = self.honest.handle(event.clone());
         match select(first, self.clock.sleep(self.hidden)).await {
             Either::Left((ended, _)) => ended,
@@ -252,11 +347,24 @@ fn drops_what_runs(subject: Subject) -> Subject {
     let running = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let (honest, dropped) = (Arc::clone(&subject.register), Arc::clone(&running));
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
-        let handler = DroppedWhileItRuns { honest: definition.handler, running: Arc::clone(&running) };
-        honest.register(Definition { handler: Arc::new(handler), ..definition });
+        let handler = DroppedWhileItRuns {
+            honest: definition.handler,
+            running: Arc::clone(&running),
+        };
+        honest.register(Definition {
+            handler: Arc::new(handler),
+            ..definition
+        });
     });
-    let functions = DropsWhatRuns { honest: subject.functions, running: dropped };
-    Subject { functions: Arc::new(Twisted(functions)), register, ..subject }
+    let functions = DropsWhatRuns {
+        honest: subject.functions,
+        running: dropped,
+    };
+    Subject {
+        functions: Arc::new(Twisted(functions)),
+        register,
+        ..subject
+    }
 }
 
 #[derive(Debug)]
@@ -271,7 +379,9 @@ impl Twist for DropsWhatRuns {
         &self.honest
     }
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        locked(&self.running).drain(..).for_each(|running| running.abort());
+        locked(&self.running)
+            .drain(..)
+            .for_each(|running| running.abort());
         self.honest.disarm_queue(queue).await
     }
 }
@@ -293,13 +403,25 @@ impl Handler for DroppedWhileItRuns {
 
 /// Tells of the failure of an exception handler without the id of what it had been told of (N6).
 fn hides_ids_of_failed_handlers(subject: Subject) -> Subject {
-    let (honest, handlers) = (Arc::clone(&subject.register), Arc::<Mutex<BTreeSet<String>>>::default());
+    let (honest, handlers) = (
+        Arc::clone(&subject.register),
+        Arc::<Mutex<BTreeSet<String>>>::default(),
+    );
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
         locked(&handlers).extend(definition.options.exception_handler.clone());
-        let handler = HidesIdsOfHandlers { honest: definition.handler, handlers: Arc::clone(&handlers) };
-        honest.register(Definition { handler: Arc::new(handler), ..definition });
+        let handler = HidesIdsOfHandlers {
+            honest: definition.handler,
+            handlers: Arc::clone(&handlers),
+        };
+        honest.register(Definition {
+            handler: Arc::new(handler),
+            ..definition
+        });
     });
-    Subject { register, ..subject }
+    Subject {
+        register,
+        ..subject
+    }
 }
 
 #[derive(Debug)]
@@ -381,7 +503,9 @@ struct Twice(Arc<dyn Handler>);
 impl Handler for Twice {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         if let Event::Messages { .. } = event {
-            return join(self.0.handle(event.clone()), self.0.handle(event)).await.0;
+            return join(self.0.handle(event.clone()), self.0.handle(event))
+                .await
+                .0;
         }
         self.0.handle(event).await
     }
@@ -416,7 +540,10 @@ struct AllOrNothing(Arc<dyn Handler>);
 #[async_trait]
 impl Handler for AllOrNothing {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.0.handle(event).await.map_err(|failure| Failure::new(failure.reason))
+        self.0
+            .handle(event)
+            .await
+            .map_err(|failure| Failure::new(failure.reason))
     }
 }
 
@@ -427,7 +554,10 @@ struct TriesTheHopeless(Arc<dyn Handler>);
 #[async_trait]
 impl Handler for TriesTheHopeless {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.0.handle(event).await.map_err(|failure| Failure::after(failure.completed, failure.reason))
+        self.0
+            .handle(event)
+            .await
+            .map_err(|failure| Failure::after(failure.completed, failure.reason))
     }
 }
 
@@ -440,7 +570,10 @@ struct NamesAnotherQueue {
 
 impl NamesAnotherQueue {
     fn of(honest: Arc<dyn Handler>) -> Self {
-        Self { honest, first: OnceLock::new() }
+        Self {
+            honest,
+            first: OnceLock::new(),
+        }
     }
 }
 
@@ -448,9 +581,10 @@ impl NamesAnotherQueue {
 impl Handler for NamesAnotherQueue {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let event = match event {
-            Event::Messages { queue, deliveries } => {
-                Event::Messages { queue: self.first.get_or_init(|| queue).clone(), deliveries }
-            }
+            Event::Messages { queue, deliveries } => Event::Messages {
+                queue: self.first.get_or_init(|| queue).clone(),
+                deliveries,
+            },
             event => event,
         };
         self.honest.handle(event).await
@@ -536,9 +670,17 @@ struct HidesIdsOfFailures(Arc<dyn Handler>);
 impl Handler for HidesIdsOfFailures {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let event = match event {
-            Event::Failed { function, payload, reason, .. } => {
-                Event::Failed { function, id: None, payload, reason }
-            }
+            Event::Failed {
+                function,
+                payload,
+                reason,
+                ..
+            } => Event::Failed {
+                function,
+                id: None,
+                payload,
+                reason,
+            },
             event => event,
         };
         self.0.handle(event).await

@@ -22,42 +22,90 @@ use crate::{
 
 /// Every broken store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("K1", "ReadsStale", |subject| twisted(subject, single::ReadsStale::around)),
-    Broken::new("K2", "ForgetsConditions", |subject| twisted(subject, single::ForgetsConditions::around)),
-    Broken::new("K2", "ChecksThenWrites", |subject| twisted(subject, single::ChecksThenWrites::around)),
-    Broken::new("K2", "HidesTheWinner", |subject| twisted(subject, single::HidesTheWinner::around)),
-    Broken::new("K3", "AppliesHalfOnError", |subject| twisted(subject, single::AppliesHalfOnError::around)),
-    Broken::new("K4", "LosesAdditions", |subject| twisted(subject, single::SetsLater::for_additions)),
-    Broken::new("K4", "LosesAppends", |subject| twisted(subject, single::SetsLater::for_appends)),
-    Broken::new("K4", "LosesRemovals", |subject| twisted(subject, single::SetsLater::for_removals)),
+    Broken::new("K1", "ReadsStale", |subject| {
+        twisted(subject, single::ReadsStale::around)
+    }),
+    Broken::new("K2", "ForgetsConditions", |subject| {
+        twisted(subject, single::ForgetsConditions::around)
+    }),
+    Broken::new("K2", "ChecksThenWrites", |subject| {
+        twisted(subject, single::ChecksThenWrites::around)
+    }),
+    Broken::new("K2", "HidesTheWinner", |subject| {
+        twisted(subject, single::HidesTheWinner::around)
+    }),
+    Broken::new("K3", "AppliesHalfOnError", |subject| {
+        twisted(subject, single::AppliesHalfOnError::around)
+    }),
+    Broken::new("K4", "LosesAdditions", |subject| {
+        twisted(subject, single::SetsLater::for_additions)
+    }),
+    Broken::new("K4", "LosesAppends", |subject| {
+        twisted(subject, single::SetsLater::for_appends)
+    }),
+    Broken::new("K4", "LosesRemovals", |subject| {
+        twisted(subject, single::SetsLater::for_removals)
+    }),
     Broken::new("K4", "RemovesTheSameFirst", |subject| {
         twisted(subject, single::SetsLater::for_removals_of_the_first)
     }),
-    Broken::new("K5", "HalfTransacts", |subject| twisted(subject, transactions::HalfTransacts::around)),
+    Broken::new("K5", "HalfTransacts", |subject| {
+        twisted(subject, transactions::HalfTransacts::around)
+    }),
     Broken::new("K5", "JudgesThenTransacts", |subject| {
         twisted(subject, transactions::JudgesThenTransacts::around)
     }),
-    Broken::new("K6", "UnorderedScan", |subject| twisted(subject, scans::UnorderedScan::around)),
-    Broken::new("K6", "IgnoresBounds", |subject| twisted(subject, scans::IgnoresBounds::around)),
-    Broken::new("K6", "TearsPages", |subject| twisted(subject, scans::TearsPages::around)),
-    Broken::new("K7", "ReappliesBatches", |subject| twisted(subject, repeats::ReappliesBatches::around)),
-    Broken::new("K7", "SkipsGaps", |subject| twisted(subject, repeats::SkipsGaps::around)),
-    Broken::new("K8", "ForgetsOperations", |subject| twisted(subject, repeats::ForgetsOperations::around)),
-    Broken::new("K8", "GuessesForgotten", |subject| twisted(subject, repeats::GuessesForgotten::around)),
-    Broken::new("K9", "RestartsVersions", |subject| twisted(subject, repeats::RestartsVersions::around)),
+    Broken::new("K6", "UnorderedScan", |subject| {
+        twisted(subject, scans::UnorderedScan::around)
+    }),
+    Broken::new("K6", "IgnoresBounds", |subject| {
+        twisted(subject, scans::IgnoresBounds::around)
+    }),
+    Broken::new("K6", "TearsPages", |subject| {
+        twisted(subject, scans::TearsPages::around)
+    }),
+    Broken::new("K7", "ReappliesBatches", |subject| {
+        twisted(subject, repeats::ReappliesBatches::around)
+    }),
+    Broken::new("K7", "SkipsGaps", |subject| {
+        twisted(subject, repeats::SkipsGaps::around)
+    }),
+    Broken::new("K8", "ForgetsOperations", |subject| {
+        twisted(subject, repeats::ForgetsOperations::around)
+    }),
+    Broken::new("K8", "GuessesForgotten", |subject| {
+        twisted(subject, repeats::GuessesForgotten::around)
+    }),
+    Broken::new("K9", "RestartsVersions", |subject| {
+        twisted(subject, repeats::RestartsVersions::around)
+    }),
     Broken::new("K10", "KeepsTransientsToItself", |subject| {
         twisted(subject, transient::KeepsTransientsToItself::around)
     }),
     Broken::new("K10", "PutsTransientsAhead", |subject| {
         twisted(subject, transient::PutsTransientsAhead::around)
     }),
-    Broken::new("K11", "SaysThereIsRoom", |subject| twisted(subject, transient::SaysThereIsRoom::around)),
-    Broken::new("K11", "SaysThereIsNone", |subject| twisted(subject, transient::SaysThereIsNone::around)),
-    Broken::new("K12", "BillsRefusalsAsWrites", |subject| twisted(subject, costs::Misbills::refusals)),
-    Broken::new("K12", "BillsWhatWasBefore", |subject| twisted(subject, costs::Misbills::growth)),
-    Broken::new("K12", "BillsNoRepeats", |subject| twisted(subject, costs::Misbills::repeats)),
-    Broken::new("K12", "BillsTheFirstAlone", |subject| twisted(subject, costs::Misbills::transactions)),
-    Broken::new("K12", "BillsTheCursorAlone", |subject| twisted(subject, costs::Misbills::batches)),
+    Broken::new("K11", "SaysThereIsRoom", |subject| {
+        twisted(subject, transient::SaysThereIsRoom::around)
+    }),
+    Broken::new("K11", "SaysThereIsNone", |subject| {
+        twisted(subject, transient::SaysThereIsNone::around)
+    }),
+    Broken::new("K12", "BillsRefusalsAsWrites", |subject| {
+        twisted(subject, costs::Misbills::refusals)
+    }),
+    Broken::new("K12", "BillsWhatWasBefore", |subject| {
+        twisted(subject, costs::Misbills::growth)
+    }),
+    Broken::new("K12", "BillsNoRepeats", |subject| {
+        twisted(subject, costs::Misbills::repeats)
+    }),
+    Broken::new("K12", "BillsTheFirstAlone", |subject| {
+        twisted(subject, costs::Misbills::transactions)
+    }),
+    Broken::new("K12", "BillsTheCursorAlone", |subject| {
+        twisted(subject, costs::Misbills::batches)
+    }),
 ];
 
 /// A store that differs from an honest one in what it overrides.
@@ -134,5 +182,8 @@ impl<T: Twist> KeyValue for Twisted<T> {
 }
 
 fn twisted<T: Twist>(subject: Subject, around: fn(SharedKeyValue) -> T) -> Subject {
-    Subject { store: Arc::new(Twisted(around(subject.store))), ..subject }
+    Subject {
+        store: Arc::new(Twisted(around(subject.store))),
+        ..subject
+    }
 }

@@ -20,10 +20,18 @@ pub(super) type Result<T> = std::result::Result<T, ObjectError>;
 
 /// Every broken object store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("O1", "DropsLargePuts", |subject| twisted(subject, DropsLargePuts)),
-    Broken::new("O2", "OverwritesOnCreate", |subject| twisted(subject, OverwritesOnCreate)),
-    Broken::new("O3", "CutsObjectsShort", |subject| twisted(subject, CutsObjectsShort)),
-    Broken::new("O4", "ForgetsToList", |subject| twisted(subject, ForgetsToList)),
+    Broken::new("O1", "DropsLargePuts", |subject| {
+        twisted(subject, DropsLargePuts)
+    }),
+    Broken::new("O2", "OverwritesOnCreate", |subject| {
+        twisted(subject, OverwritesOnCreate)
+    }),
+    Broken::new("O3", "CutsObjectsShort", |subject| {
+        twisted(subject, CutsObjectsShort)
+    }),
+    Broken::new("O4", "ForgetsToList", |subject| {
+        twisted(subject, ForgetsToList)
+    }),
     Broken::new("O4", "ListsTwice", |subject| twisted(subject, ListsTwice)),
 ];
 
@@ -32,7 +40,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
 pub(super) trait Twist: Debug + Send + Sync + 'static {
     fn honest(&self) -> &Arc<dyn ObjectStore>;
 
-    async fn put(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         self.honest().put_opts(path, payload, options).await
     }
     async fn get(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
@@ -88,13 +101,21 @@ impl<T: Twist> ObjectStore for Twisted<T> {
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
         self.0.honest().list_with_delimiter(prefix).await
     }
-    async fn copy_opts(&self, from: &ObjectPath, to: &ObjectPath, options: CopyOptions) -> Result<()> {
+    async fn copy_opts(
+        &self,
+        from: &ObjectPath,
+        to: &ObjectPath,
+        options: CopyOptions,
+    ) -> Result<()> {
         self.0.honest().copy_opts(from, to, options).await
     }
 }
 
 fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn ObjectStore>) -> T) -> Subject {
-    Subject { objects: Arc::new(Twisted(around(subject.objects))), ..subject }
+    Subject {
+        objects: Arc::new(Twisted(around(subject.objects))),
+        ..subject
+    }
 }
 
 /// Accepts large objects and forgets them (O1).
@@ -106,9 +127,18 @@ impl Twist for DropsLargePuts {
     fn honest(&self) -> &Arc<dyn ObjectStore> {
         &self.0
     }
-    async fn put(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         if payload.content_length() > 100_000 {
-            return Ok(PutResult { e_tag: None, version: None, extensions: options.extensions });
+            return Ok(PutResult {
+                e_tag: None,
+                version: None,
+                extensions: options.extensions,
+            });
         }
         self.0.put_opts(path, payload, options).await
     }
@@ -123,8 +153,22 @@ impl Twist for OverwritesOnCreate {
     fn honest(&self) -> &Arc<dyn ObjectStore> {
         &self.0
     }
-    async fn put(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
-        self.0.put_opts(path, payload, PutOptions { mode: PutMode::Overwrite, ..options }).await
+    async fn put(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        self.0
+            .put_opts(
+                path,
+                payload,
+                PutOptions {
+                    mode: PutMode::Overwrite,
+                    ..options
+                },
+            )
+            .await
     }
 }
 
@@ -144,7 +188,13 @@ impl Twist for CutsObjectsShort {
         let bytes = found.bytes().await?;
         let half = bytes.slice(..bytes.len() / 2);
         let payload = GetResultPayload::Stream(stream::iter([Ok(half)]).boxed());
-        Ok(GetResult { payload, meta, range, attributes, extensions })
+        Ok(GetResult {
+            payload,
+            meta,
+            range,
+            attributes,
+            extensions,
+        })
     }
 }
 

@@ -13,45 +13,110 @@ use crate::{
     DurabilityPoint, Externalize, Queue, Receipt, Result,
     contract::queue::Subject,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions, SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
+        SharedQueue,
     },
 };
 
 /// Every broken queue, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("Q1", "ReordersGroup", |subject| twisted(subject, sending::ReordersGroup)),
-    Broken::new("Q1", "SplitsGroups", |subject| twisted(subject, sending::SplitsGroups::around)),
-    Broken::new("Q2", "MergesGroups", |subject| twisted(subject, sending::MergesGroups)),
-    Broken::new("Q3", "NeverRedelivers", |subject| twisted(subject, delivering::NeverRedelivers)),
-    Broken::new("Q3", "HidesAsItPleases", |subject| twisted(subject, delivering::HidesAsItPleases)),
-    Broken::new("Q3", "ForgetsDelays", |subject| twisted(subject, delivering::ForgetsDelays)),
-    Broken::new("Q3", "NeverReady", |subject| twisted(subject, delivering::NeverReady)),
-    Broken::new("Q3", "SendsHalf", |subject| twisted(subject, sending::SendsHalf)),
-    Broken::new("Q4", "ForgetsDeduplication", |subject| twisted(subject, sending::ForgetsDeduplication)),
-    Broken::new("Q4", "NeverForgets", |subject| twisted(subject, sending::NeverForgets::around)),
+    Broken::new("Q1", "ReordersGroup", |subject| {
+        twisted(subject, sending::ReordersGroup)
+    }),
+    Broken::new("Q1", "SplitsGroups", |subject| {
+        twisted(subject, sending::SplitsGroups::around)
+    }),
+    Broken::new("Q2", "MergesGroups", |subject| {
+        twisted(subject, sending::MergesGroups)
+    }),
+    Broken::new("Q3", "NeverRedelivers", |subject| {
+        twisted(subject, delivering::NeverRedelivers)
+    }),
+    Broken::new("Q3", "HidesAsItPleases", |subject| {
+        twisted(subject, delivering::HidesAsItPleases)
+    }),
+    Broken::new("Q3", "ForgetsDelays", |subject| {
+        twisted(subject, delivering::ForgetsDelays)
+    }),
+    Broken::new("Q3", "NeverReady", |subject| {
+        twisted(subject, delivering::NeverReady)
+    }),
+    Broken::new("Q3", "SendsHalf", |subject| {
+        twisted(subject, sending::SendsHalf)
+    }),
+    Broken::new("Q4", "ForgetsDeduplication", |subject| {
+        twisted(subject, sending::ForgetsDeduplication)
+    }),
+    Broken::new("Q4", "NeverForgets", |subject| {
+        twisted(subject, sending::NeverForgets::around)
+    }),
     Broken::new("Q4", "ForgetsTooSoon", |subject| {
         let clock = Arc::clone(&subject.clock);
-        Subject { queue: Arc::new(Twisted(sending::ForgetsTooSoon::around(subject.queue, clock))), ..subject }
+        Subject {
+            queue: Arc::new(Twisted(sending::ForgetsTooSoon::around(
+                subject.queue,
+                clock,
+            ))),
+            ..subject
+        }
     }),
-    Broken::new("Q5", "DropsPoison", |subject| twisted(subject, delivering::DropsPoison)),
-    Broken::new("Q5", "SendsTheNextAlong", |subject| twisted(subject, delivering::SendsTheNextAlong::around)),
-    Broken::new("Q5", "ForgetsReasons", |subject| twisted(subject, delivering::ForgetsReasons)),
-    Broken::new("Q5", "RaisesNoAlarm", |subject| twisted(subject, delivering::RaisesNoAlarm)),
-    Broken::new("Q6", "TakesStaleHandles", |subject| twisted(subject, delivering::TakesStaleHandles)),
-    Broken::new("Q7", "KeepsItsOwnOrder", |subject| twisted(subject, sending::KeepsItsOwnOrder::around)),
-    Broken::new("Q8", "KeepsIdsToItself", |subject| twisted(subject, delivering::KeepsIdsToItself)),
-    Broken::new("Q8", "CarriesIdsOnce", |subject| twisted(subject, delivering::CarriesIdsOnce)),
-    Broken::new("Q9", "BillsCalls", |subject| twisted(subject, sending::BillsCalls)),
-    Broken::new("Q10", "CountsWhatItGives", |subject| twisted(subject, delivering::CountsWhatItGives)),
-    Broken::new("Q10", "CountsNoDeadLetters", |subject| twisted(subject, delivering::CountsNoDeadLetters)),
-    Broken::new("Q11", "NeverGivesUp", |subject| twisted(subject, delivering::NeverGivesUp)),
-    Broken::new("Q11", "TakesGivingUpForDone", |subject| twisted(subject, delivering::TakesGivingUpForDone)),
-    Broken::new("Q12", "BlamesWhatWasBehind", |subject| twisted(subject, delivering::BlamesWhatWasBehind)),
-    Broken::new("Q12", "BlamesNothing", |subject| twisted(subject, delivering::BlamesNothing)),
-    Broken::new("Q13", "SendsAgainWhatIsKnown", |subject| twisted(subject, letters::SendsAgainWhatIsKnown)),
-    Broken::new("Q13", "KeepsWhatIsRedriven", |subject| twisted(subject, letters::KeepsWhatIsRedriven)),
-    Broken::new("Q13", "PurgesNothing", |subject| twisted(subject, letters::PurgesNothing)),
-    Broken::new("Q13", "BeginsAtTheOldest", |subject| twisted(subject, letters::BeginsAtTheOldest)),
+    Broken::new("Q5", "DropsPoison", |subject| {
+        twisted(subject, delivering::DropsPoison)
+    }),
+    Broken::new("Q5", "SendsTheNextAlong", |subject| {
+        twisted(subject, delivering::SendsTheNextAlong::around)
+    }),
+    Broken::new("Q5", "ForgetsReasons", |subject| {
+        twisted(subject, delivering::ForgetsReasons)
+    }),
+    Broken::new("Q5", "RaisesNoAlarm", |subject| {
+        twisted(subject, delivering::RaisesNoAlarm)
+    }),
+    Broken::new("Q6", "TakesStaleHandles", |subject| {
+        twisted(subject, delivering::TakesStaleHandles)
+    }),
+    Broken::new("Q7", "KeepsItsOwnOrder", |subject| {
+        twisted(subject, sending::KeepsItsOwnOrder::around)
+    }),
+    Broken::new("Q8", "KeepsIdsToItself", |subject| {
+        twisted(subject, delivering::KeepsIdsToItself)
+    }),
+    Broken::new("Q8", "CarriesIdsOnce", |subject| {
+        twisted(subject, delivering::CarriesIdsOnce)
+    }),
+    Broken::new("Q9", "BillsCalls", |subject| {
+        twisted(subject, sending::BillsCalls)
+    }),
+    Broken::new("Q10", "CountsWhatItGives", |subject| {
+        twisted(subject, delivering::CountsWhatItGives)
+    }),
+    Broken::new("Q10", "CountsNoDeadLetters", |subject| {
+        twisted(subject, delivering::CountsNoDeadLetters)
+    }),
+    Broken::new("Q11", "NeverGivesUp", |subject| {
+        twisted(subject, delivering::NeverGivesUp)
+    }),
+    Broken::new("Q11", "TakesGivingUpForDone", |subject| {
+        twisted(subject, delivering::TakesGivingUpForDone)
+    }),
+    Broken::new("Q12", "BlamesWhatWasBehind", |subject| {
+        twisted(subject, delivering::BlamesWhatWasBehind)
+    }),
+    Broken::new("Q12", "BlamesNothing", |subject| {
+        twisted(subject, delivering::BlamesNothing)
+    }),
+    Broken::new("Q13", "SendsAgainWhatIsKnown", |subject| {
+        twisted(subject, letters::SendsAgainWhatIsKnown)
+    }),
+    Broken::new("Q13", "KeepsWhatIsRedriven", |subject| {
+        twisted(subject, letters::KeepsWhatIsRedriven)
+    }),
+    Broken::new("Q13", "PurgesNothing", |subject| {
+        twisted(subject, letters::PurgesNothing)
+    }),
+    Broken::new("Q13", "BeginsAtTheOldest", |subject| {
+        twisted(subject, letters::BeginsAtTheOldest)
+    }),
     Broken::new("Q13", "BeginsAnewBehindWhatIsGone", |subject| {
         twisted(subject, letters::BeginsAnewBehindWhatIsGone)
     }),
@@ -74,7 +139,9 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        self.honest().receive_hidden(queue, messages_max, hidden_ms).await
+        self.honest()
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
         self.honest().ready(queue).await
@@ -82,7 +149,13 @@ pub(super) trait Twist: Debug + Send + Sync + 'static {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.honest().acknowledge(queue, handles).await
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         self.honest().release(queue, handle, delay_ms, reason).await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
@@ -149,7 +222,13 @@ impl<T: Twist> Queue for Twisted<T> {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.0.acknowledge(queue, handles).await
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         self.0.release(queue, handle, delay_ms, reason).await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
@@ -184,5 +263,8 @@ impl<T: Twist> Queue for Twisted<T> {
 }
 
 fn twisted<T: Twist>(subject: Subject, around: fn(SharedQueue) -> T) -> Subject {
-    Subject { queue: Arc::new(Twisted(around(subject.queue))), ..subject }
+    Subject {
+        queue: Arc::new(Twisted(around(subject.queue))),
+        ..subject
+    }
 }

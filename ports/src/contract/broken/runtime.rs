@@ -14,23 +14,49 @@ use crate::{
 
 /// Every broken runtime, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("U1", "StartsAnewEachTime", |subject| twisted(subject, StartsAnewEachTime)),
-    Broken::new("U1", "NeverThrottles", |subject| twisted(subject, NeverThrottles)),
-    Broken::new("U2", "NeverTimesOut", |subject| twisted(subject, NeverTimesOut)),
-    Broken::new("U2", "TakesAnEndForAnAnswer", |subject| twisted(subject, TakesAnEndForAnAnswer)),
+    Broken::new("U1", "StartsAnewEachTime", |subject| {
+        twisted(subject, StartsAnewEachTime)
+    }),
+    Broken::new("U1", "NeverThrottles", |subject| {
+        twisted(subject, NeverThrottles)
+    }),
+    Broken::new("U2", "NeverTimesOut", |subject| {
+        twisted(subject, NeverTimesOut)
+    }),
+    Broken::new("U2", "TakesAnEndForAnAnswer", |subject| {
+        twisted(subject, TakesAnEndForAnAnswer)
+    }),
     Broken::new("U3", "CutsAnswers", |subject| twisted(subject, CutsAnswers)),
     Broken::new("U3", "TriesAgain", |subject| twisted(subject, TriesAgain)),
-    Broken::new("U3", "HidesReasons", |subject| twisted(subject, HidesReasons)),
+    Broken::new("U3", "HidesReasons", |subject| {
+        twisted(subject, HidesReasons)
+    }),
     Broken::new("U3", "NamesAnew", |subject| twisted(subject, NamesAnew)),
-    Broken::new("U4", "NeverRetires", |subject| twisted(subject, NeverRetires)),
-    Broken::new("U4", "KeepsRevisions", |subject| twisted(subject, KeepsRevisions)),
+    Broken::new("U4", "NeverRetires", |subject| {
+        twisted(subject, NeverRetires)
+    }),
+    Broken::new("U4", "KeepsRevisions", |subject| {
+        twisted(subject, KeepsRevisions)
+    }),
     Broken::new("U4", "GoesBack", |subject| twisted(subject, GoesBack)),
-    Broken::new("U5", "MixesInvocations", |subject| twisted(subject, MixesInvocations)),
-    Broken::new("U5", "KeepsNoLines", |subject| twisted(subject, KeepsNoLines)),
-    Broken::new("U5", "BeginsAtTheFirst", |subject| twisted(subject, BeginsAtTheFirst)),
-    Broken::new("U5", "GivesMoreThanIsWanted", |subject| twisted(subject, GivesMoreThanIsWanted)),
-    Broken::new("U5", "LeavesOutWhatIsLong", |subject| twisted(subject, LeavesOutWhatIsLong)),
-    Broken::new("U5", "WakesForNothing", |subject| twisted(subject, WakesForNothing)),
+    Broken::new("U5", "MixesInvocations", |subject| {
+        twisted(subject, MixesInvocations)
+    }),
+    Broken::new("U5", "KeepsNoLines", |subject| {
+        twisted(subject, KeepsNoLines)
+    }),
+    Broken::new("U5", "BeginsAtTheFirst", |subject| {
+        twisted(subject, BeginsAtTheFirst)
+    }),
+    Broken::new("U5", "GivesMoreThanIsWanted", |subject| {
+        twisted(subject, GivesMoreThanIsWanted)
+    }),
+    Broken::new("U5", "LeavesOutWhatIsLong", |subject| {
+        twisted(subject, LeavesOutWhatIsLong)
+    }),
+    Broken::new("U5", "WakesForNothing", |subject| {
+        twisted(subject, WakesForNothing)
+    }),
 ];
 
 /// Runtimes that differ from honest ones in what they override.
@@ -64,7 +90,12 @@ impl<T: Twist> Runtime for Twisted<T> {
     async fn install(&self, name: &str, content: Bytes) -> crate::Result<()> {
         self.0.honest().install(name, content).await
     }
-    async fn file(&self, archive: &str, path: &str, bytes_max: usize) -> crate::Result<Option<Bytes>> {
+    async fn file(
+        &self,
+        archive: &str,
+        path: &str,
+        bytes_max: usize,
+    ) -> crate::Result<Option<Bytes>> {
         self.0.honest().file(archive, path, bytes_max).await
     }
     async fn check(&self, function: &Function) -> Result<(), String> {
@@ -97,7 +128,10 @@ impl<T: Twist> Runtime for Twisted<T> {
 }
 
 fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Runtime>) -> T) -> Subject {
-    Subject { runtime: Arc::new(Twisted(around(subject.runtime))), ..subject }
+    Subject {
+        runtime: Arc::new(Twisted(around(subject.runtime))),
+        ..subject
+    }
 }
 
 /// A twist that says only how it runs.
@@ -230,7 +264,13 @@ impl Twist for MixesInvocations {
     async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         let lines = self.0.lines(function, page).await?;
         let last = lines.last().map(|line| line.id.clone()).unwrap_or_default();
-        Ok(lines.into_iter().map(|line| Line { id: last.clone(), ..line }).collect())
+        Ok(lines
+            .into_iter()
+            .map(|line| Line {
+                id: last.clone(),
+                ..line
+            })
+            .collect())
     }
 }
 
@@ -272,7 +312,15 @@ impl Twist for GivesMoreThanIsWanted {
         &self.0
     }
     async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.0.lines(function, Page { bytes_max: usize::MAX, ..page }).await
+        self.0
+            .lines(
+                function,
+                Page {
+                    bytes_max: usize::MAX,
+                    ..page
+                },
+            )
+            .await
     }
 }
 

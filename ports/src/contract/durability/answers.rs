@@ -11,8 +11,8 @@ use super::{
 use crate::{
     Condition, DurabilityPoint, Key, Update,
     key_value::{
-        Action, Batch, Batched, Change, OperationId, Outcome, Scan, SharedKeyValue, Test, Transacted,
-        Updated, Version,
+        Action, Batch, Batched, Change, OperationId, Outcome, Scan, SharedKeyValue, Test,
+        Transacted, Updated, Version,
     },
     queue::{OnFailure, QueueOptions, SharedQueue},
 };
@@ -61,7 +61,10 @@ async fn covers(
     for round in 0..ROUNDS {
         let (place, store) = (nth("answers", round), subject.key_value());
         let before = write(&store, place.clone(), 1).await;
-        store.externalize(before).await.expect("externalize answers");
+        store
+            .externalize(before)
+            .await
+            .expect("externalize answers");
         for n in 0..UNHEEDED {
             write(&store, nth("unheeded", n), round).await;
         }
@@ -69,11 +72,21 @@ async fn covers(
         let answered = ask(&store, &place).await;
         let seen = read(&store, &place).await;
         assert_ne!(seen, Some(1), "it was changed");
-        assert!(answered >= changed, "{answered:?} does not cover {changed:?}");
-        store.externalize(answered).await.expect("externalize answers");
+        assert!(
+            answered >= changed,
+            "{answered:?} does not cover {changed:?}"
+        );
+        store
+            .externalize(answered)
+            .await
+            .expect("externalize answers");
         drop(store);
         subject = subject.crash_and_reopen().await;
-        assert_eq!(read(&subject.key_value(), &place).await, seen, "{answered:?} in round {round}");
+        assert_eq!(
+            read(&subject.key_value(), &place).await,
+            seen,
+            "{answered:?} in round {round}"
+        );
     }
 }
 
@@ -85,7 +98,10 @@ pub(super) async fn the_point_of_a_read_covers_what_it_saw(subject: Subject) {
         async |store, place| {
             let got = store.get(place).await.expect("get answers");
             assert!(got.value.is_some());
-            let scanned = store.scan(&Scan::partition("answers", 10)).await.expect("scan answers");
+            let scanned = store
+                .scan(&Scan::partition("answers", 10))
+                .await
+                .expect("scan answers");
             assert!(!scanned.value.items.is_empty());
             got.point.min(scanned.point)
         },
@@ -101,7 +117,10 @@ pub(super) async fn the_point_of_a_read_that_finds_nothing_covers_the_deletion(s
         async |store, place| {
             let got = store.get(place).await.expect("get answers");
             assert_eq!(got.value, None);
-            let scan = Scan { from: place.sort(), ..Scan::partition("answers", 10) };
+            let scan = Scan {
+                from: place.sort(),
+                ..Scan::partition("answers", 10)
+            };
             let scanned = store.scan(&scan).await.expect("scan answers");
             assert!(scanned.value.items.is_empty(), "{scanned:?}");
             got.point.min(scanned.point)
@@ -118,7 +137,10 @@ pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Sub
         async |store, place| {
             let loser = add(place).when(Condition::attribute("n", Test::is_integer(1)));
             let updated = update(store, loser).await;
-            assert!(matches!(updated.outcome, Outcome::Conflict(Some(_))), "{updated:?}");
+            assert!(
+                matches!(updated.outcome, Outcome::Conflict(Some(_))),
+                "{updated:?}"
+            );
             updated.receipt.point
         },
     )
@@ -141,7 +163,9 @@ pub(super) async fn the_point_of_a_repeated_transaction_covers_what_it_repeats(s
 }
 
 /// D6.
-pub(super) async fn the_point_of_an_update_that_changes_nothing_covers_what_it_saw(subject: Subject) {
+pub(super) async fn the_point_of_an_update_that_changes_nothing_covers_what_it_saw(
+    subject: Subject,
+) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
@@ -151,11 +175,15 @@ pub(super) async fn the_point_of_an_update_that_changes_nothing_covers_what_it_s
 }
 
 /// D6, K5.
-pub(super) async fn the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw(subject: Subject) {
+pub(super) async fn the_point_of_a_transaction_that_changes_nothing_covers_what_it_saw(
+    subject: Subject,
+) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
-        async |store, place| transacted(store, vec![Update::check(place.clone(), Condition::Exists)]).await,
+        async |store, place| {
+            transacted(store, vec![Update::check(place.clone(), Condition::Exists)]).await
+        },
     )
     .await;
 }
@@ -163,8 +191,15 @@ pub(super) async fn the_point_of_a_transaction_that_changes_nothing_covers_what_
 /// D6, K7.
 pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject: Subject) {
     let batch = async |store: &SharedKeyValue, place: &Key| {
-        let changes = vec![(place.clone(), Change::Modify(vec![Action::Add("n".into(), 1)]))];
-        let batch = Batch { lane: place.sort(), sequence: 1, changes };
+        let changes = vec![(
+            place.clone(),
+            Change::Modify(vec![Action::Add("n".into(), 1)]),
+        )];
+        let batch = Batch {
+            lane: place.sort(),
+            sequence: 1,
+            changes,
+        };
         store.write_batch(batch).await.expect("write_batch answers")
     };
     covers(
@@ -192,9 +227,18 @@ pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit
         async |store, place| done(store, add(place)).await,
         async |store, place| {
             let loser = add(place).when(Condition::attribute("n", Test::is_integer(1)));
-            let beside = Update::put(Key::new("answers", [&place.sort()[..], b" beside"].concat()), vec![]);
-            match store.transact(vec![beside, loser]).await.expect("transact answers") {
-                Transacted::Conflict { index: 1, receipt, .. } => receipt.point,
+            let beside = Update::put(
+                Key::new("answers", [&place.sort()[..], b" beside"].concat()),
+                vec![],
+            );
+            match store
+                .transact(vec![beside, loser])
+                .await
+                .expect("transact answers")
+            {
+                Transacted::Conflict {
+                    index: 1, receipt, ..
+                } => receipt.point,
                 other => panic!("{other:?}"),
             }
         },
@@ -205,8 +249,15 @@ pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit
 /// D6, K7: whoever hears that he is too early goes on from the cursor that he is told.
 pub(super) async fn the_point_of_an_early_batch_covers_the_batches_before_it(subject: Subject) {
     let batch = async |store: &SharedKeyValue, place: &Key, sequence| {
-        let changes = vec![(place.clone(), Change::Modify(vec![Action::Add("n".into(), 1)]))];
-        let batch = Batch { lane: place.sort(), sequence, changes };
+        let changes = vec![(
+            place.clone(),
+            Change::Modify(vec![Action::Add("n".into(), 1)]),
+        )];
+        let batch = Batch {
+            lane: place.sort(),
+            sequence,
+            changes,
+        };
         store.write_batch(batch).await.expect("write_batch answers")
     };
     covers(
@@ -225,7 +276,11 @@ pub(super) async fn the_point_of_an_early_batch_covers_the_batches_before_it(sub
 
 /// The point of a message sent to `name`.
 async fn sent(queue: &SharedQueue, name: &str, body: &str) -> DurabilityPoint {
-    queue.send(name, vec![message(body)]).await.expect("send answers").point
+    queue
+        .send(name, vec![message(body)])
+        .await
+        .expect("send answers")
+        .point
 }
 
 /// D6.
@@ -239,13 +294,20 @@ pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
             earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
         }
         let name = format!("made {round}");
-        let made = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        let made = queue
+            .create(&name, QueueOptions::default())
+            .await
+            .expect("create answers")
+            .point;
         assert!(made >= earlier, "{made:?} after {earlier:?}");
         queue.externalize(made).await.expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
-        queue.send(&name, Vec::new()).await.expect("the queue is there");
+        queue
+            .send(&name, Vec::new())
+            .await
+            .expect("the queue is there");
     }
 }
 
@@ -259,19 +321,32 @@ pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subj
             sent(&queue, "earlier", &format!("{round} {n}")).await;
         }
         let name = format!("made twice {round}");
-        let made = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
-        let again = queue.create(&name, QueueOptions::default()).await.expect("create answers").point;
+        let made = queue
+            .create(&name, QueueOptions::default())
+            .await
+            .expect("create answers")
+            .point;
+        let again = queue
+            .create(&name, QueueOptions::default())
+            .await
+            .expect("create answers")
+            .point;
         assert!(again >= made, "{again:?} does not cover {made:?}");
         queue.externalize(again).await.expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
-        queue.send(&name, Vec::new()).await.expect("the queue is there");
+        queue
+            .send(&name, Vec::new())
+            .await
+            .expect("the queue is there");
     }
 }
 
 /// D6, Q3: the answer to the first attempt was lost.
-pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repeats(subject: Subject) {
+pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repeats(
+    subject: Subject,
+) {
     let mut subject = subject;
     for round in 0..ROUNDS {
         let Some(queue) = subject.queue() else { return };
@@ -279,21 +354,40 @@ pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repea
         create(&queue, &name, 1_000, OnFailure::Block).await;
         create(&queue, "earlier", 5, OnFailure::Block).await;
         let before = sent(&queue, &name, "done").await;
-        queue.externalize(before).await.expect("externalize answers");
-        let delivery = queue.receive(&name, 1).await.expect("receive answers").remove(0);
+        queue
+            .externalize(before)
+            .await
+            .expect("externalize answers");
+        let delivery = queue
+            .receive(&name, 1)
+            .await
+            .expect("receive answers")
+            .remove(0);
         for n in 0..UNHEEDED {
             sent(&queue, "earlier", &format!("{round} {n}")).await;
         }
         let handles = [delivery.handle];
-        let done = queue.acknowledge(&name, &handles).await.expect("acknowledge answers").point;
-        let again = queue.acknowledge(&name, &handles).await.expect("acknowledge answers").point;
+        let done = queue
+            .acknowledge(&name, &handles)
+            .await
+            .expect("acknowledge answers")
+            .point;
+        let again = queue
+            .acknowledge(&name, &handles)
+            .await
+            .expect("acknowledge answers")
+            .point;
         assert!(again >= done, "{again:?} does not cover {done:?}");
         queue.externalize(again).await.expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
         sent(&queue, &name, "last").await;
-        assert_eq!(drain(&subject, &queue, &name).await, ["last"], "round {round}");
+        assert_eq!(
+            drain(&subject, &queue, &name).await,
+            ["last"],
+            "round {round}"
+        );
     }
 }
 
@@ -306,7 +400,11 @@ pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subjec
         create(&queue, &name, 1, OnFailure::DeadLetter).await;
         create(&queue, "earlier", 5, OnFailure::Block).await;
         sent(&queue, &name, "poison").await;
-        let delivery = queue.receive(&name, 1).await.expect("receive answers").remove(0);
+        let delivery = queue
+            .receive(&name, 1)
+            .await
+            .expect("receive answers")
+            .remove(0);
         let mut earlier = DurabilityPoint::DURABLE;
         for n in 0..UNHEEDED {
             earlier = sent(&queue, "earlier", &format!("{round} {n}")).await;
@@ -314,13 +412,21 @@ pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subjec
         let released = queue.release(&name, &delivery.handle, 0, "failed").await;
         let released = released.expect("release answers").point;
         assert!(released >= earlier, "{released:?} after {earlier:?}");
-        queue.externalize(released).await.expect("externalize answers");
+        queue
+            .externalize(released)
+            .await
+            .expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
-        let letters = queue.dead_letters(&name, None, 10).await.expect("dead_letters answers");
-        let told: Vec<_> =
-            letters.iter().map(|letter| (text(&letter.body), letter.reason.as_str())).collect();
+        let letters = queue
+            .dead_letters(&name, None, 10)
+            .await
+            .expect("dead_letters answers");
+        let told: Vec<_> = letters
+            .iter()
+            .map(|letter| (text(&letter.body), letter.reason.as_str()))
+            .collect();
         assert_eq!(told, [("poison".to_owned(), "failed")], "round {round}");
     }
 }

@@ -19,14 +19,26 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     let mut points = vec![store.point()];
     for n in 0..20 {
         points.push(write(&store, nth("points", n), n).await);
-        assert!(points.is_sorted(), "points follow the order of updates: {points:?}");
+        assert!(
+            points.is_sorted(),
+            "points follow the order of updates: {points:?}"
+        );
         assert!(store.point() >= *points.last().expect("there are some"));
     }
     let middle = points[10];
-    store.externalize(middle).await.expect("externalize answers");
+    store
+        .externalize(middle)
+        .await
+        .expect("externalize answers");
     assert!(points[..=10].iter().all(|point| store.is_durable(*point)));
-    store.externalize(points[3]).await.expect("what is durable already is so at once");
-    store.externalize(DurabilityPoint::DURABLE).await.expect("the point before all others is durable");
+    store
+        .externalize(points[3])
+        .await
+        .expect("what is durable already is so at once");
+    store
+        .externalize(DurabilityPoint::DURABLE)
+        .await
+        .expect("the point before all others is durable");
     assert!(store.is_durable(DurabilityPoint::DURABLE));
 }
 
@@ -39,17 +51,29 @@ pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subje
         for n in 0..WRITES {
             points.push(write(&store, nth(&series, n), n).await);
             if n == WRITES / 4 {
-                store.externalize(points[n as usize]).await.expect("externalize answers");
+                store
+                    .externalize(points[n as usize])
+                    .await
+                    .expect("externalize answers");
             }
         }
-        let called: Vec<bool> = points.iter().map(|point| store.is_durable(*point)).collect();
-        assert!(called[..=WRITES as usize / 4].iter().all(|called| *called), "what was externalized is");
+        let called: Vec<bool> = points
+            .iter()
+            .map(|point| store.is_durable(*point))
+            .collect();
+        assert!(
+            called[..=WRITES as usize / 4].iter().all(|called| *called),
+            "what was externalized is"
+        );
         drop(store);
         subject = subject.crash_and_reopen().await;
         let store = subject.key_value();
         for (n, point) in points.into_iter().enumerate() {
             let is_there = read(&store, &nth(&series, n as i64)).await.is_some();
-            assert!(is_there || !called[n], "{point:?} was called durable, and item {n} is lost");
+            assert!(
+                is_there || !called[n],
+                "{point:?} was called durable, and item {n} is lost"
+            );
             assert!(
                 is_there || !store.is_durable(point),
                 "{point:?} is called durable, and item {n} is lost"
@@ -63,7 +87,11 @@ async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
     let mut survived = 0;
     for n in 0..WRITES {
         if let Some(found) = read(store, &nth(series, n)).await {
-            assert_eq!((found, n), (n, survived), "{series} {n} survived, {survived} did not");
+            assert_eq!(
+                (found, n),
+                (n, survived),
+                "{series} {n} survived, {survived} did not"
+            );
             survived += 1;
         }
     }
@@ -84,7 +112,10 @@ pub(super) async fn what_survives_is_a_prefix(subject: Subject) {
         drop(store);
         subject = subject.crash_and_reopen().await;
         let survived = prefix(&subject.key_value(), &series).await;
-        assert!(survived > WRITES / 4, "only {survived} survived, more were externalized");
+        assert!(
+            survived > WRITES / 4,
+            "only {survived} survived, more were externalized"
+        );
     }
 }
 
@@ -97,7 +128,10 @@ pub(super) async fn no_transaction_survives_by_half(subject: Subject) {
         updates[1].key = nth("halves", WRITES + n);
         store.transact(updates).await.expect("transact answers");
         if n == WRITES / 2 {
-            store.externalize(store.point()).await.expect("externalize answers");
+            store
+                .externalize(store.point())
+                .await
+                .expect("externalize answers");
         }
     }
     drop(store);
@@ -112,12 +146,22 @@ pub(super) async fn no_transaction_survives_by_half(subject: Subject) {
 }
 
 /// D2, Q7.
-pub(super) async fn queue_and_store_survive_as_one_prefix_where_they_share_a_journal(subject: Subject) {
-    let Some(queue) = subject.queue().filter(|queue| queue.limits().shares_journal) else { return };
+pub(super) async fn queue_and_store_survive_as_one_prefix_where_they_share_a_journal(
+    subject: Subject,
+) {
+    let Some(queue) = subject
+        .queue()
+        .filter(|queue| queue.limits().shares_journal)
+    else {
+        return;
+    };
     let store = subject.key_value();
     create(&queue, "prefix", 1_000, OnFailure::Block).await;
     for n in 0..WRITES {
-        queue.send("prefix", vec![message(&n.to_string())]).await.expect("send answers");
+        queue
+            .send("prefix", vec![message(&n.to_string())])
+            .await
+            .expect("send answers");
         let point = write(&store, nth("beside", n), n).await;
         if n == WRITES / 4 {
             queue.externalize(point).await.expect("externalize answers");
@@ -131,7 +175,11 @@ pub(super) async fn queue_and_store_survive_as_one_prefix_where_they_share_a_jou
     let expected: Vec<String> = (0..sent.len()).map(|n| n.to_string()).collect();
     assert_eq!(sent, expected, "the messages are a prefix by themselves");
     let ahead = sent.len() as i64 - written;
-    assert!((0..=1).contains(&ahead), "{} messages beside {written} items", sent.len());
+    assert!(
+        (0..=1).contains(&ahead),
+        "{} messages beside {written} items",
+        sent.len()
+    );
     assert!(written > WRITES / 4);
 }
 
@@ -142,7 +190,10 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
     for n in 0..WRITES {
         points.push(write(&store, nth("old", n), n).await);
         if n == WRITES / 4 {
-            store.externalize(points[n as usize]).await.expect("externalize answers");
+            store
+                .externalize(points[n as usize])
+                .await
+                .expect("externalize answers");
         }
     }
     drop(store);
@@ -152,14 +203,23 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
         for n in 0..2 * WRITES {
             write(&store, nth(start, n), n).await;
         }
-        store.externalize(store.point()).await.expect("externalize answers");
+        store
+            .externalize(store.point())
+            .await
+            .expect("externalize answers");
         for (n, point) in points.iter().enumerate() {
             let is_there = read(&store, &nth("old", n as i64)).await.is_some();
             match store.externalize(*point).await {
-                Ok(()) => assert!(is_there, "{point:?} is said to be durable, and item {n} is lost"),
+                Ok(()) => assert!(
+                    is_there,
+                    "{point:?} is said to be durable, and item {n} is lost"
+                ),
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Lost, "{point:?}: {error}");
-                    assert!(!is_there, "{point:?} is said to be lost, and item {n} is there");
+                    assert!(
+                        !is_there,
+                        "{point:?} is said to be lost, and item {n} is there"
+                    );
                 }
             }
         }
@@ -176,17 +236,33 @@ pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject
         let store = subject.key_value();
         let beside = write(&store, nth("beside", round), round).await;
         // What is kept with it would keep their points as well.
-        store.externalize(beside).await.expect("externalize answers");
+        store
+            .externalize(beside)
+            .await
+            .expect("externalize answers");
         let mut points = Vec::new();
         for n in 0..PAIRS {
             points.push(write(&store, nth("undone", n), n).await);
-            let deleted = store.update(Update::delete(nth("undone", n))).await.expect("update answers");
+            let deleted = store
+                .update(Update::delete(nth("undone", n)))
+                .await
+                .expect("update answers");
             points.push(deleted.receipt.point);
         }
-        store.externalize(points[PAIRS as usize]).await.expect("externalize answers");
-        assert!(points[..=PAIRS as usize].iter().all(|point| store.is_durable(*point)));
+        store
+            .externalize(points[PAIRS as usize])
+            .await
+            .expect("externalize answers");
+        assert!(
+            points[..=PAIRS as usize]
+                .iter()
+                .all(|point| store.is_durable(*point))
+        );
         if round == 1 {
-            store.externalize(store.point()).await.expect("externalize answers");
+            store
+                .externalize(store.point())
+                .await
+                .expect("externalize answers");
         }
         called.extend(points.into_iter().filter(|point| store.is_durable(*point)));
         drop(store);
@@ -199,7 +275,10 @@ pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject
         }
         let last = *called.last().expect("some were called durable");
         let set = Update::modify(nth("resting", round), vec![Action::set_integer("n", round)]);
-        store.update(set.resting_on(last)).await.expect("what it rests on is not lost");
+        store
+            .update(set.resting_on(last))
+            .await
+            .expect("what it rests on is not lost");
     }
 }
 
@@ -210,7 +289,10 @@ pub(super) async fn points_of_a_later_start_are_greater(subject: Subject) {
     for round in 0..4 {
         let store = subject.key_value();
         let written = write(&store, nth("starts", round), round).await;
-        assert!(written == DurabilityPoint::DURABLE || written > last, "{written:?} after {last:?}");
+        assert!(
+            written == DurabilityPoint::DURABLE || written > last,
+            "{written:?} after {last:?}"
+        );
         last = store.point().max(written);
         drop(store);
         subject = subject.crash_and_reopen().await;
@@ -224,37 +306,66 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
     for n in 0..WRITES {
         points.push(write(&store, nth("basis", n), n).await);
         if n == WRITES / 4 {
-            store.externalize(points[n as usize]).await.expect("externalize answers");
+            store
+                .externalize(points[n as usize])
+                .await
+                .expect("externalize answers");
         }
     }
     drop(store);
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
     for n in 0..WRITES {
-        let (basis, is_there) = (points[n as usize], read(&store, &nth("basis", n)).await.is_some());
-        let set =
-            |series| Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).resting_on(basis);
+        let (basis, is_there) = (
+            points[n as usize],
+            read(&store, &nth("basis", n)).await.is_some(),
+        );
+        let set = |series| {
+            Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).resting_on(basis)
+        };
         let mut both = vec![set("together"), set("together")];
         both[1].key = nth("together", WRITES + n);
-        for error in [store.update(set("alone")).await.err(), store.transact(both).await.err()] {
-            assert_eq!(error.map(|error| error.kind()), (!is_there).then_some(ErrorKind::Lost), "{basis:?}");
+        for error in [
+            store.update(set("alone")).await.err(),
+            store.transact(both).await.err(),
+        ] {
+            assert_eq!(
+                error.map(|error| error.kind()),
+                (!is_there).then_some(ErrorKind::Lost),
+                "{basis:?}"
+            );
         }
-        assert_eq!(read(&store, &nth("alone", n)).await.is_some(), is_there, "{basis:?}");
-        assert_eq!(read(&store, &nth("together", n)).await.is_some(), is_there, "{basis:?}");
+        assert_eq!(
+            read(&store, &nth("alone", n)).await.is_some(),
+            is_there,
+            "{basis:?}"
+        );
+        assert_eq!(
+            read(&store, &nth("together", n)).await.is_some(),
+            is_there,
+            "{basis:?}"
+        );
     }
 }
 
 /// D4.
-pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothing(subject: Subject) {
+pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothing(
+    subject: Subject,
+) {
     let store = subject.key_value();
     let now = write(&store, nth("never", 0), 0).await;
     if now == DurabilityPoint::DURABLE {
         return;
     }
-    let basis =
-        DurabilityPoint { incarnation: Incarnation(now.incarnation.0 + 1_000), position: Position(0) };
+    let basis = DurabilityPoint {
+        incarnation: Incarnation(now.incarnation.0 + 1_000),
+        position: Position(0),
+    };
     let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).resting_on(basis);
-    let error = store.update(set).await.expect_err("nobody has seen anything in a start that never was");
+    let error = store
+        .update(set)
+        .await
+        .expect_err("nobody has seen anything in a start that never was");
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(read(&store, &nth("never", 1)).await, None);
 }

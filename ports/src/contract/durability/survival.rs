@@ -9,7 +9,9 @@ use super::{Subject, eventually};
 use crate::{
     Condition, DurabilityPoint, Key, Update,
     contract::pause,
-    key_value::{Action, Batch, Batched, Change, OperationId, Outcome, SharedKeyValue, Transacted, Version},
+    key_value::{
+        Action, Batch, Batched, Change, OperationId, Outcome, SharedKeyValue, Transacted, Version,
+    },
     objects::{ObjectError, ObjectPath, ObjectStoreExt, PutMode},
     queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
@@ -20,12 +22,22 @@ pub(super) const VISIBILITY_MS: u64 = 100;
 /// Writes `n` under `place` and returns the update's point.
 pub(super) async fn write(store: &SharedKeyValue, place: Key, n: i64) -> DurabilityPoint {
     let update = Update::modify(place, vec![Action::set_integer("n", n)]);
-    store.update(update).await.expect("update answers").receipt.point
+    store
+        .update(update)
+        .await
+        .expect("update answers")
+        .receipt
+        .point
 }
 
 /// What [`write`] left under `place`.
 pub(super) async fn read(store: &SharedKeyValue, place: &Key) -> Option<i64> {
-    store.get(place).await.expect("get answers").value.and_then(|item| item.integer("n"))
+    store
+        .get(place)
+        .await
+        .expect("get answers")
+        .value
+        .and_then(|item| item.integer("n"))
 }
 
 /// The `n`th key of a series.
@@ -45,7 +57,10 @@ pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subjec
             point = write(&store, nth(&series, n), n * round).await;
             write(&store, nth("overwritten", n), round).await;
         }
-        store.externalize(store.point()).await.expect("externalize answers");
+        store
+            .externalize(store.point())
+            .await
+            .expect("externalize answers");
         assert!(store.is_durable(point));
         for n in EXTERNALIZED..2 * EXTERNALIZED {
             write(&store, nth(&series, n), n).await;
@@ -56,7 +71,11 @@ pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subjec
         for n in 0..EXTERNALIZED {
             for earlier in 0..=round {
                 let place = nth(&format!("round {earlier}"), n);
-                assert_eq!(read(&store, &place).await, Some(n * earlier), "{place:?} after {round}");
+                assert_eq!(
+                    read(&store, &place).await,
+                    Some(n * earlier),
+                    "{place:?} after {round}"
+                );
             }
             assert_eq!(read(&store, &nth("overwritten", n)).await, Some(round));
         }
@@ -82,7 +101,11 @@ pub(super) async fn whoever_waited_beside_others_finds_his_own(subject: Subject)
     let store = subject.key_value();
     for writer in 0..32 {
         for n in 0..5 {
-            assert_eq!(read(&store, &nth(&format!("writer {writer}"), n)).await, Some(n), "{writer} {n}");
+            assert_eq!(
+                read(&store, &nth(&format!("writer {writer}"), n)).await,
+                Some(n),
+                "{writer} {n}"
+            );
         }
     }
 }
@@ -93,7 +116,10 @@ pub(super) async fn externalized_deletes_and_transactions_stay_done(subject: Sub
     for n in 0..3 {
         write(&store, nth("mixed", n), n).await;
     }
-    store.update(Update::delete(nth("mixed", 0))).await.expect("update answers");
+    store
+        .update(Update::delete(nth("mixed", 0)))
+        .await
+        .expect("update answers");
     let transacted = store
         .transact(vec![
             Update::delete(nth("mixed", 1)),
@@ -102,8 +128,13 @@ pub(super) async fn externalized_deletes_and_transactions_stay_done(subject: Sub
         ])
         .await
         .expect("transact answers");
-    let Transacted::Done { receipt, .. } = transacted else { panic!("{transacted:?}") };
-    store.externalize(receipt.point).await.expect("externalize answers");
+    let Transacted::Done { receipt, .. } = transacted else {
+        panic!("{transacted:?}")
+    };
+    store
+        .externalize(receipt.point)
+        .await
+        .expect("externalize answers");
     drop(store);
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
@@ -136,14 +167,25 @@ pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) ->
             continue;
         }
         bodies.extend(deliveries.iter().map(|delivery| text(&delivery.body)));
-        let handles: Vec<_> = deliveries.into_iter().map(|delivery| delivery.handle).collect();
-        queue.acknowledge(name, &handles).await.expect("acknowledge answers");
+        let handles: Vec<_> = deliveries
+            .into_iter()
+            .map(|delivery| delivery.handle)
+            .collect();
+        queue
+            .acknowledge(name, &handles)
+            .await
+            .expect("acknowledge answers");
         idle_since = clock.monotonic();
     }
     bodies
 }
 
-pub(super) async fn create(queue: &SharedQueue, name: &str, attempts_max: u32, on_failure: OnFailure) {
+pub(super) async fn create(
+    queue: &SharedQueue,
+    name: &str,
+    attempts_max: u32,
+    on_failure: OnFailure,
+) {
     let options = QueueOptions {
         visibility_timeout_ms: VISIBILITY_MS,
         attempts_max,
@@ -158,73 +200,150 @@ pub(super) async fn sent_messages_come_back_and_acknowledged_ones_do_not(subject
     let Some(queue) = subject.queue() else { return };
     create(&queue, "sent", 1_000, OnFailure::Block).await;
     let sent: Vec<String> = (0..9).map(|n| n.to_string()).collect();
-    queue.send("sent", sent.iter().map(|body| message(body)).collect()).await.expect("send answers");
+    queue
+        .send("sent", sent.iter().map(|body| message(body)).collect())
+        .await
+        .expect("send answers");
     let batch = queue.receive("sent", 3).await.expect("receive answers");
     assert_eq!(batch.len(), 3);
     let handles: Vec<_> = batch.into_iter().map(|delivery| delivery.handle).collect();
-    let done = queue.acknowledge("sent", &handles).await.expect("acknowledge answers");
+    let done = queue
+        .acknowledge("sent", &handles)
+        .await
+        .expect("acknowledge answers");
     let in_flight = queue.receive("sent", 2).await.expect("receive answers");
     assert_eq!(in_flight.len(), 2);
-    queue.externalize(done.point).await.expect("externalize answers");
+    queue
+        .externalize(done.point)
+        .await
+        .expect("externalize answers");
     drop(queue);
     let subject = subject.crash_and_reopen().await;
     let queue = subject.queue().expect("it had queues before");
-    queue.send("sent", vec![message("0"), message("last")]).await.expect("send answers");
+    queue
+        .send("sent", vec![message("0"), message("last")])
+        .await
+        .expect("send answers");
     let mut expected = sent[3..].to_vec();
     expected.push("last".to_owned());
-    assert_eq!(drain(&subject, &queue, "sent").await, expected, "in order, and no repeat of the first (Q4)");
+    assert_eq!(
+        drain(&subject, &queue, "sent").await,
+        expected,
+        "in order, and no repeat of the first (Q4)"
+    );
 }
 
 /// D1, Q5.
 pub(super) async fn dead_letters_and_queue_options_survive_with_their_reasons(subject: Subject) {
     let Some(queue) = subject.queue() else { return };
     create(&queue, "letters", 1, OnFailure::DeadLetter).await;
-    queue.send("letters", vec![message("one"), message("two")]).await.expect("send answers");
-    let delivery = queue.receive("letters", 1).await.expect("receive answers").remove(0);
-    queue.release("letters", &delivery.handle, 0, "before").await.expect("release answers");
-    queue.externalize(queue.point()).await.expect("externalize answers");
+    queue
+        .send("letters", vec![message("one"), message("two")])
+        .await
+        .expect("send answers");
+    let delivery = queue
+        .receive("letters", 1)
+        .await
+        .expect("receive answers")
+        .remove(0);
+    queue
+        .release("letters", &delivery.handle, 0, "before")
+        .await
+        .expect("release answers");
+    queue
+        .externalize(queue.point())
+        .await
+        .expect("externalize answers");
     drop(queue);
     let subject = subject.crash_and_reopen().await;
     let queue = subject.queue().expect("it had queues before");
     let clock = subject.clock();
     let second = eventually(&*clock, "the second message", async || {
-        queue.receive("letters", 1).await.expect("receive answers").pop()
+        queue
+            .receive("letters", 1)
+            .await
+            .expect("receive answers")
+            .pop()
     })
     .await;
     assert_eq!(text(&second.body), "two");
-    queue.release("letters", &second.handle, 0, "after").await.expect("release answers");
+    queue
+        .release("letters", &second.handle, 0, "after")
+        .await
+        .expect("release answers");
     let letters = eventually(&*clock, "both dead letters", async || {
-        let letters = queue.dead_letters("letters", None, 10).await.expect("dead_letters answers");
+        let letters = queue
+            .dead_letters("letters", None, 10)
+            .await
+            .expect("dead_letters answers");
         (letters.len() == 2).then_some(letters)
     })
     .await;
-    let told: Vec<_> = letters.iter().map(|letter| (text(&letter.body), letter.reason.as_str())).collect();
-    assert_eq!(told, [("one".to_owned(), "before"), ("two".to_owned(), "after")]);
+    let told: Vec<_> = letters
+        .iter()
+        .map(|letter| (text(&letter.body), letter.reason.as_str()))
+        .collect();
+    assert_eq!(
+        told,
+        [("one".to_owned(), "before"), ("two".to_owned(), "after")]
+    );
 }
 
 /// D1, K8, K9.
 pub(super) async fn remembered_operations_survive(subject: Subject) {
     let store = subject.key_value();
-    let (place, gone) = (Key::new("operations", "item"), Key::new("operations", "gone"));
+    let (place, gone) = (
+        Key::new("operations", "item"),
+        Key::new("operations", "gone"),
+    );
     let add = |place: &Key, id| {
         let update = Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
-        update.when(Condition::Absent).as_operation(OperationId(id), Version(0))
+        update
+            .when(Condition::Absent)
+            .as_operation(OperationId(id), Version(0))
     };
     store.update(add(&place, 1)).await.expect("update answers");
-    let made = store.update(add(&gone, 2)).await.expect("update answers").outcome;
-    let Outcome::Done(Some(made)) = made else { panic!("{made:?}") };
+    let made = store
+        .update(add(&gone, 2))
+        .await
+        .expect("update answers")
+        .outcome;
+    let Outcome::Done(Some(made)) = made else {
+        panic!("{made:?}")
+    };
     let delete = Update::delete(gone.clone()).as_operation(OperationId(3), made.version);
     let deleted = store.update(delete.clone()).await.expect("update answers");
-    store.externalize(deleted.receipt.point).await.expect("externalize answers");
+    store
+        .externalize(deleted.receipt.point)
+        .await
+        .expect("externalize answers");
     drop(store);
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
-    let repeat = store.update(add(&place, 1)).await.expect("update answers").outcome;
-    assert!(matches!(&repeat, Outcome::Done(Some(item)) if item.integer("n") == Some(1)), "{repeat:?}");
-    let again = store.update(add(&gone, 4)).await.expect("update answers").outcome;
-    assert!(matches!(&again, Outcome::Done(Some(item)) if item.version > made.version), "{again:?}");
+    let repeat = store
+        .update(add(&place, 1))
+        .await
+        .expect("update answers")
+        .outcome;
+    assert!(
+        matches!(&repeat, Outcome::Done(Some(item)) if item.integer("n") == Some(1)),
+        "{repeat:?}"
+    );
+    let again = store
+        .update(add(&gone, 4))
+        .await
+        .expect("update answers")
+        .outcome;
+    assert!(
+        matches!(&again, Outcome::Done(Some(item)) if item.version > made.version),
+        "{again:?}"
+    );
     store.update(delete).await.expect("update answers");
-    assert_eq!(read(&store, &gone).await, Some(1), "the repeated delete spares what was made since");
+    assert_eq!(
+        read(&store, &gone).await,
+        Some(1),
+        "the repeated delete spares what was made since"
+    );
 }
 
 /// D1, K7.
@@ -232,31 +351,63 @@ pub(super) async fn a_lanes_cursor_survives(subject: Subject) {
     let batch = |sequence| Batch {
         lane: Bytes::from_static(b"lane"),
         sequence,
-        changes: vec![(Key::new("lane", "item"), Change::Modify(vec![Action::Add("n".into(), 1)]))],
+        changes: vec![(
+            Key::new("lane", "item"),
+            Change::Modify(vec![Action::Add("n".into(), 1)]),
+        )],
     };
     let store = subject.key_value();
     for sequence in 1..=3 {
-        store.write_batch(batch(sequence)).await.expect("write_batch answers");
+        store
+            .write_batch(batch(sequence))
+            .await
+            .expect("write_batch answers");
     }
-    store.externalize(store.point()).await.expect("externalize answers");
+    store
+        .externalize(store.point())
+        .await
+        .expect("externalize answers");
     drop(store);
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
     for sequence in 1..=3 {
-        let batched = store.write_batch(batch(sequence)).await.expect("write_batch answers");
-        assert!(matches!(batched, Batched::Repeat(_)), "{sequence}: {batched:?}");
+        let batched = store
+            .write_batch(batch(sequence))
+            .await
+            .expect("write_batch answers");
+        assert!(
+            matches!(batched, Batched::Repeat(_)),
+            "{sequence}: {batched:?}"
+        );
     }
-    let early = store.write_batch(batch(5)).await.expect("write_batch answers");
-    assert!(matches!(early, Batched::Early { cursor: 3, .. }), "{early:?}");
-    store.write_batch(batch(4)).await.expect("write_batch answers");
+    let early = store
+        .write_batch(batch(5))
+        .await
+        .expect("write_batch answers");
+    assert!(
+        matches!(early, Batched::Early { cursor: 3, .. }),
+        "{early:?}"
+    );
+    store
+        .write_batch(batch(4))
+        .await
+        .expect("write_batch answers");
     assert_eq!(read(&store, &Key::new("lane", "item")).await, Some(4));
 }
 
 /// D1, O1.
 pub(super) async fn a_put_object_survives(subject: Subject) {
-    let Some(objects) = subject.objects() else { return };
-    let (path, content) = (ObjectPath::from("kept/object"), Bytes::from(vec![7; 100_000]));
-    objects.put_opts(&path, content.clone().into(), PutMode::Create.into()).await.expect("create answers");
+    let Some(objects) = subject.objects() else {
+        return;
+    };
+    let (path, content) = (
+        ObjectPath::from("kept/object"),
+        Bytes::from(vec![7; 100_000]),
+    );
+    objects
+        .put_opts(&path, content.clone().into(), PutMode::Create.into())
+        .await
+        .expect("create answers");
     drop(objects);
     let subject = subject.crash_and_reopen().await;
     let objects = subject.objects().expect("it had objects before");
@@ -269,8 +420,13 @@ pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
     const POLLS_MAX: usize = 6;
     let mut subject = subject;
     for polls in 1..=POLLS_MAX {
-        let Some(objects) = subject.objects() else { return };
-        let (path, content) = (ObjectPath::from(format!("found/{polls}")), Bytes::from(vec![7; 10_000]));
+        let Some(objects) = subject.objects() else {
+            return;
+        };
+        let (path, content) = (
+            ObjectPath::from(format!("found/{polls}")),
+            Bytes::from(vec![7; 10_000]),
+        );
         let put = || objects.put_opts(&path, content.clone().into(), PutMode::Create.into());
         {
             let mut first = pin!(put());
@@ -289,6 +445,10 @@ pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
         subject = subject.crash_and_reopen().await;
         let objects = subject.objects().expect("it had objects before");
         let found = objects.get(&path).await.expect("the object is there");
-        assert_eq!(found.bytes().await.expect("it is read whole"), content, "{path}");
+        assert_eq!(
+            found.bytes().await.expect("it is read whole"),
+            content,
+            "{path}"
+        );
     }
 }

@@ -24,7 +24,10 @@ async fn done(store: &SharedKeyValue, update: Update) -> Option<Arc<Item>> {
 }
 
 async fn settle(store: &SharedKeyValue) {
-    store.externalize(store.point()).await.expect("externalize answers");
+    store
+        .externalize(store.point())
+        .await
+        .expect("externalize answers");
 }
 
 /// The version and the number of the item under `place`.
@@ -50,10 +53,23 @@ pub(super) async fn a_crash_takes_nothing_but_transient_updates(subject: Subject
         drop(store);
         subject = subject.crash_and_reopen().await;
         let store = subject.key_value();
-        let (kept_version, kept) = state(&store, &place).await.expect("the durable update is there");
-        assert!((n..=n + 10).contains(&kept), "round {round}: {kept} is no state it was in since {n}");
-        assert_eq!(kept_version - version, (kept - n) as u64, "round {round}: whole updates");
-        assert_eq!(read(&store, &beside).await, Some(round), "what was ordered later is durable");
+        let (kept_version, kept) = state(&store, &place)
+            .await
+            .expect("the durable update is there");
+        assert!(
+            (n..=n + 10).contains(&kept),
+            "round {round}: {kept} is no state it was in since {n}"
+        );
+        assert_eq!(
+            kept_version - version,
+            (kept - n) as u64,
+            "round {round}: whole updates"
+        );
+        assert_eq!(
+            read(&store, &beside).await,
+            Some(round),
+            "what was ordered later is durable"
+        );
     }
 }
 
@@ -70,12 +86,19 @@ pub(super) async fn a_durable_change_takes_transient_ones_before_it_along(subjec
         if round == 1 {
             settle(&store).await;
         }
-        last = done(&store, add(&place, 100)).await.expect("it is there").version;
+        last = done(&store, add(&place, 100))
+            .await
+            .expect("it is there")
+            .version;
         expected += 111;
         settle(&store).await;
         drop(store);
         subject = subject.crash_and_reopen().await;
-        assert_eq!(state(&subject.key_value(), &place).await, Some((last.0, expected)), "round {round}");
+        assert_eq!(
+            state(&subject.key_value(), &place).await,
+            Some((last.0, expected)),
+            "round {round}"
+        );
     }
     let store = subject.key_value();
     done(&store, add(&place, 1).transient()).await;
@@ -91,7 +114,10 @@ pub(super) async fn a_durable_change_takes_transient_ones_before_it_along(subjec
 pub(super) async fn an_item_made_by_a_transient_update_is_whole_or_gone(subject: Subject) {
     let store = subject.key_value();
     for n in 0..10 {
-        let both = vec![Action::set_integer("n", n), Action::set_integer("twice", 2 * n)];
+        let both = vec![
+            Action::set_integer("n", n),
+            Action::set_integer("twice", 2 * n),
+        ];
         done(&store, Update::modify(nth("made", n), both).transient()).await;
         if n % 2 == 0 {
             done(&store, Update::delete(nth("made", n))).await;
@@ -102,8 +128,13 @@ pub(super) async fn an_item_made_by_a_transient_update_is_whole_or_gone(subject:
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
     for n in 0..10 {
-        let Some(item) = store.get(&nth("made", n)).await.expect("get answers").value else { continue };
-        assert_eq!((item.integer("n"), item.integer("twice")), (Some(n), Some(2 * n)));
+        let Some(item) = store.get(&nth("made", n)).await.expect("get answers").value else {
+            continue;
+        };
+        assert_eq!(
+            (item.integer("n"), item.integer("twice")),
+            (Some(n), Some(2 * n))
+        );
         assert!(n % 2 == 1, "{n} was deleted for good");
     }
 }
@@ -113,19 +144,27 @@ pub(super) async fn a_transient_update_in_a_transaction_survives_with_it(subject
     let store = subject.key_value();
     let (left, right) = (nth("pair", 0), nth("pair", 1));
     done(&store, add(&left, 1).transient()).await;
-    store.transact(vec![add(&left, 10).transient(), add(&right, 10)]).await.expect("transact answers");
+    store
+        .transact(vec![add(&left, 10).transient(), add(&right, 10)])
+        .await
+        .expect("transact answers");
     settle(&store).await;
     drop(store);
     let subject = subject.crash_and_reopen().await;
     let store = subject.key_value();
-    assert_eq!((read(&store, &left).await, read(&store, &right).await), (Some(11), Some(10)));
+    assert_eq!(
+        (read(&store, &left).await, read(&store, &right).await),
+        (Some(11), Some(10))
+    );
 }
 
 /// D5, K10, K8: else its repeat would be taken for done.
 pub(super) async fn a_transient_operation_is_forgotten_with_what_it_did(subject: Subject) {
     let store = subject.key_value();
     let place = nth("operation", 0);
-    let operation = add(&place, 1).as_operation(OperationId(1), Version(0)).transient();
+    let operation = add(&place, 1)
+        .as_operation(OperationId(1), Version(0))
+        .transient();
     done(&store, operation.clone()).await;
     settle(&store).await;
     drop(store);
@@ -145,16 +184,32 @@ pub(super) async fn a_transient_message_is_forgotten_with_its_id(subject: Subjec
     };
     for round in 0..3 {
         let Some(queue) = subject.queue() else { return };
-        queue.create("transient", options.clone()).await.expect("create answers");
+        queue
+            .create("transient", options.clone())
+            .await
+            .expect("create answers");
         let (last, next) = (format!("{round}"), format!("{}", round + 1));
-        queue.send("transient", vec![message(&last), message(&next)]).await.expect("send answers");
-        queue.externalize(queue.point()).await.expect("externalize answers");
+        queue
+            .send("transient", vec![message(&last), message(&next)])
+            .await
+            .expect("send answers");
+        queue
+            .externalize(queue.point())
+            .await
+            .expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
         let queue = subject.queue().expect("it had queues before");
         let mut arrived = drain(&subject, &queue, "transient").await;
-        queue.send("transient", vec![message(&next)]).await.expect("send answers");
+        queue
+            .send("transient", vec![message(&next)])
+            .await
+            .expect("send answers");
         arrived.extend(drain(&subject, &queue, "transient").await);
-        assert_eq!(arrived.last(), Some(&next), "round {round}: taken by the crash and sent again");
+        assert_eq!(
+            arrived.last(),
+            Some(&next),
+            "round {round}: taken by the crash and sent again"
+        );
     }
 }

@@ -34,7 +34,14 @@ pub(super) async fn an_invocation_runs_once_and_returns_its_result(subject: Subj
             Ok(Bytes::from(payload(&event).to_uppercase()))
         }
     });
-    assert_eq!(subject.functions.invoke("upper", Bytes::from("once")).await.expect("invoke answers"), "ONCE");
+    assert_eq!(
+        subject
+            .functions
+            .invoke("upper", Bytes::from("once"))
+            .await
+            .expect("invoke answers"),
+        "ONCE"
+    );
     assert_eq!(notes.all(), ["once"]);
     let payloads: Vec<String> = (0..16).map(|n| format!("n{n:02}")).collect();
     let invocations = payloads.iter().map(|payload| {
@@ -54,7 +61,10 @@ pub(super) async fn an_invocation_runs_once_and_returns_its_result(subject: Subj
 pub(super) async fn a_failed_invocation_is_not_repeated_and_says_why(subject: Subject) {
     let notes = Notes::new();
     let noted = notes.clone();
-    let options = FunctionOptions { exception_handler: Some("handler".to_owned()), ..Default::default() };
+    let options = FunctionOptions {
+        exception_handler: Some("handler".to_owned()),
+        ..Default::default()
+    };
     subject.define("failing", options, move |event| {
         noted.add(payload(&event));
         async { Err(Failure::new("the tide is out")) }
@@ -64,22 +74,55 @@ pub(super) async fn a_failed_invocation_is_not_repeated_and_says_why(subject: Su
         noted.add("the exception handler ran".to_owned());
         async { Ok(Bytes::new()) }
     });
-    let error = subject.functions.invoke("failing", Bytes::from("once")).await.expect_err("it fails");
+    let error = subject
+        .functions
+        .invoke("failing", Bytes::from("once"))
+        .await
+        .expect_err("it fails");
     assert_eq!(error.kind(), ErrorKind::Invalid);
-    assert!(error.to_string().contains("the tide is out"), "the caller hears why: {error}");
+    assert!(
+        error.to_string().contains("the tide is out"),
+        "the caller hears why: {error}"
+    );
     subject.a_while().await;
     assert_eq!(notes.all(), ["once"]);
 }
 
 /// N1.
 pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
-    let unknown = subject.functions.invoke("no such function", Bytes::new()).await;
-    assert_eq!(unknown.expect_err("there is no such function").kind(), ErrorKind::Invalid);
-    let unknown = subject.functions.send("no such function", None, Bytes::new()).await;
-    assert_eq!(unknown.expect_err("there is no such function").kind(), ErrorKind::Invalid);
-    assert!(!subject.functions.knows("no such function").await.expect("knows answers"));
-    subject.define("there", FunctionOptions::default(), |_| async { Ok(Bytes::new()) });
-    assert!(subject.functions.knows("there").await.expect("knows answers"));
+    let unknown = subject
+        .functions
+        .invoke("no such function", Bytes::new())
+        .await;
+    assert_eq!(
+        unknown.expect_err("there is no such function").kind(),
+        ErrorKind::Invalid
+    );
+    let unknown = subject
+        .functions
+        .send("no such function", None, Bytes::new())
+        .await;
+    assert_eq!(
+        unknown.expect_err("there is no such function").kind(),
+        ErrorKind::Invalid
+    );
+    assert!(
+        !subject
+            .functions
+            .knows("no such function")
+            .await
+            .expect("knows answers")
+    );
+    subject.define("there", FunctionOptions::default(), |_| async {
+        Ok(Bytes::new())
+    });
+    assert!(
+        subject
+            .functions
+            .knows("there")
+            .await
+            .expect("knows answers")
+    );
     let limit = subject.functions.limits().payload_bytes_max;
     if limit > PAYLOAD_TO_TRY_MAX {
         return;
@@ -92,9 +135,15 @@ pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
     });
     let large = Bytes::from(vec![b'x'; limit + 1]);
     let invoked = subject.functions.invoke("noting", large.clone()).await;
-    assert_eq!(invoked.expect_err("it is too large").kind(), ErrorKind::Invalid);
+    assert_eq!(
+        invoked.expect_err("it is too large").kind(),
+        ErrorKind::Invalid
+    );
     let sent = subject.functions.send("noting", None, large).await;
-    assert_eq!(sent.expect_err("it is too large").kind(), ErrorKind::Invalid);
+    assert_eq!(
+        sent.expect_err("it is too large").kind(),
+        ErrorKind::Invalid
+    );
     subject.a_while().await;
     assert!(notes.all().is_empty());
 }
@@ -108,7 +157,9 @@ pub(super) async fn a_function_may_invoke_another(subject: Subject) {
     subject.define("outer", FunctionOptions::default(), move |event| {
         let functions = Arc::clone(&functions);
         async move {
-            let inner = functions.invoke("inner", Bytes::from(payload(&event))).await?;
+            let inner = functions
+                .invoke("inner", Bytes::from(payload(&event)))
+                .await?;
             Ok(Bytes::from(format!("outer {}", text(&inner))))
         }
     });
@@ -119,7 +170,8 @@ pub(super) async fn a_function_may_invoke_another(subject: Subject) {
 /// N2.
 pub(super) async fn a_sent_event_runs_and_its_sender_does_not_wait(subject: Subject) {
     let (started, ended) = (Notes::new(), Notes::new());
-    let (noted_start, noted_end, clock) = (started.clone(), ended.clone(), Arc::clone(&subject.clock));
+    let (noted_start, noted_end, clock) =
+        (started.clone(), ended.clone(), Arc::clone(&subject.clock));
     subject.define("slow", FunctionOptions::default(), move |event| {
         let (started, ended, clock) = (noted_start.clone(), noted_end.clone(), Arc::clone(&clock));
         async move {
@@ -129,8 +181,15 @@ pub(super) async fn a_sent_event_runs_and_its_sender_does_not_wait(subject: Subj
             Ok(Bytes::new())
         }
     });
-    subject.functions.send("slow", None, Bytes::from("event")).await.expect("send answers");
-    assert!(ended.all().is_empty(), "the sender does not wait for the end");
+    subject
+        .functions
+        .send("slow", None, Bytes::from("event"))
+        .await
+        .expect("send answers");
+    assert!(
+        ended.all().is_empty(),
+        "the sender does not wait for the end"
+    );
     subject.noted("the event to be handled", &ended, 1).await;
     assert_eq!(started.all()[0], "event");
 }
@@ -146,7 +205,13 @@ pub(super) async fn a_failed_event_is_tried_again_until_it_succeeds(subject: Sub
     };
     subject.define("third time", options, move |event| {
         let attempt = noted.add(payload(&event));
-        async move { if attempt < 3 { Err(Failure::new("not yet")) } else { Ok(Bytes::new()) } }
+        async move {
+            if attempt < 3 {
+                Err(Failure::new("not yet"))
+            } else {
+                Ok(Bytes::new())
+            }
+        }
     });
     let handled = Notes::new();
     let noted = handled.clone();
@@ -154,7 +219,11 @@ pub(super) async fn a_failed_event_is_tried_again_until_it_succeeds(subject: Sub
         noted.add(());
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("third time", None, Bytes::from("event")).await.expect("send answers");
+    subject
+        .functions
+        .send("third time", None, Bytes::from("event"))
+        .await
+        .expect("send answers");
     let attempts = subject.noted("three attempts", &notes, 3).await;
     subject.a_while().await;
     assert_eq!(attempts, ["event", "event", "event"]);
@@ -177,36 +246,65 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
         async move { Err(Failure::new(format!("failure {attempt}"))) }
     });
     subject.define("handler", FunctionOptions::default(), move |event| {
-        let Event::Failed { function, payload, reason, .. } = event else {
+        let Event::Failed {
+            function,
+            payload,
+            reason,
+            ..
+        } = event
+        else {
             panic!("an exception handler gets failures, not {event:?}");
         };
         noted_failure.add((function, text(&payload), reason));
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("failing", None, Bytes::from("event")).await.expect("send answers");
+    subject
+        .functions
+        .send("failing", None, Bytes::from("event"))
+        .await
+        .expect("send answers");
     let (function, payload, reason) = subject.noted("the failure", &handled, 1).await.remove(0);
     assert_eq!((function.as_str(), payload.as_str()), ("failing", "event"));
-    assert!(reason.contains("failure"), "what the function said: {reason}");
-    assert!(attempts.all().len() >= 2, "after {} attempts", attempts.all().len());
+    assert!(
+        reason.contains("failure"),
+        "what the function said: {reason}"
+    );
+    assert!(
+        attempts.all().len() >= 2,
+        "after {} attempts",
+        attempts.all().len()
+    );
     subject.a_while().await;
     assert_eq!((attempts.all().len(), handled.all().len()), (2, 1));
 }
 
 /// N2: there is no last attempt to hand an event on.
-pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(subject: Subject) {
+pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(
+    subject: Subject,
+) {
     let (attempts, handled) = (Notes::new(), Notes::new());
     let (noted, noted_failure) = (attempts.clone(), handled.clone());
-    let options =
-        FunctionOptions { attempts_max: 2, exception_handler: Some("late".to_owned()), ..Default::default() };
+    let options = FunctionOptions {
+        attempts_max: 2,
+        exception_handler: Some("late".to_owned()),
+        ..Default::default()
+    };
     subject.define("failing", options, move |event| {
         noted.add(payload(&event));
         async { Err(Failure::new("always")) }
     });
-    subject.functions.send("failing", None, Bytes::from("event")).await.expect("send answers");
+    subject
+        .functions
+        .send("failing", None, Bytes::from("event"))
+        .await
+        .expect("send answers");
     subject.noted("the last attempt", &attempts, 2).await;
     subject.a_while().await;
     subject.define("late", FunctionOptions::default(), move |event| {
-        let Event::Failed { function, payload, .. } = event else {
+        let Event::Failed {
+            function, payload, ..
+        } = event
+        else {
             panic!("an exception handler gets failures, not {event:?}");
         };
         noted_failure.add((function, text(&payload)));
@@ -228,7 +326,11 @@ fn impatient(attempts_max: u32) -> FunctionOptions {
 /// N5.
 pub(super) async fn an_invocation_past_its_timeout_is_dropped(subject: Subject) {
     let (running, ended) = (Arc::new(AtomicUsize::new(0)), Notes::new());
-    let (counted, noted, clock) = (Arc::clone(&running), ended.clone(), Arc::clone(&subject.clock));
+    let (counted, noted, clock) = (
+        Arc::clone(&running),
+        ended.clone(),
+        Arc::clone(&subject.clock),
+    );
     subject.define("endless", impatient(1), move |_| {
         let (counted, ended, clock) = (Arc::clone(&counted), noted.clone(), Arc::clone(&clock));
         async move {
@@ -239,12 +341,21 @@ pub(super) async fn an_invocation_past_its_timeout_is_dropped(subject: Subject) 
         }
     });
     let started = subject.clock.monotonic();
-    subject.functions.invoke("endless", Bytes::new()).await.expect_err("it runs too long");
+    subject
+        .functions
+        .invoke("endless", Bytes::new())
+        .await
+        .expect_err("it runs too long");
     let passed = subject.clock.monotonic().since(started);
-    assert!(passed >= Duration::from_millis(95), "dropped after {passed:?} already");
-    eventually(&*subject.clock, "the invocation to be dropped", async || {
-        (running.load(Ordering::SeqCst) == 0).then_some(())
-    })
+    assert!(
+        passed >= Duration::from_millis(95),
+        "dropped after {passed:?} already"
+    );
+    eventually(
+        &*subject.clock,
+        "the invocation to be dropped",
+        async || (running.load(Ordering::SeqCst) == 0).then_some(()),
+    )
     .await;
     assert!(ended.all().is_empty(), "it was not to reach its end");
 }
@@ -268,14 +379,23 @@ pub(super) async fn an_event_that_times_out_counts_as_failed(subject: Subject) {
         }
         async { Ok(Bytes::new()) }
     });
-    subject.functions.send("endless", None, Bytes::new()).await.expect("send answers");
+    subject
+        .functions
+        .send("endless", None, Bytes::new())
+        .await
+        .expect("send answers");
     let reasons = subject.noted("the failure", &handled, 1).await;
     assert_eq!(attempts.all().len(), 2);
-    assert!(!reasons[0].is_empty(), "the reason says that it ran too long");
+    assert!(
+        !reasons[0].is_empty(),
+        "the reason says that it ran too long"
+    );
 }
 
 /// N6.
-pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_handler(subject: Subject) {
+pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_handler(
+    subject: Subject,
+) {
     let (runs, handled) = (Notes::new(), Notes::new());
     let (noted, noted_failure) = (runs.clone(), handled.clone());
     let options = FunctionOptions {
@@ -284,7 +404,9 @@ pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_hand
         ..Default::default()
     };
     subject.define("failing", options, move |event| {
-        let Event::Call { id, payload } = event else { panic!("a call is expected, not {event:?}") };
+        let Event::Call { id, payload } = event else {
+            panic!("a call is expected, not {event:?}")
+        };
         noted.add((text(&payload), id));
         async { Err(Failure::new("always")) }
     });
@@ -297,16 +419,32 @@ pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_hand
     });
     let longest = Bytes::from(vec![b'i'; DEDUPLICATION_BYTES_MAX]);
     for id in [Some(Bytes::from("order-17/0")), Some(longest), None] {
-        subject.functions.send("failing", id.clone(), Bytes::from("event")).await.expect("send answers");
+        subject
+            .functions
+            .send("failing", id.clone(), Bytes::from("event"))
+            .await
+            .expect("send answers");
         let sent = ("event".to_owned(), id);
         let count = handled.all().len() + 1;
-        assert_eq!(subject.noted("the failure", &handled, count).await.last(), Some(&sent));
+        assert_eq!(
+            subject.noted("the failure", &handled, count).await.last(),
+            Some(&sent)
+        );
         let runs = runs.all();
-        assert!(runs.len() == 2 * count && runs.ends_with(&[sent.clone(), sent]), "{runs:?}");
+        assert!(
+            runs.len() == 2 * count && runs.ends_with(&[sent.clone(), sent]),
+            "{runs:?}"
+        );
     }
     let too_long = Some(Bytes::from(vec![b'i'; DEDUPLICATION_BYTES_MAX + 1]));
-    let refused = subject.functions.send("failing", too_long, Bytes::new()).await;
-    assert_eq!(refused.expect_err("its id is too long").kind(), ErrorKind::Invalid);
+    let refused = subject
+        .functions
+        .send("failing", too_long, Bytes::new())
+        .await;
+    assert_eq!(
+        refused.expect_err("its id is too long").kind(),
+        ErrorKind::Invalid
+    );
 }
 
 /// N6: whoever is told of a handler that failed is told of the event that it had failed to handle.
@@ -314,7 +452,13 @@ pub(super) async fn an_exception_handler_that_fails_hands_the_id_on(subject: Sub
     let told = Notes::new();
     let noted = told.clone();
     subject.define("last", FunctionOptions::default(), move |event| {
-        let Event::Failed { function, id, payload, .. } = event else {
+        let Event::Failed {
+            function,
+            id,
+            payload,
+            ..
+        } = event
+        else {
             panic!("an exception handler gets failures, not {event:?}");
         };
         noted.add((function, id, text(&payload)));
@@ -322,13 +466,27 @@ pub(super) async fn an_exception_handler_that_fails_hands_the_id_on(subject: Sub
     });
     for (name, handler) in [("failing handler", "last"), ("failing", "failing handler")] {
         let exception_handler = Some(handler.to_owned());
-        let options = FunctionOptions { attempts_max: 1, exception_handler, ..Default::default() };
+        let options = FunctionOptions {
+            attempts_max: 1,
+            exception_handler,
+            ..Default::default()
+        };
         subject.define(name, options, |_| async { Err(Failure::new("always")) });
     }
     for id in [Some(Bytes::from("order-17/0")), None] {
-        subject.functions.send("failing", id.clone(), Bytes::from("event")).await.expect("send answers");
+        subject
+            .functions
+            .send("failing", id.clone(), Bytes::from("event"))
+            .await
+            .expect("send answers");
         let count = told.all().len() + 1;
         let expected = ("failing handler".to_owned(), id, "event".to_owned());
-        assert_eq!(subject.noted("the second failure", &told, count).await.last(), Some(&expected));
+        assert_eq!(
+            subject
+                .noted("the second failure", &told, count)
+                .await
+                .last(),
+            Some(&expected)
+        );
     }
 }

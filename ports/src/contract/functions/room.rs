@@ -19,8 +19,11 @@ use crate::{
 };
 
 /// Shorter than what must not happen is waited for.
-const OPTIONS: FunctionOptions =
-    FunctionOptions { timeout: Duration::from_millis(100), attempts_max: 1, exception_handler: None };
+const OPTIONS: FunctionOptions = FunctionOptions {
+    timeout: Duration::from_millis(100),
+    attempts_max: 1,
+    exception_handler: None,
+};
 
 /// Has room once it is open, and notes whether it was given the room that it kept.
 struct Roomy {
@@ -60,37 +63,91 @@ impl Handler for Roomy {
 /// A function without room, how it is opened, and what it notes.
 fn roomy(subject: &Subject, name: &'static str) -> (Arc<AtomicBool>, Notes<bool>) {
     let (is_open, notes) = (Arc::<AtomicBool>::default(), Notes::new());
-    let handler =
-        Roomy { is_open: Arc::clone(&is_open), notes: notes.clone(), clock: Arc::clone(&subject.clock) };
-    subject.register.register(Definition { name: name.into(), options: OPTIONS, handler: Arc::new(handler) });
+    let handler = Roomy {
+        is_open: Arc::clone(&is_open),
+        notes: notes.clone(),
+        clock: Arc::clone(&subject.clock),
+    };
+    subject.register.register(Definition {
+        name: name.into(),
+        options: OPTIONS,
+        handler: Arc::new(handler),
+    });
     (is_open, notes)
 }
 
 /// N7: it lies in its queue for whoever comes.
 pub(super) async fn nothing_is_taken_for_a_function_before_it_has_room(subject: Subject) {
     let (is_open, notes) = roomy(&subject, "full");
-    let options =
-        QueueOptions { attempts_max: 2, on_failure: OnFailure::DeadLetter, ..QueueOptions::default() };
-    subject.queue.create("waiting", options).await.expect("create answers");
-    let trigger = QueueTrigger { queue: "waiting".into(), function: "full".into(), batch_messages_max: 1 };
-    subject.functions.arm_queue(trigger).await.expect("arm_queue answers");
-    let message = Message { group: "group".into(), deduplication: None, body: Bytes::new() };
-    subject.queue.send("waiting", vec![message]).await.expect("send answers");
+    let options = QueueOptions {
+        attempts_max: 2,
+        on_failure: OnFailure::DeadLetter,
+        ..QueueOptions::default()
+    };
+    subject
+        .queue
+        .create("waiting", options)
+        .await
+        .expect("create answers");
+    let trigger = QueueTrigger {
+        queue: "waiting".into(),
+        function: "full".into(),
+        batch_messages_max: 1,
+    };
+    subject
+        .functions
+        .arm_queue(trigger)
+        .await
+        .expect("arm_queue answers");
+    let message = Message {
+        group: "group".into(),
+        deduplication: None,
+        body: Bytes::new(),
+    };
+    subject
+        .queue
+        .send("waiting", vec![message])
+        .await
+        .expect("send answers");
     subject.a_while().await;
     assert_eq!(notes.all(), [], "it has no room");
-    let taken = subject.queue.receive("waiting", 1).await.expect("receive answers");
-    assert_eq!(taken.first().map(|delivery| delivery.handle.attempt), Some(1), "it was nobody's");
-    subject.queue.release("waiting", &taken[0].handle, 0, "given back").await.expect("release answers");
+    let taken = subject
+        .queue
+        .receive("waiting", 1)
+        .await
+        .expect("receive answers");
+    assert_eq!(
+        taken.first().map(|delivery| delivery.handle.attempt),
+        Some(1),
+        "it was nobody's"
+    );
+    subject
+        .queue
+        .release("waiting", &taken[0].handle, 0, "given back")
+        .await
+        .expect("release answers");
     is_open.store(true, Ordering::SeqCst);
-    assert_eq!(subject.noted("the message, in its room", &notes, 1).await, [true]);
+    assert_eq!(
+        subject.noted("the message, in its room", &notes, 1).await,
+        [true]
+    );
 }
 
 /// N7: nor has it timed out.
 pub(super) async fn an_event_that_waits_for_room_has_not_been_tried(subject: Subject) {
     let (is_open, notes) = roomy(&subject, "full of events");
-    subject.functions.send("full of events", None, Bytes::new()).await.expect("send answers");
+    subject
+        .functions
+        .send("full of events", None, Bytes::new())
+        .await
+        .expect("send answers");
     subject.a_while().await;
     assert_eq!(notes.all(), [], "it has no room");
     is_open.store(true, Ordering::SeqCst);
-    assert_eq!(subject.noted("its only attempt, in its room", &notes, 1).await, [true]);
+    assert_eq!(
+        subject
+            .noted("its only attempt, in its room", &notes, 1)
+            .await,
+        [true]
+    );
 }

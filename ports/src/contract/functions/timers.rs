@@ -34,18 +34,27 @@ impl Subject {
     }
 
     async fn arm_timer(&self, function: &str, period: Duration) {
-        self.functions.arm_timer(function, period).await.expect("arm_timer answers");
+        self.functions
+            .arm_timer(function, period)
+            .await
+            .expect("arm_timer answers");
     }
 
     async fn disarm_timer(&self, function: &str) {
-        self.functions.disarm_timer(function).await.expect("disarm_timer answers");
+        self.functions
+            .disarm_timer(function)
+            .await
+            .expect("disarm_timer answers");
     }
 
     /// Asserts that no more than one tick per period, and two for the edges, came since `started`.
     fn assert_no_faster(&self, ticks: usize, started: Monotonic, period: Duration) {
         let passed = self.clock.monotonic().since(started);
         let most = passed.as_millis() / period.as_millis() + 2;
-        assert!(ticks as u128 <= most, "{ticks} ticks within {passed:?}, one per {period:?}");
+        assert!(
+            ticks as u128 <= most,
+            "{ticks} ticks within {passed:?}, one per {period:?}"
+        );
     }
 }
 
@@ -99,7 +108,11 @@ pub(super) async fn nothing_starts_once_disarming_has_returned(subject: Subject)
         // Whoever was about to run does so by now.
         subject.clock.sleep(SHORT).await;
     }
-    assert_eq!(late.all().len(), 0, "of {ROUNDS} timers so many ran once they were disarmed");
+    assert_eq!(
+        late.all().len(),
+        0,
+        "of {ROUNDS} timers so many ran once they were disarmed"
+    );
 }
 
 /// N4.
@@ -117,7 +130,9 @@ pub(super) async fn arming_an_armed_timer_changes_its_period_alone(subject: Subj
     subject.clock.sleep(6 * PERIOD).await;
     assert!(ticks.all().len() <= slow + 1, "the old period is gone");
     subject.arm_timer("twice", PERIOD).await;
-    subject.noted("ticks at the new period", &ticks, slow + 4).await;
+    subject
+        .noted("ticks at the new period", &ticks, slow + 4)
+        .await;
     subject.disarm_timer("twice").await;
 }
 
@@ -127,11 +142,17 @@ pub(super) async fn a_timer_that_is_armed_again_and_again_fires_all_the_same(sub
     let ticks = subject.ticking("rearmed");
     let mut periods = [LONG, LONG, LONG + PERIOD / 5].into_iter().cycle();
     let started = subject.clock.monotonic();
-    let noted = eventually(&*subject.clock, "ticks of a timer that is armed all the time", async || {
-        subject.arm_timer("rearmed", periods.next().expect("it is a cycle")).await;
-        let noted = ticks.all();
-        (noted.len() >= 3).then_some(noted)
-    });
+    let noted = eventually(
+        &*subject.clock,
+        "ticks of a timer that is armed all the time",
+        async || {
+            subject
+                .arm_timer("rearmed", periods.next().expect("it is a cycle"))
+                .await;
+            let noted = ticks.all();
+            (noted.len() >= 3).then_some(noted)
+        },
+    );
     subject.assert_no_faster(noted.await.len(), started, LONG);
     subject.disarm_timer("rearmed").await;
 }

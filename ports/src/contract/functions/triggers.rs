@@ -27,13 +27,23 @@ impl Subject {
             on_failure,
             ..QueueOptions::default()
         };
-        self.queue.create(queue, options).await.expect("create answers");
+        self.queue
+            .create(queue, options)
+            .await
+            .expect("create answers");
     }
 
     async fn arm(&self, queue: &str, function: &str, batch_messages_max: usize) {
         let (queue, function) = (queue.to_owned(), function.to_owned());
-        let trigger = QueueTrigger { queue, function, batch_messages_max };
-        self.functions.arm_queue(trigger).await.expect("arm_queue answers");
+        let trigger = QueueTrigger {
+            queue,
+            function,
+            batch_messages_max,
+        };
+        self.functions
+            .arm_queue(trigger)
+            .await
+            .expect("arm_queue answers");
     }
 
     async fn send(&self, queue: &str, group: &str, bodies: &[&str]) {
@@ -42,7 +52,10 @@ impl Subject {
             deduplication: None,
             body: Bytes::copy_from_slice(body.as_bytes()),
         });
-        self.queue.send(queue, messages.collect()).await.expect("send answers");
+        self.queue
+            .send(queue, messages.collect())
+            .await
+            .expect("send answers");
     }
 }
 
@@ -54,17 +67,24 @@ fn deliveries(event: Event) -> Vec<Delivery> {
 }
 
 fn bodies(deliveries: &[Delivery]) -> Vec<String> {
-    deliveries.iter().map(|delivery| text(&delivery.body)).collect()
+    deliveries
+        .iter()
+        .map(|delivery| text(&delivery.body))
+        .collect()
 }
 
 /// N3.
-pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_from(subject: Subject) {
+pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_from(
+    subject: Subject,
+) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("of-two", FunctionOptions::default(), move |event| {
         let notes = noted.clone();
         async move {
-            let Event::Messages { queue, deliveries } = event else { panic!("only messages come") };
+            let Event::Messages { queue, deliveries } = event else {
+                panic!("only messages come")
+            };
             notes.add((queue, bodies(&deliveries)));
             Ok(Bytes::new())
         }
@@ -83,23 +103,38 @@ pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_
     told(1).await;
     subject.send("of-two/second", "g", &["to the second"]).await;
     let of = |queue: &str, body: &str| (queue.to_owned(), vec![body.to_owned()]);
-    assert_eq!(told(2).await, [of("of-two/first", "to the first"), of("of-two/second", "to the second")]);
+    assert_eq!(
+        told(2).await,
+        [
+            of("of-two/first", "to the first"),
+            of("of-two/second", "to the second")
+        ]
+    );
 }
 
 /// N3.
 pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
     const GROUPS: [&str; 3] = ["a", "b", "c"];
-    let running: Arc<BTreeMap<&str, Arc<AtomicUsize>>> =
-        Arc::new(GROUPS.iter().map(|group| (*group, Arc::default())).collect());
+    let running: Arc<BTreeMap<&str, Arc<AtomicUsize>>> = Arc::new(
+        GROUPS
+            .iter()
+            .map(|group| (*group, Arc::default()))
+            .collect(),
+    );
     let (notes, overlaps) = (Notes::new(), Notes::new());
-    let (noted, noted_overlaps, clock) = (notes.clone(), overlaps.clone(), Arc::clone(&subject.clock));
+    let (noted, noted_overlaps, clock) =
+        (notes.clone(), overlaps.clone(), Arc::clone(&subject.clock));
     subject.define("consumer", FunctionOptions::default(), move |event| {
         let (running, clock) = (Arc::clone(&running), Arc::clone(&clock));
         let (notes, overlaps) = (noted.clone(), noted_overlaps.clone());
         async move {
             let deliveries = deliveries(event);
             let group = text(&deliveries[0].handle.group);
-            assert!(deliveries.iter().all(|delivery| text(&delivery.handle.group) == group));
+            assert!(
+                deliveries
+                    .iter()
+                    .all(|delivery| text(&delivery.handle.group) == group)
+            );
             let (_running, now) = Running::enter(&running[group.as_str()]);
             if now > 1 {
                 overlaps.add(group.clone());
@@ -115,19 +150,38 @@ pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(s
     let sent: Vec<String> = (0..12).map(|n| format!("{n:02}")).collect();
     for pair in sent.chunks(2) {
         for group in GROUPS {
-            subject.send("triggering", group, &pair.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            subject
+                .send(
+                    "triggering",
+                    group,
+                    &pair.iter().map(String::as_str).collect::<Vec<_>>(),
+                )
+                .await;
         }
     }
     let total = GROUPS.len() * sent.len();
     eventually(&*subject.clock, "all messages", async || {
-        (notes.all().iter().map(|(_, bodies)| bodies.len()).sum::<usize>() >= total).then_some(())
+        (notes
+            .all()
+            .iter()
+            .map(|(_, bodies)| bodies.len())
+            .sum::<usize>()
+            >= total)
+            .then_some(())
     })
     .await;
     subject.a_while().await;
-    assert!(overlaps.all().is_empty(), "two invocations of one group at a time: {:?}", overlaps.all());
+    assert!(
+        overlaps.all().is_empty(),
+        "two invocations of one group at a time: {:?}",
+        overlaps.all()
+    );
     let mut by_group = BTreeMap::<String, Vec<String>>::new();
     for (group, bodies) in notes.all() {
-        assert!(bodies.len() <= 3, "a batch is as large as the trigger says at most");
+        assert!(
+            bodies.len() <= 3,
+            "a batch is as large as the trigger says at most"
+        );
         by_group.entry(group).or_default().extend(bodies);
     }
     for group in GROUPS {
@@ -159,11 +213,18 @@ pub(super) async fn groups_run_beside_each_other(subject: Subject) {
     subject.send("meetings", "a", &["1"]).await;
     subject.send("meetings", "b", &["1"]).await;
     subject.noted("two groups to meet", &met, 2).await;
-    assert_eq!(begun.all().len(), 2, "each group was started once: {:?}", begun.all());
+    assert_eq!(
+        begun.all().len(),
+        2,
+        "each group was started once: {:?}",
+        begun.all()
+    );
 }
 
 /// N3.
-pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again(subject: Subject) {
+pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again(
+    subject: Subject,
+) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("partial", FunctionOptions::default(), move |event| {
@@ -181,21 +242,38 @@ pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_co
         }
     });
     subject.queue("partial", 100, OnFailure::Block).await;
-    subject.send("partial", "group", &["1", "2", "bad", "4", "5"]).await;
+    subject
+        .send("partial", "group", &["1", "2", "bad", "4", "5"])
+        .await;
     subject.arm("partial", "partial", 5).await;
     let done = async || {
         let noted = notes.all();
-        let succeeded = noted.iter().any(|(attempt, bodies)| *attempt >= 3 && bodies[0] == "bad");
+        let succeeded = noted
+            .iter()
+            .any(|(attempt, bodies)| *attempt >= 3 && bodies[0] == "bad");
         succeeded.then_some(noted)
     };
     let noted = eventually(&*subject.clock, "the bad one to succeed", done).await;
-    assert_eq!(noted[0], (1, ["1", "2", "bad", "4", "5"].map(String::from).to_vec()));
+    assert_eq!(
+        noted[0],
+        (1, ["1", "2", "bad", "4", "5"].map(String::from).to_vec())
+    );
     for (_, bodies) in &noted[1..] {
-        assert_eq!(bodies[0], "bad", "what was completed does not come again: {noted:?}");
+        assert_eq!(
+            bodies[0], "bad",
+            "what was completed does not come again: {noted:?}"
+        );
     }
-    assert!(noted.is_sorted_by(|left, right| right.0 == left.0 + 1), "attempts are counted: {noted:?}");
+    assert!(
+        noted.is_sorted_by(|left, right| right.0 == left.0 + 1),
+        "attempts are counted: {noted:?}"
+    );
     eventually(&*subject.clock, "the last one", async || {
-        notes.all().iter().any(|(_, bodies)| bodies.iter().any(|body| body == "5")).then_some(())
+        notes
+            .all()
+            .iter()
+            .any(|(_, bodies)| bodies.iter().any(|body| body == "5"))
+            .then_some(())
     })
     .await;
 }
@@ -210,7 +288,11 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
         let body = bodies(&deliveries(event)).remove(0);
         noted.add(body.clone());
         async move {
-            if body == "poison" { Err(Failure::new("I will not eat that")) } else { Ok(Bytes::new()) }
+            if body == "poison" {
+                Err(Failure::new("I will not eat that"))
+            } else {
+                Ok(Bytes::new())
+            }
         }
     });
     subject.queue("poisoned", 2, OnFailure::DeadLetter).await;
@@ -218,13 +300,23 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     subject.send("poisoned", "group", &["poison", "next"]).await;
     let eaten = subject.noted("the next message", &notes, 3).await;
     assert_eq!(eaten, ["poison", "poison", "next"]);
-    let letters = subject.queue.dead_letters("poisoned", None, 10).await.expect("dead_letters answers");
+    let letters = subject
+        .queue
+        .dead_letters("poisoned", None, 10)
+        .await
+        .expect("dead_letters answers");
     assert_eq!((letters.len(), letters[0].attempts), (1, 2));
-    assert!(letters[0].reason.contains("I will not eat that"), "{:?}", letters[0].reason);
+    assert!(
+        letters[0].reason.contains("I will not eat that"),
+        "{:?}",
+        letters[0].reason
+    );
 }
 
 /// N3, Q11: also where its queue would let it block.
-pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(subject: Subject) {
+pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(
+    subject: Subject,
+) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("certain", FunctionOptions::default(), move |event| {
@@ -232,17 +324,27 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
         let hopeless = bodies.iter().position(|body| body == "hopeless");
         noted.add(bodies);
         async move {
-            hopeless.map_or(Ok(Bytes::new()), |place| Err(Failure::hopeless(place, "it cannot be helped")))
+            hopeless.map_or(Ok(Bytes::new()), |place| {
+                Err(Failure::hopeless(place, "it cannot be helped"))
+            })
         }
     });
     subject.queue("certain", 100, OnFailure::Block).await;
-    subject.send("certain", "group", &["1", "hopeless", "3"]).await;
+    subject
+        .send("certain", "group", &["1", "hopeless", "3"])
+        .await;
     subject.arm("certain", "certain", 3).await;
     let noted = subject.noted("the last one", &notes, 2).await;
     assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
-    let letters = subject.queue.dead_letters("certain", None, 10).await.expect("dead_letters answers");
-    let given_up: Vec<_> =
-        letters.iter().map(|letter| (&letter.body[..], letter.attempts, letter.reason.as_str())).collect();
+    let letters = subject
+        .queue
+        .dead_letters("certain", None, 10)
+        .await
+        .expect("dead_letters answers");
+    let given_up: Vec<_> = letters
+        .iter()
+        .map(|letter| (&letter.body[..], letter.attempts, letter.reason.as_str()))
+        .collect();
     assert_eq!(given_up, [(&b"hopeless"[..], 1, "it cannot be helped")]);
 }
 
@@ -250,7 +352,10 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
 pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subject: Subject) {
     let notes = Notes::new();
     let (noted, clock) = (notes.clone(), Arc::clone(&subject.clock));
-    let options = FunctionOptions { timeout: Duration::from_millis(100), ..Default::default() };
+    let options = FunctionOptions {
+        timeout: Duration::from_millis(100),
+        ..Default::default()
+    };
     subject.define("hanging once", options, move |event| {
         let deliveries = deliveries(event);
         let attempt = deliveries[0].handle.attempt;
@@ -276,7 +381,10 @@ pub(super) async fn what_an_invocation_has_is_nobody_elses_while_it_may_run(subj
     const TIMEOUT: Duration = Duration::from_secs(2);
     let (begun, ended) = (Notes::new(), Notes::new());
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
-    let options = FunctionOptions { timeout: TIMEOUT, ..Default::default() };
+    let options = FunctionOptions {
+        timeout: TIMEOUT,
+        ..Default::default()
+    };
     subject.define("long", options, move |event| {
         noted.add(bodies(&deliveries(event)));
         let (ended, clock) = (noted_end.clone(), Arc::clone(&clock));
@@ -315,15 +423,34 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
     subject.send("listened", "group", &["armed"]).await;
     subject.noted("what was sent while armed", &notes, 2).await;
     subject.a_while().await;
-    subject.functions.disarm_queue("listened").await.expect("disarm_queue answers");
+    subject
+        .functions
+        .disarm_queue("listened")
+        .await
+        .expect("disarm_queue answers");
     subject.send("listened", "group", &["disarmed"]).await;
     subject.a_while().await;
     assert_eq!(notes.all(), ["before", "armed"]);
-    assert_eq!(failures.load(Ordering::SeqCst), 2, "arming twice changes nothing");
+    assert_eq!(
+        failures.load(Ordering::SeqCst),
+        2,
+        "arming twice changes nothing"
+    );
     subject.arm("listened", "listening", 10).await;
-    assert_eq!(subject.noted("what waited", &notes, 3).await, ["before", "armed", "disarmed"]);
-    subject.functions.disarm_queue("listened").await.expect("disarm_queue answers");
-    subject.functions.disarm_queue("listened").await.expect("disarming twice changes nothing");
+    assert_eq!(
+        subject.noted("what waited", &notes, 3).await,
+        ["before", "armed", "disarmed"]
+    );
+    subject
+        .functions
+        .disarm_queue("listened")
+        .await
+        .expect("disarm_queue answers");
+    subject
+        .functions
+        .disarm_queue("listened")
+        .await
+        .expect("disarming twice changes nothing");
 }
 
 /// N3: and what it has done does not come again.
@@ -347,11 +474,18 @@ pub(super) async fn what_runs_when_its_trigger_is_disarmed_finishes(subject: Sub
     subject.arm("stopped", "running", 1).await;
     subject.send("stopped", "group", &["1", "2"]).await;
     subject.noted("an invocation", &begun, 1).await;
-    subject.functions.disarm_queue("stopped").await.expect("disarm_queue answers");
+    subject
+        .functions
+        .disarm_queue("stopped")
+        .await
+        .expect("disarm_queue answers");
     subject.a_while().await;
     may_end.store(true, Ordering::SeqCst);
     subject.noted("what was running to finish", &ended, 1).await;
     subject.arm("stopped", "running", 1).await;
-    assert_eq!(subject.noted("the next message", &ended, 2).await, [["1"], ["2"]]);
+    assert_eq!(
+        subject.noted("the next message", &ended, 2).await,
+        [["1"], ["2"]]
+    );
     assert_eq!(begun.all(), [["1"], ["2"]], "each was begun once");
 }

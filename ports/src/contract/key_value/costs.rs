@@ -12,16 +12,27 @@ use crate::{
 
 /// One more on a counter, and another byte in a text.
 fn longer(place: &Key, text: &str) -> Update {
-    let actions = vec![Action::Add("n".into(), 1), Action::set("text", text.to_owned())];
+    let actions = vec![
+        Action::Add("n".into(), 1),
+        Action::set("text", text.to_owned()),
+    ];
     Update::modify(place.clone(), actions)
 }
 
 fn read(item: Option<&Arc<Item>>) -> Cost {
-    Cost { reads: 1, writes: 0, bytes: bytes(item) }
+    Cost {
+        reads: 1,
+        writes: 0,
+        bytes: bytes(item),
+    }
 }
 
 fn write(item: Option<&Arc<Item>>) -> Cost {
-    Cost { reads: 0, writes: 1, bytes: bytes(item) }
+    Cost {
+        reads: 0,
+        writes: 1,
+        bytes: bytes(item),
+    }
 }
 
 fn bytes(item: Option<&Arc<Item>>) -> u64 {
@@ -47,16 +58,38 @@ pub(super) async fn an_update_costs_a_write_or_where_it_changes_nothing_a_read(s
     let (_, changed) = cost(operation.clone()).await;
     let item = subject.get(&place).await;
     assert!(changed.bytes > made.bytes, "it has grown");
-    assert_eq!(changed, write(item.as_ref()), "changed: as it is after that");
+    assert_eq!(
+        changed,
+        write(item.as_ref()),
+        "changed: as it is after that"
+    );
     assert_eq!(cost(operation).await.1, read(item.as_ref()), "done before");
     let (outcome, refused) = cost(longer(&place, "").when(Condition::Absent)).await;
     assert!(matches!(outcome, Outcome::Conflict(Some(_))), "{outcome:?}");
     assert_eq!(refused, read(item.as_ref()), "refused");
-    assert_eq!(cost(longer(&nothing, "").when(Condition::Exists)).await.1, read(None), "refused for nothing");
-    assert_eq!(cost(Update::check(place.clone(), Condition::Exists)).await.1, read(item.as_ref()), "a check");
-    assert_eq!(cost(Update::delete(nothing)).await.1, read(None), "nothing to delete");
+    assert_eq!(
+        cost(longer(&nothing, "").when(Condition::Exists)).await.1,
+        read(None),
+        "refused for nothing"
+    );
+    assert_eq!(
+        cost(Update::check(place.clone(), Condition::Exists))
+            .await
+            .1,
+        read(item.as_ref()),
+        "a check"
+    );
+    assert_eq!(
+        cost(Update::delete(nothing)).await.1,
+        read(None),
+        "nothing to delete"
+    );
     let transient = Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]).transient();
-    assert_eq!(cost(transient).await.1, write(subject.get(&place).await.as_ref()), "transient");
+    assert_eq!(
+        cost(transient).await.1,
+        write(subject.get(&place).await.as_ref()),
+        "transient"
+    );
     assert_eq!(cost(Update::delete(place)).await.1, write(None), "deleted");
 }
 
@@ -67,18 +100,34 @@ pub(super) async fn a_transaction_costs_what_its_updates_cost_and_refused_the_on
     let (one, two) = (key("costs together", "one"), key("costs together", "two"));
     subject.done(longer(&one, "some text")).await;
     let checked = Update::check(one.clone(), Condition::Exists);
-    match subject.transact(vec![checked, longer(&two, "other text")]).await {
+    match subject
+        .transact(vec![checked, longer(&two, "other text")])
+        .await
+    {
         Transacted::Done { items, receipt } => {
-            let [one, two] = &items[..] else { panic!("{items:?}") };
+            let [one, two] = &items[..] else {
+                panic!("{items:?}")
+            };
             assert_eq!(receipt.cost, sum([read(one.as_ref()), write(two.as_ref())]));
         }
         conflict @ Transacted::Conflict { .. } => panic!("{conflict:?}"),
     }
     let refused = longer(&two, "").when(Condition::Absent);
-    match subject.transact(vec![longer(&one, "never written"), refused]).await {
-        Transacted::Conflict { index: 1, item, receipt } => {
+    match subject
+        .transact(vec![longer(&one, "never written"), refused])
+        .await
+    {
+        Transacted::Conflict {
+            index: 1,
+            item,
+            receipt,
+        } => {
             assert!(item.is_some());
-            assert_eq!(receipt.cost, read(item.as_ref()), "the one that it is refused for");
+            assert_eq!(
+                receipt.cost,
+                read(item.as_ref()),
+                "the one that it is refused for"
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -87,7 +136,12 @@ pub(super) async fn a_transaction_costs_what_its_updates_cost_and_refused_the_on
 /// K12.
 pub(super) async fn a_batch_costs_each_of_its_items_once_and_its_lanes_cursor(subject: Subject) {
     let place = |sort| key("costs of a batch", sort);
-    let (changed, kept, made, absent) = (place("changed"), place("kept"), place("made"), place("absent"));
+    let (changed, kept, made, absent) = (
+        place("changed"),
+        place("kept"),
+        place("made"),
+        place("absent"),
+    );
     for place in [&changed, &kept] {
         subject.done(longer(place, "some text")).await;
     }
@@ -100,18 +154,36 @@ pub(super) async fn a_batch_costs_each_of_its_items_once_and_its_lanes_cursor(su
         change(&changed, "first and then"),
     ];
     let batch = async |sequence| {
-        let batch = Batch { lane: Bytes::from_static(b"costs"), sequence, changes: changes.clone() };
-        subject.store.write_batch(batch).await.expect("write_batch answers")
+        let batch = Batch {
+            lane: Bytes::from_static(b"costs"),
+            sequence,
+            changes: changes.clone(),
+        };
+        subject
+            .store
+            .write_batch(batch)
+            .await
+            .expect("write_batch answers")
     };
-    let Batched::Done(receipt) = batch(1).await else { panic!("it is the first") };
+    let Batched::Done(receipt) = batch(1).await else {
+        panic!("it is the first")
+    };
     let (mut items, mut cost) = (Vec::new(), sum([write(None), read(None)]));
     for place in [changed, made, kept] {
         items.push(subject.get(&place).await);
     }
-    cost += sum([write(items[0].as_ref()), write(items[1].as_ref()), read(items[2].as_ref())]);
+    cost += sum([
+        write(items[0].as_ref()),
+        write(items[1].as_ref()),
+        read(items[2].as_ref()),
+    ]);
     assert_eq!(receipt.cost, cost, "the cursor is an item without bytes");
-    let Batched::Repeat(receipt) = batch(1).await else { panic!("it is done") };
+    let Batched::Repeat(receipt) = batch(1).await else {
+        panic!("it is done")
+    };
     assert_eq!(receipt.cost, read(None), "the cursor was looked at");
-    let Batched::Early { receipt, .. } = batch(3).await else { panic!("the second one is missing") };
+    let Batched::Early { receipt, .. } = batch(3).await else {
+        panic!("the second one is missing")
+    };
     assert_eq!(receipt.cost, read(None), "the cursor was looked at");
 }

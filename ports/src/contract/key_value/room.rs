@@ -32,7 +32,11 @@ pub(super) async fn there_is_room_while_nothing_is_refused(subject: Subject) {
 async fn fill(subject: &Subject) -> usize {
     for number in 0..FILLERS_MAX {
         match subject.store.update(filler(number)).await {
-            Ok(_) => subject.store.externalize(subject.store.point()).await.expect("externalize answers"),
+            Ok(_) => subject
+                .store
+                .externalize(subject.store.point())
+                .await
+                .expect("externalize answers"),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoRoom, "{error}");
                 return number;
@@ -45,53 +49,86 @@ async fn fill(subject: &Subject) -> usize {
 /// K11, K3, K10.
 pub(super) async fn a_full_store_says_so_and_takes_what_needs_no_room(subject: Subject) {
     let store = &subject.store;
-    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else { return };
+    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else {
+        return;
+    };
     let place = key("kept", "item");
     let add = || Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
     subject.done(add()).await;
-    store.externalize(store.point()).await.expect("externalize answers");
+    store
+        .externalize(store.point())
+        .await
+        .expect("externalize answers");
     disk.fill();
     let refused = fill(&subject).await;
-    assert!(store.room() < Room::Free, "{refused} fillers were taken and one was refused");
+    assert!(
+        store.room() < Room::Free,
+        "{refused} fillers were taken and one was refused"
+    );
     for number in 0..=refused {
         let is_there = subject.get(&filler(number).key).await.is_some();
-        assert_eq!(is_there, number < refused, "filler {number}; {refused} was refused");
+        assert_eq!(
+            is_there,
+            number < refused,
+            "filler {number}; {refused} was refused"
+        );
     }
     for n in 2..100 {
         assert_eq!(subject.kept(add().transient()).await.integer("n"), Some(n));
     }
     assert!(store.room() < Room::Free, "as it was");
     disk.empty();
-    eventually(&*subject.clock, "the store to notice that there is room", async || {
-        (store.room() == Room::Free).then_some(())
-    })
+    eventually(
+        &*subject.clock,
+        "the store to notice that there is room",
+        async || (store.room() == Room::Free).then_some(()),
+    )
     .await;
     subject.done(filler(refused)).await;
     subject.done(add()).await;
-    store.externalize(store.point()).await.expect("externalize answers");
+    store
+        .externalize(store.point())
+        .await
+        .expect("externalize answers");
     assert_eq!(subject.integer(&place, "n").await, Some(100));
 }
 
 /// K11, K3, P6.
 pub(super) async fn a_full_store_refuses_whichever_way_it_is_asked(subject: Subject) {
     let store = &subject.store;
-    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else { return };
+    let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else {
+        return;
+    };
     let beside = key("kept", "item");
     disk.fill();
     let refused = fill(&subject).await;
     let both = || vec![Update::put(beside.clone(), vec![]), filler(refused)];
     assert_eq!(refusal(store.transact(both()).await), ErrorKind::NoRoom);
-    let changes = || both().into_iter().map(|update| (update.key, update.change)).collect();
-    let batch = || Batch { lane: Bytes::from_static(b"full"), sequence: 1, changes: changes() };
+    let changes = || {
+        both()
+            .into_iter()
+            .map(|update| (update.key, update.change))
+            .collect()
+    };
+    let batch = || Batch {
+        lane: Bytes::from_static(b"full"),
+        sequence: 1,
+        changes: changes(),
+    };
     assert_eq!(refusal(store.write_batch(batch()).await), ErrorKind::NoRoom);
     for place in [&beside, &filler(refused).key] {
         assert_eq!(subject.get(place).await, None, "{place:?}");
     }
     disk.empty();
-    eventually(&*subject.clock, "the store to notice that there is room", async || {
-        (store.room() == Room::Free).then_some(())
-    })
+    eventually(
+        &*subject.clock,
+        "the store to notice that there is room",
+        async || (store.room() == Room::Free).then_some(()),
+    )
     .await;
-    store.write_batch(batch()).await.expect("its place was kept");
+    store
+        .write_batch(batch())
+        .await
+        .expect("its place was kept");
     assert!(subject.get(&beside).await.is_some());
 }

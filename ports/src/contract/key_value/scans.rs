@@ -19,13 +19,27 @@ use crate::{
 };
 
 /// Sort keys that a careless encoding or comparison would put in the wrong order.
-const SORTS: [&[u8]; 12] =
-    [b"b", b"a", b"\xff\xff", b"a\x00", b"aa", b"\x00", b"a\xff", b"B", b"\xff", b"10", b"9", b"a\x00\x00"];
+const SORTS: [&[u8]; 12] = [
+    b"b",
+    b"a",
+    b"\xff\xff",
+    b"a\x00",
+    b"aa",
+    b"\x00",
+    b"a\xff",
+    b"B",
+    b"\xff",
+    b"10",
+    b"9",
+    b"a\x00\x00",
+];
 
 async fn fill(subject: &Subject, partition: &[u8]) {
     for sort in SORTS {
         let name = vec![(Name::from("sort"), Value::Bytes(Bytes::from_static(sort)))];
-        subject.done(Update::put(Key::new(partition, sort), name)).await;
+        subject
+            .done(Update::put(Key::new(partition, sort), name))
+            .await;
     }
 }
 
@@ -41,14 +55,25 @@ pub(super) async fn a_partition_is_scanned_in_order_each_item_once(subject: Subj
         fill(&subject, partition).await;
     }
     for items_max in [1, 2, 5, 12, 13, 1000] {
-        let pages = subject.pages(Scan::partition(&b"scan"[..], items_max)).await;
-        assert!(pages.iter().all(|page| page.len() <= items_max), "{items_max} to a page at most");
+        let pages = subject
+            .pages(Scan::partition(&b"scan"[..], items_max))
+            .await;
+        assert!(
+            pages.iter().all(|page| page.len() <= items_max),
+            "{items_max} to a page at most"
+        );
         let items = pages.concat();
         let sorts: Vec<Bytes> = items.iter().map(|(sort, _)| sort.clone()).collect();
         assert_eq!(sorts, in_order(), "{items_max} to a page");
-        assert!(items.iter().all(|(sort, item)| item.bytes("sort") == Some(sort)));
+        assert!(
+            items
+                .iter()
+                .all(|(sort, item)| item.bytes("sort") == Some(sort))
+        );
     }
-    let nothing = subject.pages(Scan::partition(&b"scan nothing"[..], 10)).await;
+    let nothing = subject
+        .pages(Scan::partition(&b"scan nothing"[..], 10))
+        .await;
     assert!(nothing.concat().is_empty());
 }
 
@@ -73,8 +98,13 @@ pub(super) async fn a_scan_keeps_within_its_bounds(subject: Subject) {
                 until: until.map(Bytes::copy_from_slice),
                 items_max,
             };
-            let found: Vec<Bytes> =
-                subject.pages(scan.clone()).await.concat().into_iter().map(|(sort, _)| sort).collect();
+            let found: Vec<Bytes> = subject
+                .pages(scan.clone())
+                .await
+                .concat()
+                .into_iter()
+                .map(|(sort, _)| sort)
+                .collect();
             let expected: Vec<Bytes> = in_order()
                 .into_iter()
                 .filter(|sort| sort[..] >= *from && until.is_none_or(|until| sort[..] < *until))
@@ -92,11 +122,24 @@ pub(super) async fn a_page_holds_no_more_than_the_limit(subject: Subject) {
         return;
     }
     let total = limits.page_items_max + 1;
-    let places: Vec<Key> = (0..total).map(|n| key("page", &format!("{n:06}"))).collect();
+    let places: Vec<Key> = (0..total)
+        .map(|n| key("page", &format!("{n:06}")))
+        .collect();
     for (index, places) in places.chunks(limits.batch_items_max).enumerate() {
-        let changes = places.iter().map(|place| (place.clone(), Change::Put(vec![]))).collect();
-        let batch = Batch { lane: Bytes::from_static(b"page"), sequence: index as u64 + 1, changes };
-        subject.store.write_batch(batch).await.expect("write_batch answers");
+        let changes = places
+            .iter()
+            .map(|place| (place.clone(), Change::Put(vec![])))
+            .collect();
+        let batch = Batch {
+            lane: Bytes::from_static(b"page"),
+            sequence: index as u64 + 1,
+            changes,
+        };
+        subject
+            .store
+            .write_batch(batch)
+            .await
+            .expect("write_batch answers");
     }
     let pages = subject.pages(Scan::partition("page", usize::MAX)).await;
     assert!(pages.iter().all(|page| page.len() <= limits.page_items_max));
@@ -109,7 +152,9 @@ pub(super) async fn deleted_items_leave_the_scan(subject: Subject) {
     fill(&subject, b"deleted").await;
     let sorts = in_order();
     for sort in sorts.iter().step_by(2) {
-        subject.done(Update::delete(Key::new("deleted", sort))).await;
+        subject
+            .done(Update::delete(Key::new("deleted", sort)))
+            .await;
     }
     for items_max in [1, 4, 100] {
         let found: Vec<Bytes> = subject
@@ -137,9 +182,15 @@ pub(super) async fn a_page_never_shows_half_a_transaction(subject: Subject) {
         let (subject, has_ended) = (subject.clone(), Arc::clone(&has_ended));
         tasks.push(Box::pin(async move {
             while !has_ended.load(Ordering::SeqCst) {
-                let page = subject.store.scan(&Scan::partition("snapshot", ACCOUNTS)).await;
+                let page = subject
+                    .store
+                    .scan(&Scan::partition("snapshot", ACCOUNTS))
+                    .await;
                 let items = page.expect("scan answers").value.items;
-                let total: i64 = items.iter().filter_map(|(_, item)| item.integer("balance")).sum();
+                let total: i64 = items
+                    .iter()
+                    .filter_map(|(_, item)| item.integer("balance"))
+                    .sum();
                 assert_eq!(total, START * ACCOUNTS as i64, "a torn page: {items:?}");
                 pause().await;
             }
@@ -151,7 +202,9 @@ pub(super) async fn a_page_never_shows_half_a_transaction(subject: Subject) {
             for round in 0..300 {
                 let from = &places[round % ACCOUNTS];
                 let to = &places[(round + 1 + round % 4) % ACCOUNTS];
-                subject.transact(transfer(from, to, 7, Order::of(round as u64))).await;
+                subject
+                    .transact(transfer(from, to, 7, Order::of(round as u64)))
+                    .await;
                 pause().await;
             }
             has_ended.store(true, Ordering::SeqCst);

@@ -27,24 +27,46 @@ pub(super) async fn what_was_written_is_read_back(subject: Subject) {
             ],
         ))
         .await;
-    assert_eq!(made.bytes("bytes").map(|bytes| &bytes[..]), Some(&b"\x00\xff"[..]));
-    assert_eq!((made.integer("integer"), made.list("list")), (Some(i64::MIN), &elements[..]));
+    assert_eq!(
+        made.bytes("bytes").map(|bytes| &bytes[..]),
+        Some(&b"\x00\xff"[..])
+    );
+    assert_eq!(
+        (made.integer("integer"), made.list("list")),
+        (Some(i64::MIN), &elements[..])
+    );
     assert_eq!(subject.get(&place).await, Some(made.clone()));
     let page = subject.pages(Scan::partition("written", 10)).await.concat();
     assert_eq!(page, vec![(Bytes::from_static(b"item"), made.clone())]);
 
-    subject.done(Update::modify(place.clone(), vec![Action::unset("bytes")])).await;
+    subject
+        .done(Update::modify(place.clone(), vec![Action::unset("bytes")]))
+        .await;
     let changed = subject.get(&place).await.expect("the item is there");
-    assert_eq!((changed.attribute("bytes"), changed.integer("integer")), (None, Some(i64::MIN)));
+    assert_eq!(
+        (changed.attribute("bytes"), changed.integer("integer")),
+        (None, Some(i64::MIN))
+    );
 
-    let put = subject.kept(Update::put(place.clone(), vec![("only".into(), Value::Integer(1))])).await;
+    let put = subject
+        .kept(Update::put(
+            place.clone(),
+            vec![("only".into(), Value::Integer(1))],
+        ))
+        .await;
     assert_eq!(put.attributes(), &[(Name::from("only"), Value::Integer(1))]);
     assert_eq!(subject.get(&place).await, Some(put));
 
     assert_eq!(subject.done(Update::delete(place.clone())).await, None);
     assert_eq!(subject.get(&place).await, None);
-    assert_eq!(subject.done(Update::delete(place.clone())).await, None, "deleting nothing is done");
-    subject.conflict(Update::modify(place, vec![]).when(Condition::Exists)).await;
+    assert_eq!(
+        subject.done(Update::delete(place.clone())).await,
+        None,
+        "deleting nothing is done"
+    );
+    subject
+        .conflict(Update::modify(place, vec![]).when(Condition::Exists))
+        .await;
 }
 
 fn conditions(version: Version) -> Vec<Condition> {
@@ -74,8 +96,10 @@ fn conditions(version: Version) -> Vec<Condition> {
         ("missing", Test::ShorterThan(0)),
         ("integer", Test::ShorterThan(9)),
     ];
-    let mut conditions: Vec<Condition> =
-        tests.into_iter().map(|(name, test)| Condition::attribute(name, test)).collect();
+    let mut conditions: Vec<Condition> = tests
+        .into_iter()
+        .map(|(name, test)| Condition::attribute(name, test))
+        .collect();
     let (no, yes) = (conditions[1].clone(), conditions[3].clone());
     conditions.extend([
         Condition::Always,
@@ -89,7 +113,10 @@ fn conditions(version: Version) -> Vec<Condition> {
         Condition::All(vec![yes.clone(), Condition::Exists]),
         Condition::All(vec![yes.clone(), no.clone()]),
         Condition::Any(vec![no.clone(), Condition::Absent]),
-        Condition::Any(vec![no.clone(), Condition::All(vec![yes, Condition::Exists])]),
+        Condition::Any(vec![
+            no.clone(),
+            Condition::All(vec![yes, Condition::Exists]),
+        ]),
         Condition::Any(vec![no.clone(), no]),
     ]);
     conditions
@@ -104,18 +131,26 @@ pub(super) async fn every_condition_is_judged_as_evaluate_judges_it(subject: Sub
             vec![
                 Action::set("bytes", &b"b"[..]),
                 Action::set_integer("integer", 5),
-                Action::Append("list".into(), vec![Bytes::from_static(b"x"), Bytes::from_static(b"y")]),
+                Action::Append(
+                    "list".into(),
+                    vec![Bytes::from_static(b"x"), Bytes::from_static(b"y")],
+                ),
             ],
         ))
         .await;
-    for (place, item) in [(present, Some(item.clone())), (key("conditions", "absent"), None)] {
+    for (place, item) in [
+        (present, Some(item.clone())),
+        (key("conditions", "absent"), None),
+    ] {
         for condition in conditions(Version(1)) {
             let expected = if holds(&condition, item.as_deref()) {
                 Outcome::Done(item.clone())
             } else {
                 Outcome::Conflict(item.clone())
             };
-            let outcome = subject.update(Update::check(place.clone(), condition.clone())).await;
+            let outcome = subject
+                .update(Update::check(place.clone(), condition.clone()))
+                .await;
             assert_eq!(outcome, expected, "{condition:?} over {place:?}");
         }
         assert_eq!(subject.get(&place).await, item, "a check changes nothing");
@@ -127,7 +162,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 
@@ -183,7 +221,11 @@ pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Sub
         let (change, condition) = (dice.change(), dice.condition());
         let update = Update::of(places[index].clone(), change).when(condition);
         let expected = evaluate(&model[index], &update, &limits);
-        let answer = subject.store.update(update.clone()).await.map(|updated| updated.outcome);
+        let answer = subject
+            .store
+            .update(update.clone())
+            .await
+            .map(|updated| updated.outcome);
         let (was_done, item) = match (expected, answer) {
             (Ok(Evaluated::Changed(stored)), Ok(Outcome::Done(item))) => {
                 model[index] = stored;
@@ -195,11 +237,16 @@ pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Sub
                 assert_eq!(error.kind(), expected.kind(), "step {step}: {update:?}");
                 (false, subject.get(&places[index]).await)
             }
-            (expected, answer) => panic!("step {step}: {update:?}: {answer:?} instead of {expected:?}"),
+            (expected, answer) => {
+                panic!("step {step}: {update:?}: {answer:?} instead of {expected:?}")
+            }
         };
         let attributes = item.as_deref().map(Item::attributes);
         let expected = model[index].item.as_deref().map(Item::attributes);
-        assert_eq!(attributes, expected, "step {step}: {update:?}, done: {was_done}");
+        assert_eq!(
+            attributes, expected,
+            "step {step}: {update:?}, done: {was_done}"
+        );
     }
 }
 
@@ -209,10 +256,24 @@ pub(super) async fn a_read_stands_at_or_after_the_updates_it_saw(subject: Subjec
     let mut last = subject.store.point();
     for _ in 0..10 {
         let update = Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
-        let written = subject.store.update(update).await.expect("update answers").receipt.point;
+        let written = subject
+            .store
+            .update(update)
+            .await
+            .expect("update answers")
+            .receipt
+            .point;
         let read = subject.store.get(&place).await.expect("get answers").point;
-        let scanned = subject.store.scan(&Scan::partition("points", 1)).await.expect("scan answers").point;
-        assert!(last <= written && written <= read && read <= scanned, "{written:?} {read:?} {scanned:?}");
+        let scanned = subject
+            .store
+            .scan(&Scan::partition("points", 1))
+            .await
+            .expect("scan answers")
+            .point;
+        assert!(
+            last <= written && written <= read && read <= scanned,
+            "{written:?} {read:?} {scanned:?}"
+        );
         assert!(scanned <= subject.store.point());
         last = scanned;
     }
@@ -221,20 +282,28 @@ pub(super) async fn a_read_stands_at_or_after_the_updates_it_saw(subject: Subjec
 /// K2.
 pub(super) async fn the_loser_is_given_the_item_as_it_is(subject: Subject) {
     let place = key("loser", "item");
-    let create = |n| Update::modify(place.clone(), vec![Action::set_integer("n", n)]).when(Condition::Absent);
+    let create = |n| {
+        Update::modify(place.clone(), vec![Action::set_integer("n", n)]).when(Condition::Absent)
+    };
     assert_eq!(
-        subject.conflict(Update::modify(place.clone(), vec![]).when(Condition::Exists)).await,
+        subject
+            .conflict(Update::modify(place.clone(), vec![]).when(Condition::Exists))
+            .await,
         None,
         "there is no item to be given"
     );
     let made = subject.kept(create(1)).await;
     assert_eq!(subject.conflict(create(2)).await, Some(made.clone()));
     assert_eq!(
-        subject.conflict(Update::delete(place.clone()).when(Condition::Absent)).await,
+        subject
+            .conflict(Update::delete(place.clone()).when(Condition::Absent))
+            .await,
         Some(made.clone())
     );
     assert_eq!(
-        subject.conflict(Update::put(place.clone(), vec![]).when(Condition::VersionIs(Version(99)))).await,
+        subject
+            .conflict(Update::put(place.clone(), vec![]).when(Condition::VersionIs(Version(99))))
+            .await,
         Some(made.clone())
     );
     assert_eq!(subject.get(&place).await, Some(made));
@@ -261,7 +330,9 @@ async fn race(subject: &Subject, condition: Condition, place: &Key) -> Vec<Outco
             async move {
                 pause().await;
                 let change = vec![Action::set_integer("winner", writer as i64)];
-                subject.update(Update::modify(place, change).when(condition)).await
+                subject
+                    .update(Update::modify(place, change).when(condition))
+                    .await
             }
         }))
         .await
@@ -279,7 +350,10 @@ async fn one_winner(subject: &Subject, place: &Key, outcomes: Vec<Outcome>) {
             Outcome::Conflict(item) => assert_eq!(item.as_ref(), Some(&present), "writer {writer}"),
         }
     }
-    assert_eq!(winners, vec![present.integer("winner").expect("the winner set it")]);
+    assert_eq!(
+        winners,
+        vec![present.integer("winner").expect("the winner set it")]
+    );
 }
 
 /// K3.
@@ -287,15 +361,38 @@ pub(super) async fn what_exceeds_a_limit_is_refused_and_changes_nothing(subject:
     let limits = *subject.store.limits();
     let long = Key::new("limits", vec![b'k'; limits.key_bytes_max + 1]);
     let update = Update::put(long.clone(), vec![]);
-    assert_eq!(refusal(subject.store.update(update.clone()).await), ErrorKind::Invalid);
-    assert_eq!(refusal(subject.store.transact(vec![update]).await), ErrorKind::Invalid);
-    assert!(subject.pages(Scan::partition("limits", 10)).await.concat().is_empty());
+    assert_eq!(
+        refusal(subject.store.update(update.clone()).await),
+        ErrorKind::Invalid
+    );
+    assert_eq!(
+        refusal(subject.store.transact(vec![update]).await),
+        ErrorKind::Invalid
+    );
+    assert!(
+        subject
+            .pages(Scan::partition("limits", 10))
+            .await
+            .concat()
+            .is_empty()
+    );
 
     let place = key("limits", "item");
     let half = Bytes::from(vec![b'x'; limits.item_bytes_max / 2]);
-    let made = subject.kept(Update::modify(place.clone(), vec![Action::set("a", half.clone())])).await;
-    let grow = Update::modify(place.clone(), vec![Action::set("b", half.clone()), Action::set("c", half)]);
-    assert_eq!(refusal(subject.store.update(grow).await), ErrorKind::Invalid);
+    let made = subject
+        .kept(Update::modify(
+            place.clone(),
+            vec![Action::set("a", half.clone())],
+        ))
+        .await;
+    let grow = Update::modify(
+        place.clone(),
+        vec![Action::set("b", half.clone()), Action::set("c", half)],
+    );
+    assert_eq!(
+        refusal(subject.store.update(grow).await),
+        ErrorKind::Invalid
+    );
     assert_eq!(subject.get(&place).await, Some(made));
 }
 
@@ -323,8 +420,15 @@ pub(super) async fn an_action_that_does_not_fit_is_refused_and_changes_nothing(s
         Action::RemoveElements("bytes".into(), element),
     ];
     for misfit in misfits {
-        let update = Update::modify(place.clone(), vec![Action::set_integer("other", 1), misfit.clone()]);
-        assert_eq!(refusal(subject.store.update(update).await), ErrorKind::Invalid, "{misfit:?}");
+        let update = Update::modify(
+            place.clone(),
+            vec![Action::set_integer("other", 1), misfit.clone()],
+        );
+        assert_eq!(
+            refusal(subject.store.update(update).await),
+            ErrorKind::Invalid,
+            "{misfit:?}"
+        );
         assert_eq!(subject.get(&place).await, Some(made.clone()), "{misfit:?}");
     }
 }
@@ -340,7 +444,13 @@ pub(super) async fn sixty_four_writers_count_exactly(subject: Subject) {
                 let mut seen = Vec::new();
                 for _ in 0..ROUNDS {
                     let add = Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
-                    seen.push(subject.kept(add).await.integer("n").expect("it is a counter"));
+                    seen.push(
+                        subject
+                            .kept(add)
+                            .await
+                            .integer("n")
+                            .expect("it is a counter"),
+                    );
                     pause().await;
                 }
                 assert!(seen.is_sorted(), "a writer sees the counter grow: {seen:?}");
@@ -352,24 +462,38 @@ pub(super) async fn sixty_four_writers_count_exactly(subject: Subject) {
     assert_eq!(subject.integer(&place, "n").await, Some(total));
     let mut seen = seen.concat();
     seen.sort_unstable();
-    assert_eq!(seen, (1..=total).collect::<Vec<_>>(), "each addition is seen by itself");
+    assert_eq!(
+        seen,
+        (1..=total).collect::<Vec<_>>(),
+        "each addition is seen by itself"
+    );
 }
 
 /// K4.
 pub(super) async fn a_counter_with_a_ceiling_is_never_pushed_past_it(subject: Subject) {
     let place = key("ceiling", "item");
-    subject.done(Update::modify(place.clone(), vec![Action::set_integer("n", 0)])).await;
+    subject
+        .done(Update::modify(
+            place.clone(),
+            vec![Action::set_integer("n", 0)],
+        ))
+        .await;
     let outcomes = subject
         .together((0..WRITERS).map(|_| {
             let (subject, place) = (subject.clone(), place.clone());
             async move {
                 pause().await;
                 let add = Update::modify(place, vec![Action::Add("n".into(), 1)]);
-                subject.update(add.when(Condition::attribute("n", Test::Below(10)))).await
+                subject
+                    .update(add.when(Condition::attribute("n", Test::Below(10))))
+                    .await
             }
         }))
         .await;
-    let done = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Done(_))).count();
+    let done = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Outcome::Done(_)))
+        .count();
     assert_eq!((done, subject.integer(&place, "n").await), (10, Some(10)));
 }
 
@@ -382,7 +506,9 @@ pub(super) async fn appends_and_removals_of_concurrent_writers_all_count(subject
             async move {
                 let element = Bytes::copy_from_slice(&writer.to_be_bytes());
                 let append = Action::Append("list".into(), vec![element.clone()]);
-                subject.done(Update::modify(place.clone(), vec![append])).await;
+                subject
+                    .done(Update::modify(place.clone(), vec![append]))
+                    .await;
                 pause().await;
                 if writer % 2 == 0 {
                     let remove = Action::RemoveElements("list".into(), vec![element]);
@@ -395,24 +521,44 @@ pub(super) async fn appends_and_removals_of_concurrent_writers_all_count(subject
     let mut left = item.list("list").to_vec();
     left.sort_unstable();
     let odd = (0..WRITERS).filter(|writer| writer % 2 == 1);
-    assert_eq!(left, odd.map(|writer| Bytes::copy_from_slice(&writer.to_be_bytes())).collect::<Vec<_>>());
+    assert_eq!(
+        left,
+        odd.map(|writer| Bytes::copy_from_slice(&writer.to_be_bytes()))
+            .collect::<Vec<_>>()
+    );
 }
 
 /// K4.
 pub(super) async fn concurrent_removals_of_the_first_take_one_each(subject: Subject) {
     let place = key("first", "item");
-    let elements: Vec<Bytes> = (0..WRITERS).map(|n| Bytes::copy_from_slice(&n.to_be_bytes())).collect();
-    subject.done(Update::modify(place.clone(), vec![Action::Append("list".into(), elements.clone())])).await;
+    let elements: Vec<Bytes> = (0..WRITERS)
+        .map(|n| Bytes::copy_from_slice(&n.to_be_bytes()))
+        .collect();
+    subject
+        .done(Update::modify(
+            place.clone(),
+            vec![Action::Append("list".into(), elements.clone())],
+        ))
+        .await;
     let half = WRITERS as usize / 2;
     subject
         .together((0..half).map(|_| {
             let (subject, place) = (subject.clone(), place.clone());
             async move {
                 pause().await;
-                subject.done(Update::modify(place, vec![Action::RemoveFirst("list".into(), 1)])).await;
+                subject
+                    .done(Update::modify(
+                        place,
+                        vec![Action::RemoveFirst("list".into(), 1)],
+                    ))
+                    .await;
             }
         }))
         .await;
     let item = subject.get(&place).await.expect("the list is there");
-    assert_eq!(item.list("list"), &elements[half..], "the rest keeps its order");
+    assert_eq!(
+        item.list("list"),
+        &elements[half..],
+        "the rest keeps its order"
+    );
 }

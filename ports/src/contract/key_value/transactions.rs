@@ -14,17 +14,25 @@ pub(super) const START: i64 = 100;
 
 /// Makes `count` accounts of [`START`] each in one partition.
 pub(super) async fn accounts(subject: &Subject, partition: &str, count: usize) -> Vec<Key> {
-    let places: Vec<Key> = (0..count).map(|n| key(partition, &format!("account {n}"))).collect();
+    let places: Vec<Key> = (0..count)
+        .map(|n| key(partition, &format!("account {n}")))
+        .collect();
     for place in &places {
-        subject.done(Update::modify(place.clone(), vec![Action::set_integer("balance", START)])).await;
+        subject
+            .done(Update::modify(
+                place.clone(),
+                vec![Action::set_integer("balance", START)],
+            ))
+            .await;
     }
     places
 }
 
 /// A transfer of `amount`, the guarded debit first or last.
 pub(super) fn transfer(from: &Key, to: &Key, amount: i64, debit_first: Order) -> Vec<Update> {
-    let add =
-        |place: &Key, amount| Update::modify(place.clone(), vec![Action::Add("balance".into(), amount)]);
+    let add = |place: &Key, amount| {
+        Update::modify(place.clone(), vec![Action::Add("balance".into(), amount)])
+    };
     let debit = add(from, -amount).when(Condition::attribute("balance", Test::Above(amount - 1)));
     match debit_first {
         Order::DebitFirst => vec![debit, add(to, amount)],
@@ -42,14 +50,20 @@ pub(super) enum Order {
 impl Order {
     /// One or the other in turn.
     pub(super) fn of(round: u64) -> Self {
-        if round.is_multiple_of(2) { Self::DebitFirst } else { Self::CreditFirst }
+        if round.is_multiple_of(2) {
+            Self::DebitFirst
+        } else {
+            Self::CreditFirst
+        }
     }
 }
 
 fn done(transacted: Transacted) -> Vec<Option<Arc<Item>>> {
     match transacted {
         Transacted::Done { items, .. } => items,
-        Transacted::Conflict { index, item, .. } => panic!("update {index} conflicts with {item:?}"),
+        Transacted::Conflict { index, item, .. } => {
+            panic!("update {index} conflicts with {item:?}")
+        }
     }
 }
 
@@ -63,7 +77,12 @@ fn conflict(transacted: Transacted) -> (usize, Option<Arc<Item>>) {
 /// K5.
 pub(super) async fn a_transaction_applies_all_its_updates_or_none(subject: Subject) {
     let (one, two, gone) = (key("all", "one"), key("all", "two"), key("all", "gone"));
-    let held = subject.kept(Update::modify(gone.clone(), vec![Action::set_integer("n", 1)])).await;
+    let held = subject
+        .kept(Update::modify(
+            gone.clone(),
+            vec![Action::set_integer("n", 1)],
+        ))
+        .await;
     let updates = |condition: Condition| {
         vec![
             Update::modify(one.clone(), vec![Action::Add("n".into(), 1)]),
@@ -73,27 +92,47 @@ pub(super) async fn a_transaction_applies_all_its_updates_or_none(subject: Subje
     };
     let refused = subject.transact(updates(Condition::Absent)).await;
     assert_eq!(conflict(refused), (1, Some(held.clone())));
-    assert_eq!((subject.get(&one).await, subject.get(&two).await), (None, None));
+    assert_eq!(
+        (subject.get(&one).await, subject.get(&two).await),
+        (None, None)
+    );
     assert_eq!(subject.get(&gone).await, Some(held));
 
     let items = done(subject.transact(updates(Condition::Exists)).await);
     assert_eq!(items.len(), 3);
-    assert_eq!(items[0].as_ref().and_then(|item| item.integer("n")), Some(1));
+    assert_eq!(
+        items[0].as_ref().and_then(|item| item.integer("n")),
+        Some(1)
+    );
     assert_eq!((items[1].clone(), items[2].is_some()), (None, true));
-    assert_eq!(items, vec![subject.get(&one).await, subject.get(&gone).await, subject.get(&two).await]);
+    assert_eq!(
+        items,
+        vec![
+            subject.get(&one).await,
+            subject.get(&gone).await,
+            subject.get(&two).await
+        ]
+    );
 
     let mut guarded = updates(Condition::Absent);
     guarded.truncate(1);
     guarded.push(Update::check(two.clone(), Condition::Absent));
     let refused = subject.transact(guarded).await;
-    assert!(matches!(refused, Transacted::Conflict { index: 1, .. }), "a check counts: {refused:?}");
+    assert!(
+        matches!(refused, Transacted::Conflict { index: 1, .. }),
+        "a check counts: {refused:?}"
+    );
     assert_eq!(subject.integer(&one, "n").await, Some(1));
 }
 
 /// K5, K3.
-pub(super) async fn a_transaction_with_an_action_that_does_not_fit_changes_nothing(subject: Subject) {
+pub(super) async fn a_transaction_with_an_action_that_does_not_fit_changes_nothing(
+    subject: Subject,
+) {
     let (one, two) = (key("misfit", "one"), key("misfit", "two"));
-    let made = subject.kept(Update::modify(two.clone(), vec![Action::set("text", "t")])).await;
+    let made = subject
+        .kept(Update::modify(two.clone(), vec![Action::set("text", "t")]))
+        .await;
     let answer = subject
         .store
         .transact(vec![
@@ -102,31 +141,67 @@ pub(super) async fn a_transaction_with_an_action_that_does_not_fit_changes_nothi
         ])
         .await;
     assert_eq!(refusal(answer), ErrorKind::Invalid);
-    assert_eq!((subject.get(&one).await, subject.get(&two).await), (None, Some(made)));
+    assert_eq!(
+        (subject.get(&one).await, subject.get(&two).await),
+        (None, Some(made))
+    );
 }
 
 /// K5, K3.
-pub(super) async fn a_transaction_beyond_the_limits_is_refused_and_changes_nothing(subject: Subject) {
+pub(super) async fn a_transaction_beyond_the_limits_is_refused_and_changes_nothing(
+    subject: Subject,
+) {
     let limits = *subject.store.limits();
     let touch = |place: Key| Update::modify(place, vec![Action::Add("n".into(), 1)]);
-    let many = (0..=limits.transact_items_max).map(|n| touch(key("beyond", &n.to_string()))).collect();
+    let many = (0..=limits.transact_items_max)
+        .map(|n| touch(key("beyond", &n.to_string())))
+        .collect();
     let twice = vec![touch(key("beyond", "same")), touch(key("beyond", "same"))];
     for updates in [many, twice] {
-        assert_eq!(refusal(subject.store.transact(updates).await), ErrorKind::Invalid);
+        assert_eq!(
+            refusal(subject.store.transact(updates).await),
+            ErrorKind::Invalid
+        );
     }
     if !limits.transact_across_partitions {
-        let across = vec![touch(key("beyond", "a")), touch(key("beyond elsewhere", "a"))];
-        assert_eq!(refusal(subject.store.transact(across).await), ErrorKind::Invalid);
+        let across = vec![
+            touch(key("beyond", "a")),
+            touch(key("beyond elsewhere", "a")),
+        ];
+        assert_eq!(
+            refusal(subject.store.transact(across).await),
+            ErrorKind::Invalid
+        );
     }
-    assert!(subject.pages(Scan::partition("beyond", 10)).await.concat().is_empty());
+    assert!(
+        subject
+            .pages(Scan::partition("beyond", 10))
+            .await
+            .concat()
+            .is_empty()
+    );
 
     let most = limits.transact_items_max.min(100);
-    let items = done(subject.transact((0..most).map(|n| touch(key("most", &n.to_string()))).collect()).await);
-    assert_eq!(items.len(), most, "a transaction as large as the limit is done");
+    let items = done(
+        subject
+            .transact(
+                (0..most)
+                    .map(|n| touch(key("most", &n.to_string())))
+                    .collect(),
+            )
+            .await,
+    );
+    assert_eq!(
+        items.len(),
+        most,
+        "a transaction as large as the limit is done"
+    );
 }
 
 /// K5, under concurrency.
-pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_lost(subject: Subject) {
+pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_lost(
+    subject: Subject,
+) {
     const ACCOUNTS: u64 = 6;
     let places = accounts(&subject, "money", ACCOUNTS as usize).await;
     subject
@@ -143,9 +218,16 @@ pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_l
                     if let Transacted::Conflict { index, item, .. } =
                         subject.transact(transfer(from, to, amount, order)).await
                     {
-                        assert_eq!(index, usize::from(order == Order::CreditFirst), "the debit is refused");
+                        assert_eq!(
+                            index,
+                            usize::from(order == Order::CreditFirst),
+                            "the debit is refused"
+                        );
                         let balance = item.and_then(|item| item.integer("balance"));
-                        assert!(balance.is_some_and(|balance| balance < amount), "{balance:?} {amount}");
+                        assert!(
+                            balance.is_some_and(|balance| balance < amount),
+                            "{balance:?} {amount}"
+                        );
                     }
                     pause().await;
                 }
@@ -154,7 +236,10 @@ pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_l
         .await;
     let mut total = 0;
     for place in &places {
-        let balance = subject.integer(place, "balance").await.expect("the account is there");
+        let balance = subject
+            .integer(place, "balance")
+            .await
+            .expect("the account is there");
         assert!(balance >= 0, "{place:?} is overdrawn: {balance}");
         total += balance;
     }
@@ -188,7 +273,10 @@ pub(super) async fn concurrent_transactions_over_the_same_items_take_turns(subje
         }))
         .await;
     for place in &places {
-        assert_eq!(subject.integer(place, "balance").await, Some(START + TRANSACTIONS));
+        assert_eq!(
+            subject.integer(place, "balance").await,
+            Some(START + TRANSACTIONS)
+        );
     }
 }
 
@@ -199,9 +287,20 @@ pub(super) async fn a_transaction_spans_partitions_where_limits_say_so(subject: 
     }
     let (here, there) = (key("span here", "item"), key("span there", "item"));
     let add = |place: &Key| Update::modify(place.clone(), vec![Action::Add("n".into(), 1)]);
-    let refused = subject.transact(vec![add(&here), add(&there).when(Condition::Exists)]).await;
+    let refused = subject
+        .transact(vec![add(&here), add(&there).when(Condition::Exists)])
+        .await;
     assert_eq!(conflict(refused), (1, None));
-    assert_eq!((subject.get(&here).await, subject.get(&there).await), (None, None));
+    assert_eq!(
+        (subject.get(&here).await, subject.get(&there).await),
+        (None, None)
+    );
     done(subject.transact(vec![add(&here), add(&there)]).await);
-    assert_eq!((subject.integer(&here, "n").await, subject.integer(&there, "n").await), (Some(1), Some(1)));
+    assert_eq!(
+        (
+            subject.integer(&here, "n").await,
+            subject.integer(&there, "n").await
+        ),
+        (Some(1), Some(1))
+    );
 }

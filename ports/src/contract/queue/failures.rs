@@ -9,24 +9,44 @@ use crate::{
 };
 
 fn failing(visibility_timeout_ms: u64, attempts_max: u32, on_failure: OnFailure) -> QueueOptions {
-    QueueOptions { visibility_timeout_ms, attempts_max, on_failure, ..QueueOptions::default() }
+    QueueOptions {
+        visibility_timeout_ms,
+        attempts_max,
+        on_failure,
+        ..QueueOptions::default()
+    }
 }
 
 /// Q5.
-pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_reason(subject: Subject) {
-    let line = subject.create("poison", failing(LONG_MS, 3, OnFailure::DeadLetter)).await;
+pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_reason(
+    subject: Subject,
+) {
+    let line = subject
+        .create("poison", failing(LONG_MS, 3, OnFailure::DeadLetter))
+        .await;
     line.send("group", &["poison", "next"]).await;
     for attempt in 1..=3 {
         let delivery = line.one().await;
-        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("poison", attempt));
-        line.release(&delivery, 0, &format!("failure {attempt}")).await;
+        assert_eq!(
+            (text(&delivery.body), delivery.handle.attempt),
+            ("poison", attempt)
+        );
+        line.release(&delivery, 0, &format!("failure {attempt}"))
+            .await;
     }
     let next = line.one().await;
-    assert_eq!((text(&next.body), next.handle.attempt), ("next", 1), "the group goes on");
+    assert_eq!(
+        (text(&next.body), next.handle.attempt),
+        ("next", 1),
+        "the group goes on"
+    );
     let letters = line.dead_letters(1).await;
     assert_eq!(letters.len(), 1);
     let letter = &letters[0];
-    assert_eq!((text(&letter.group), text(&letter.body)), ("group", "poison"));
+    assert_eq!(
+        (text(&letter.group), text(&letter.body)),
+        ("group", "poison")
+    );
     assert_eq!((letter.attempts, letter.reason.as_str()), (3, "failure 3"));
     assert!(letter.sequence < next.handle.sequence);
     assert!(line.blocked().await.is_empty(), "dead letters block nobody");
@@ -34,22 +54,36 @@ pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_rea
 
 /// Q5.
 pub(super) async fn a_message_that_times_out_too_often_is_a_dead_letter_too(subject: Subject) {
-    let line = subject.create("slow", failing(SHORT_MS, 2, OnFailure::DeadLetter)).await;
+    let line = subject
+        .create("slow", failing(SHORT_MS, 2, OnFailure::DeadLetter))
+        .await;
     line.send("group", &["slow", "next"]).await;
     for attempt in 1..=2 {
         let delivery = line.one().await;
-        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("slow", attempt));
+        assert_eq!(
+            (text(&delivery.body), delivery.handle.attempt),
+            ("slow", attempt)
+        );
     }
     assert_eq!(text(&line.one().await.body), "next");
     let letter = line.dead_letters(1).await.remove(0);
     assert_eq!((text(&letter.body), letter.attempts), ("slow", 2));
-    assert!(!letter.reason.is_empty(), "the reason says that the timeout ran out");
+    assert!(
+        !letter.reason.is_empty(),
+        "the reason says that the timeout ran out"
+    );
 }
 
 /// Q5: a consumer that gets stuck on one message of a batch says nothing of which.
 pub(super) async fn no_message_is_given_up_for_another_of_its_batch(subject: Subject) {
-    for (name, retention) in [("batches", Retention::Durable), ("batches-in-memory", Retention::Transient)] {
-        let options = QueueOptions { retention, ..failing(SHORT_MS, 2, OnFailure::DeadLetter) };
+    for (name, retention) in [
+        ("batches", Retention::Durable),
+        ("batches-in-memory", Retention::Transient),
+    ] {
+        let options = QueueOptions {
+            retention,
+            ..failing(SHORT_MS, 2, OnFailure::DeadLetter)
+        };
         let line = subject.create(name, options).await;
         line.send("group", &["before", "poison", "behind"]).await;
         let mut given = Vec::new();
@@ -60,17 +94,28 @@ pub(super) async fn no_message_is_given_up_for_another_of_its_batch(subject: Sub
             }
             given.push(bodies(&batch).join(" "));
         }
-        let alone_at_last = ["before poison behind", "before", "poison behind", "poison", "behind"];
+        let alone_at_last = [
+            "before poison behind",
+            "before",
+            "poison behind",
+            "poison",
+            "behind",
+        ];
         assert_eq!(given, alone_at_last, "{retention:?}");
         let letters = line.dead_letters(1).await;
-        let given_up: Vec<_> = letters.iter().map(|letter| (text(&letter.body), letter.attempts)).collect();
+        let given_up: Vec<_> = letters
+            .iter()
+            .map(|letter| (text(&letter.body), letter.attempts))
+            .collect();
         assert_eq!(given_up, [("poison", 3)], "{retention:?}");
     }
 }
 
 /// Q5.
 pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
-    let line = subject.create("letters", failing(LONG_MS, 1, OnFailure::DeadLetter)).await;
+    let line = subject
+        .create("letters", failing(LONG_MS, 1, OnFailure::DeadLetter))
+        .await;
     for group in ["b", "a", "c"] {
         line.send(group, &[group]).await;
         let delivery = line.one().await;
@@ -78,23 +123,43 @@ pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
         line.dead_letters(1).await;
     }
     let letters = line.dead_letters(3).await;
-    let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
+    let reasons: Vec<&str> = letters
+        .iter()
+        .map(|letter| letter.reason.as_str())
+        .collect();
     assert_eq!(reasons, ["b", "a", "c"]);
-    let two = subject.queue.dead_letters("letters", None, 2).await.expect("dead_letters answers");
+    let two = subject
+        .queue
+        .dead_letters("letters", None, 2)
+        .await
+        .expect("dead_letters answers");
     assert_eq!(two, letters[..2]);
 }
 
 /// Q5 (rule P1).
-pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds(subject: Subject) {
-    let line = subject.create("blocking", failing(LONG_MS, 2, OnFailure::Block)).await;
+pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds(
+    subject: Subject,
+) {
+    let line = subject
+        .create("blocking", failing(LONG_MS, 2, OnFailure::Block))
+        .await;
     line.send("group", &["head", "next"]).await;
     assert!(line.blocked().await.is_empty());
     for attempt in 1..=4 {
         let delivery = line.one().await;
-        assert_eq!((text(&delivery.body), delivery.handle.attempt), ("head", attempt), "nothing overtakes");
-        line.release(&delivery, 0, &format!("failure {attempt}")).await;
+        assert_eq!(
+            (text(&delivery.body), delivery.handle.attempt),
+            ("head", attempt),
+            "nothing overtakes"
+        );
+        line.release(&delivery, 0, &format!("failure {attempt}"))
+            .await;
         let alarms = line.blocked().await;
-        assert_eq!(alarms.len(), usize::from(attempt >= 2), "after {attempt} failures: {alarms:?}");
+        assert_eq!(
+            alarms.len(),
+            usize::from(attempt >= 2),
+            "after {attempt} failures: {alarms:?}"
+        );
         if let Some(alarm) = alarms.first() {
             assert_eq!((text(&alarm.body), alarm.attempts), ("head", attempt));
             assert_eq!(alarm.reason, format!("failure {attempt}"));
@@ -104,14 +169,24 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     line.acknowledge(&[delivery]).await;
     assert!(line.blocked().await.is_empty(), "it succeeded");
     assert_eq!(text(&line.one().await.body), "next");
-    let letters = subject.queue.dead_letters("blocking", None, 10).await.expect("dead_letters answers");
+    let letters = subject
+        .queue
+        .dead_letters("blocking", None, 10)
+        .await
+        .expect("dead_letters answers");
     assert!(letters.is_empty(), "nothing left the group: {letters:?}");
 }
 
 /// Q5, Q2; whether or not a crash may take the messages.
 pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) {
-    for (name, retention) in [("others", Retention::Durable), ("others-in-memory", Retention::Transient)] {
-        let options = QueueOptions { retention, ..failing(LONG_MS, 1, OnFailure::Block) };
+    for (name, retention) in [
+        ("others", Retention::Durable),
+        ("others-in-memory", Retention::Transient),
+    ] {
+        let options = QueueOptions {
+            retention,
+            ..failing(LONG_MS, 1, OnFailure::Block)
+        };
         let line = subject.create(name, options).await;
         line.send("bad", &["bad"]).await;
         let bad = line.one().await;
@@ -119,23 +194,43 @@ pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) 
         line.send("good", &["1", "2"]).await;
         for body in ["1", "2"] {
             let delivery = line.one().await;
-            assert_eq!((&delivery.handle.group, text(&delivery.body)), (&Bytes::from("good"), body));
+            assert_eq!(
+                (&delivery.handle.group, text(&delivery.body)),
+                (&Bytes::from("good"), body)
+            );
             line.acknowledge(&[delivery]).await;
         }
         let blocked = line.blocked().await;
         assert_eq!(blocked.len(), 1, "{retention:?}");
-        assert_eq!((text(&blocked[0].body), blocked[0].reason.as_str()), ("bad", "bad"), "{retention:?}");
+        assert_eq!(
+            (text(&blocked[0].body), blocked[0].reason.as_str()),
+            ("bad", "bad"),
+            "{retention:?}"
+        );
     }
 }
 
 /// Q10; whether or not a crash may take the messages.
 pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: Subject) {
-    for (name, retention) in [("counted", Retention::Durable), ("counted-in-memory", Retention::Transient)] {
-        let options = QueueOptions { retention, ..failing(LONG_MS, 1, OnFailure::DeadLetter) };
+    for (name, retention) in [
+        ("counted", Retention::Durable),
+        ("counted-in-memory", Retention::Transient),
+    ] {
+        let options = QueueOptions {
+            retention,
+            ..failing(LONG_MS, 1, OnFailure::DeadLetter)
+        };
         let line = subject.create(name, options).await;
         let backlog = async |messages, dead_letters| {
             let found = subject.queue.backlog(name).await.expect("backlog answers");
-            assert_eq!(found, Backlog { messages, dead_letters }, "{retention:?}");
+            assert_eq!(
+                found,
+                Backlog {
+                    messages,
+                    dead_letters
+                },
+                "{retention:?}"
+            );
         };
         backlog(0, 0).await;
         line.send("bad", &["bad"]).await;
@@ -150,7 +245,11 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         line.acknowledge(&[good]).await;
         backlog(1, 1).await;
     }
-    let refused = subject.queue.backlog("nobody made it").await.expect_err("there is no such queue");
+    let refused = subject
+        .queue
+        .backlog("nobody made it")
+        .await
+        .expect_err("there is no such queue");
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
@@ -158,10 +257,17 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
 pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) {
     for (name, on_failure, retention) in [
         ("patient", OnFailure::DeadLetter, Retention::Durable),
-        ("patient-in-memory", OnFailure::DeadLetter, Retention::Transient),
+        (
+            "patient-in-memory",
+            OnFailure::DeadLetter,
+            Retention::Transient,
+        ),
         ("blocking", OnFailure::Block, Retention::Durable),
     ] {
-        let options = QueueOptions { retention, ..failing(LONG_MS, u32::MAX, on_failure) };
+        let options = QueueOptions {
+            retention,
+            ..failing(LONG_MS, u32::MAX, on_failure)
+        };
         let line = subject.create(name, options).await;
         line.send("group", &["done", "hopeless", "behind"]).await;
         let batch = line.next(3).await;
@@ -171,42 +277,73 @@ pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) 
         let behind = line.next(3).await;
         assert_eq!(bodies(&behind), ["behind"], "the group goes on");
         let letters = line.dead_letters(1).await;
-        let given_up: Vec<_> =
-            letters.iter().map(|letter| (text(&letter.group), text(&letter.body))).collect();
+        let given_up: Vec<_> = letters
+            .iter()
+            .map(|letter| (text(&letter.group), text(&letter.body)))
+            .collect();
         assert_eq!(given_up, [("group", "hopeless")]);
-        assert_eq!((letters[0].attempts, letters[0].reason.as_str()), (1, "it cannot be helped"));
+        assert_eq!(
+            (letters[0].attempts, letters[0].reason.as_str()),
+            (1, "it cannot be helped")
+        );
         line.acknowledge(&behind).await;
         assert!(line.blocked().await.is_empty(), "dead letters block nobody");
         let backlog = subject.queue.backlog(name).await.expect("backlog answers");
-        assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 });
+        assert_eq!(
+            backlog,
+            Backlog {
+                messages: 0,
+                dead_letters: 1
+            }
+        );
     }
 }
 
 /// Q11, Q6.
 pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
-    let line = subject.create("stale", failing(LONG_MS, u32::MAX, OnFailure::DeadLetter)).await;
+    let line = subject
+        .create("stale", failing(LONG_MS, u32::MAX, OnFailure::DeadLetter))
+        .await;
     line.send("group", &["message"]).await;
     let first = line.one().await;
     line.release(&first, 0, "once more").await;
     let second = line.one().await;
     line.give_up(&first, "too late").await;
     line.acknowledge(&[second]).await;
-    let backlog = subject.queue.backlog("stale").await.expect("backlog answers");
-    assert_eq!(backlog, Backlog { messages: 0, dead_letters: 0 });
+    let backlog = subject
+        .queue
+        .backlog("stale")
+        .await
+        .expect("backlog answers");
+    assert_eq!(
+        backlog,
+        Backlog {
+            messages: 0,
+            dead_letters: 0
+        }
+    );
 }
 
 /// Q12; whether or not a crash may take the messages.
 pub(super) async fn a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one(
     subject: Subject,
 ) {
-    for (name, retention) in [("counted", Retention::Durable), ("counted-in-memory", Retention::Transient)] {
-        let options = QueueOptions { retention, ..failing(SHORT_MS, 1_000, OnFailure::Block) };
+    for (name, retention) in [
+        ("counted", Retention::Durable),
+        ("counted-in-memory", Retention::Transient),
+    ] {
+        let options = QueueOptions {
+            retention,
+            ..failing(SHORT_MS, 1_000, OnFailure::Block)
+        };
         let line = subject.create(name, options).await;
         line.send("group", &["head", "behind"]).await;
         let next = async || {
             let batch = line.next(2).await;
-            let seen: Vec<_> =
-                batch.iter().map(|delivery| (delivery.handle.attempt, delivery.failures)).collect();
+            let seen: Vec<_> = batch
+                .iter()
+                .map(|delivery| (delivery.handle.attempt, delivery.failures))
+                .collect();
             (batch, seen)
         };
         let (first, seen) = next().await;

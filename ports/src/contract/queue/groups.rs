@@ -15,7 +15,11 @@ pub(super) async fn a_group_is_delivered_in_the_order_it_was_sent(subject: Subje
     let line = subject.patient("order", LONG_MS).await;
     let sent: Vec<String> = (0..30).map(|n| format!("{n:02}")).collect();
     for bodies in sent.chunks(4) {
-        line.send("group", &bodies.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        line.send(
+            "group",
+            &bodies.iter().map(String::as_str).collect::<Vec<_>>(),
+        )
+        .await;
     }
     let (mut received, mut sequences) = (Vec::new(), Vec::new());
     while received.len() < sent.len() {
@@ -23,11 +27,18 @@ pub(super) async fn a_group_is_delivered_in_the_order_it_was_sent(subject: Subje
         assert!(deliveries.len() <= 3);
         sequences.extend(deliveries.iter().map(|delivery| delivery.handle.sequence));
         received.extend(bodies(&deliveries).into_iter().map(String::from));
-        assert!(deliveries.iter().all(|delivery| delivery.handle.attempt == 1));
+        assert!(
+            deliveries
+                .iter()
+                .all(|delivery| delivery.handle.attempt == 1)
+        );
         line.acknowledge(&deliveries).await;
     }
     assert_eq!(received, sent);
-    assert!(sequences.is_sorted_by(|left, right| left < right), "{sequences:?}");
+    assert!(
+        sequences.is_sorted_by(|left, right| left < right),
+        "{sequences:?}"
+    );
     line.nothing("all were acknowledged").await;
 }
 
@@ -43,9 +54,18 @@ pub(super) async fn a_batch_holds_messages_of_one_group(subject: Subject) {
     for _ in 0..3 {
         let deliveries = line.next(10).await;
         let group = deliveries[0].handle.group.clone();
-        assert!(deliveries.iter().all(|delivery| delivery.handle.group == group), "{deliveries:?}");
+        assert!(
+            deliveries
+                .iter()
+                .all(|delivery| delivery.handle.group == group),
+            "{deliveries:?}"
+        );
         let expected = &["1", "2", "3"][..deliveries.len()];
-        assert_eq!(bodies(&deliveries), expected, "the head of the group, in order");
+        assert_eq!(
+            bodies(&deliveries),
+            expected,
+            "the head of the group, in order"
+        );
         groups.push(group);
     }
     groups.sort_unstable();
@@ -79,7 +99,12 @@ pub(super) async fn a_stale_release_does_not_set_the_group_free(subject: Subject
     let second = line.one().await;
     assert_eq!((text(&second.body), second.handle.attempt), ("1", 2));
     // Whether the provider says so or not is its own affair; the group must stay with its consumer.
-    drop(subject.queue.release("stale release", &first.handle, 0, "late").await);
+    drop(
+        subject
+            .queue
+            .release("stale release", &first.handle, 0, "late")
+            .await,
+    );
     line.nothing("the group is with the second consumer").await;
     line.acknowledge(&[second]).await;
     assert_eq!(text(&line.one().await.body), "2");
@@ -91,8 +116,13 @@ pub(super) async fn consumers_that_fail_now_and_then_keep_every_groups_order(sub
     const MESSAGES: usize = 25;
     let line = subject.patient("competing", LONG_MS).await;
     for body in 0..MESSAGES {
-        let batch = (0..GROUPS).map(|group| message(&format!("group {group}"), &format!("{body:02}")));
-        subject.queue.send("competing", batch.collect()).await.expect("send answers");
+        let batch =
+            (0..GROUPS).map(|group| message(&format!("group {group}"), &format!("{body:02}")));
+        subject
+            .queue
+            .send("competing", batch.collect())
+            .await
+            .expect("send answers");
     }
     assert_eq!(line.queue, "competing");
     let log = Arc::new(Log::default());
@@ -114,22 +144,36 @@ pub(super) async fn consumers_that_fail_now_and_then_keep_every_groups_order(sub
 type Log = Mutex<BTreeMap<Bytes, Vec<String>>>;
 
 fn note(log: &Log, group: Bytes, body: String) {
-    log.lock().unwrap_or_else(PoisonError::into_inner).entry(group).or_default().push(body);
+    log.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry(group)
+        .or_default()
+        .push(body);
 }
 
 fn noted(log: &Log) -> usize {
-    log.lock().unwrap_or_else(PoisonError::into_inner).values().map(Vec::len).sum()
+    log.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .values()
+        .map(Vec::len)
+        .sum()
 }
 
 async fn consume(subject: &Subject, consumer: usize, log: &Log, total: usize) {
-    let line = Line { subject, queue: "competing" };
+    let line = Line {
+        subject,
+        queue: "competing",
+    };
     let started = subject.clock.monotonic();
     let mut handled = consumer;
     loop {
         if noted(log) >= total {
             return;
         }
-        assert!(subject.clock.monotonic().since(started) < PATIENCE, "the queue does not drain");
+        assert!(
+            subject.clock.monotonic().since(started) < PATIENCE,
+            "the queue does not drain"
+        );
         for delivery in line.receive(1 + consumer % 3).await {
             handled += 1;
             if handled.is_multiple_of(10) {
@@ -155,20 +199,27 @@ pub(super) async fn groups_do_not_wait_for_each_other(subject: Subject) {
     for _ in &groups {
         held.push(line.one().await);
     }
-    let mut seen: Vec<&str> = held.iter().map(|delivery| text(&delivery.handle.group)).collect();
+    let mut seen: Vec<&str> = held
+        .iter()
+        .map(|delivery| text(&delivery.handle.group))
+        .collect();
     seen.sort_unstable();
     assert_eq!(seen, groups);
     line.nothing("every group is with a consumer").await;
     line.acknowledge(&held[3..4]).await;
     let next = line.one().await;
-    assert_eq!((&next.handle.group, text(&next.body)), (&held[3].handle.group, "second"));
+    assert_eq!(
+        (&next.handle.group, text(&next.body)),
+        (&held[3].handle.group, "second")
+    );
 }
 
 /// Q2: a busy group does not starve the others.
 pub(super) async fn groups_are_served_in_turn(subject: Subject) {
     let line = subject.patient("turns", LONG_MS).await;
     for group in ["busy", "a", "b"] {
-        line.send(group, &["1", "2", "3", "4", "5", "6", "7", "8"]).await;
+        line.send(group, &["1", "2", "3", "4", "5", "6", "7", "8"])
+            .await;
     }
     let mut served = BTreeMap::<Bytes, usize>::new();
     for _ in 0..9 {

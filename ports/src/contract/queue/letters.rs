@@ -17,21 +17,44 @@ impl Line<'_> {
     }
 
     async fn letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
-        let letters = self.subject.queue.dead_letters(self.queue, after, letters_max).await;
+        let letters = self
+            .subject
+            .queue
+            .dead_letters(self.queue, after, letters_max)
+            .await;
         letters.expect("dead_letters answers")
     }
 
     async fn redrive(&self, letters: &[LetterId]) {
-        self.subject.queue.redrive(self.queue, letters).await.expect("redrive answers");
+        self.subject
+            .queue
+            .redrive(self.queue, letters)
+            .await
+            .expect("redrive answers");
     }
 
     async fn purge(&self, letters: &[LetterId]) {
-        self.subject.queue.purge(self.queue, letters).await.expect("purge answers");
+        self.subject
+            .queue
+            .purge(self.queue, letters)
+            .await
+            .expect("purge answers");
     }
 
     async fn holds(&self, messages: u64, dead_letters: u64) {
-        let backlog = self.subject.queue.backlog(self.queue).await.expect("backlog answers");
-        assert_eq!(backlog, Backlog { messages, dead_letters });
+        let backlog = self
+            .subject
+            .queue
+            .backlog(self.queue)
+            .await
+            .expect("backlog answers");
+        assert_eq!(
+            backlog,
+            Backlog {
+                messages,
+                dead_letters
+            }
+        );
     }
 }
 
@@ -61,7 +84,10 @@ pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject
     line.bury(&["d", "b", "c", "a"]).await;
     let mut read = Vec::new();
     for _ in 0..3 {
-        read.extend(line.letters(read.last().map(|letter: &DeadLetter| letter.id), 3).await);
+        read.extend(
+            line.letters(read.last().map(|letter: &DeadLetter| letter.id), 3)
+                .await,
+        );
     }
     assert_eq!(said(&read), ["d", "b", "c", "a"]);
     assert_eq!(said(&line.letters(Some(read[1].id), 1).await), ["c"]);
@@ -76,7 +102,9 @@ pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Su
         line.send(group, &[group]).await;
     }
     let given = [line.one().await, line.one().await, line.one().await];
-    let order: Vec<_> = [1, 2, 0].map(|place: usize| text(&given[place].body).to_owned()).into();
+    let order: Vec<_> = [1, 2, 0]
+        .map(|place: usize| text(&given[place].body).to_owned())
+        .into();
     for place in [1, 2, 0] {
         line.give_up(&given[place], "on purpose").await;
     }
@@ -96,15 +124,27 @@ pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Su
 
 /// Q13, Q4, Q8; whether or not a crash may take the messages.
 pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(subject: Subject) {
-    for (name, retention) in [("redriven", Retention::Durable), ("redriven-in-memory", Retention::Transient)]
-    {
+    for (name, retention) in [
+        ("redriven", Retention::Durable),
+        ("redriven-in-memory", Retention::Transient),
+    ] {
         let line = subject.burying(name, retention).await;
-        let named = Message { deduplication: Some("its-id".into()), ..message("group", "hopeless") };
-        subject.queue.send(name, vec![named.clone()]).await.expect("send answers");
+        let named = Message {
+            deduplication: Some("its-id".into()),
+            ..message("group", "hopeless")
+        };
+        subject
+            .queue
+            .send(name, vec![named.clone()])
+            .await
+            .expect("send answers");
         line.send("group", &["behind"]).await;
         line.give_up(&line.one().await, "it cannot be helped").await;
         let letters = line.letters(None, 10).await;
-        assert_eq!((said(&letters), &letters[0].deduplication), (vec!["hopeless"], &named.deduplication));
+        assert_eq!(
+            (said(&letters), &letters[0].deduplication),
+            (vec!["hopeless"], &named.deduplication)
+        );
         // Twice in one call, and once more: as whoever was not answered asks.
         line.redrive(&[letters[0].id, letters[0].id]).await;
         line.redrive(&ids(&letters)).await;
@@ -113,7 +153,11 @@ pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(s
         let given = line.next(2).await;
         assert_eq!(bodies(&given), ["behind", "hopeless"], "{retention:?}");
         let again = &given[1];
-        assert_eq!((again.handle.attempt, again.failures), (1, 0), "it has not been tried");
+        assert_eq!(
+            (again.handle.attempt, again.failures),
+            (1, 0),
+            "it has not been tried"
+        );
         assert_eq!(again.deduplication, named.deduplication, "{retention:?}");
         line.acknowledge(&given).await;
         line.holds(0, 0).await;
@@ -135,7 +179,10 @@ pub(super) async fn what_is_purged_is_gone_and_nothing_else(subject: Subject) {
 /// Q13.
 pub(super) async fn the_newest_dead_letters_are_kept(subject: Subject) {
     let most = subject.queue.limits().dead_letters_max;
-    assert!(most <= 100, "a case cannot reach a bound of {most}: open the store with a lower one");
+    assert!(
+        most <= 100,
+        "a case cannot reach a bound of {most}: open the store with a lower one"
+    );
     let line = subject.burying("bounded", Retention::Durable).await;
     let sent: Vec<String> = (0..most + 3).map(|number| format!("{number:03}")).collect();
     let sent: Vec<&str> = sent.iter().map(String::as_str).collect();
@@ -149,12 +196,17 @@ pub(super) async fn letters_of_no_queue_and_too_many_of_them_are_refused(subject
     subject.burying("few", Retention::Durable).await;
     let too_many = vec![LetterId(1); subject.queue.limits().batch_messages_max + 1];
     for (queue, letters) in [("nobody made it", &too_many[..1]), ("few", &too_many)] {
-        for refused in
-            [subject.queue.redrive(queue, letters).await, subject.queue.purge(queue, letters).await]
-        {
+        for refused in [
+            subject.queue.redrive(queue, letters).await,
+            subject.queue.purge(queue, letters).await,
+        ] {
             let refused = refused.expect_err("it is refused");
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         }
     }
-    subject.queue.purge("few", &too_many[1..]).await.expect("as many as may be");
+    subject
+        .queue
+        .purge("few", &too_many[1..])
+        .await
+        .expect("as many as may be");
 }

@@ -11,7 +11,10 @@ impl Subject {
     /// Asserts that at least `ms` have passed since `since`, give or take the grain of clocks.
     fn assert_passed(&self, since: Monotonic, ms: u64, why: &str) {
         let passed = self.clock.monotonic().since(since);
-        assert!(passed >= Duration::from_millis(ms - GRAIN_MS), "{why} after {passed:?} instead of {ms} ms");
+        assert!(
+            passed >= Duration::from_millis(ms - GRAIN_MS),
+            "{why} after {passed:?} instead of {ms} ms"
+        );
     }
 }
 
@@ -39,7 +42,10 @@ pub(super) async fn what_is_not_acknowledged_in_time_is_delivered_again(subject:
     let mut started = subject.clock.monotonic();
     for attempt in 1..=4 {
         let batch = line.next(2).await;
-        assert_eq!((bodies(&batch), attempts(&batch)), (vec!["1", "2"], vec![attempt; 2]));
+        assert_eq!(
+            (bodies(&batch), attempts(&batch)),
+            (vec!["1", "2"], vec![attempt; 2])
+        );
         if attempt > 1 {
             subject.assert_passed(started, SHORT_MS, "delivered again");
         }
@@ -52,11 +58,17 @@ pub(super) async fn what_is_released_is_delivered_again_with_all_behind_it(subje
     let line = subject.patient("release", LONG_MS).await;
     line.send("group", &["1", "2", "3", "4"]).await;
     let batch = line.next(3).await;
-    assert_eq!((bodies(&batch), attempts(&batch)), (vec!["1", "2", "3"], vec![1; 3]));
+    assert_eq!(
+        (bodies(&batch), attempts(&batch)),
+        (vec!["1", "2", "3"], vec![1; 3])
+    );
     line.acknowledge(&batch[..1]).await;
     line.release(&batch[1], 0, "not now").await;
     let again = line.next(2).await;
-    assert_eq!((bodies(&again), attempts(&again)), (vec!["2", "3"], vec![2; 2]));
+    assert_eq!(
+        (bodies(&again), attempts(&again)),
+        (vec!["2", "3"], vec![2; 2])
+    );
     line.acknowledge(&again).await;
     assert_eq!(bodies(&line.next(10).await), ["4"]);
 }
@@ -92,11 +104,16 @@ pub(super) async fn an_extended_delivery_stays_hidden_with_its_batch(subject: Su
 /// Q3: longer and shorter than the queue says.
 pub(super) async fn a_consumer_may_hide_its_batch_for_a_time_of_its_own(subject: Subject) {
     const OWN_MS: u64 = 4 * SHORT_MS;
-    for (name, visibility_timeout_ms) in [("hidden longer", SHORT_MS), ("hidden shorter", LONG_MS)] {
+    for (name, visibility_timeout_ms) in [("hidden longer", SHORT_MS), ("hidden shorter", LONG_MS)]
+    {
         let line = subject.patient(name, visibility_timeout_ms).await;
         line.send("group", &["1", "2"]).await;
         let started = subject.clock.monotonic();
-        let batch = subject.queue.receive_hidden(name, 2, Some(OWN_MS)).await.expect("receive answers");
+        let batch = subject
+            .queue
+            .receive_hidden(name, 2, Some(OWN_MS))
+            .await
+            .expect("receive answers");
         assert_eq!(bodies(&batch), ["1", "2"]);
         let again = line.next(2).await;
         subject.assert_passed(started, OWN_MS, "delivered again");
@@ -111,7 +128,10 @@ pub(super) async fn what_was_acknowledged_never_comes_back(subject: Subject) {
     let batch = line.next(2).await;
     line.extend(&batch[0], LONG_MS).await;
     line.acknowledge(&batch).await;
-    subject.clock.sleep(Duration::from_millis(4 * SHORT_MS)).await;
+    subject
+        .clock
+        .sleep(Duration::from_millis(4 * SHORT_MS))
+        .await;
     line.nothing("both were acknowledged").await;
 }
 
@@ -137,7 +157,9 @@ pub(super) async fn ready_wakes_for_a_send_a_release_and_a_timeout(subject: Subj
 
     line.send("another group", &["1"]).await;
     let ready = subject.queue.ready("ready");
-    within(&*subject.clock, "ready, with a message there", ready).await.expect("ready answers");
+    within(&*subject.clock, "ready, with a message there", ready)
+        .await
+        .expect("ready answers");
 }
 
 /// Q6.
@@ -148,12 +170,17 @@ pub(super) async fn a_stale_handle_acknowledges_nothing(subject: Subject) {
     line.release(&first, 0, "again").await;
     let second = line.one().await;
     line.acknowledge(std::slice::from_ref(&first)).await;
-    line.nothing("the message is with its second consumer").await;
+    line.nothing("the message is with its second consumer")
+        .await;
     line.release(&second, 0, "and again").await;
     let third = line.one().await;
     assert_eq!((text(&third.body), third.handle.attempt), ("1", 3));
     line.acknowledge(&[first, second]).await;
     line.acknowledge(std::slice::from_ref(&third)).await;
     line.acknowledge(&[third]).await;
-    assert_eq!(text(&line.one().await.body), "2", "acknowledging twice does no harm");
+    assert_eq!(
+        text(&line.one().await.body),
+        "2",
+        "acknowledging twice does no harm"
+    );
 }

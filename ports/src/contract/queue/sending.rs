@@ -11,7 +11,10 @@ use crate::{
 };
 
 fn with_id(group: &str, body: &str, id: &str) -> Message {
-    Message { deduplication: Some(Bytes::copy_from_slice(id.as_bytes())), ..message(group, body) }
+    Message {
+        deduplication: Some(Bytes::copy_from_slice(id.as_bytes())),
+        ..message(group, body)
+    }
 }
 
 /// Q3: what a refused send accepted would be lost to its sender.
@@ -23,27 +26,50 @@ pub(super) async fn a_send_beyond_the_limits_is_refused_and_nothing_of_it_sent(s
     let many = vec![message("group", "one too many"); limits.batch_messages_max + 1];
     let long_group = message(&"g".repeat(GROUP_BYTES_MAX + 1), "small");
     let long_id = with_id("group", "small", &"i".repeat(DEDUPLICATION_BYTES_MAX + 1));
-    for messages in [vec![message("group", "small"), large], many, vec![long_group], vec![long_id]] {
+    for messages in [
+        vec![message("group", "small"), large],
+        many,
+        vec![long_group],
+        vec![long_id],
+    ] {
         let answer = subject.queue.send("limits", messages).await;
-        assert_eq!(answer.expect_err("beyond a limit").kind(), ErrorKind::Invalid);
+        assert_eq!(
+            answer.expect_err("beyond a limit").kind(),
+            ErrorKind::Invalid
+        );
     }
     line.nothing("nothing was sent").await;
     for messages in [vec![message("group", "1")], Vec::new()] {
         let nowhere = subject.queue.send("no such queue", messages).await;
-        assert_eq!(nowhere.expect_err("there is no such queue").kind(), ErrorKind::Invalid);
+        assert_eq!(
+            nowhere.expect_err("there is no such queue").kind(),
+            ErrorKind::Invalid
+        );
     }
-    subject.queue.send("limits", Vec::new()).await.expect("the queue is there");
+    subject
+        .queue
+        .send("limits", Vec::new())
+        .await
+        .expect("the queue is there");
     line.nothing("nothing was sent").await;
 
-    let most: Vec<String> = (0..limits.batch_messages_max.min(100)).map(|n| n.to_string()).collect();
-    line.send("group", &most.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let most: Vec<String> = (0..limits.batch_messages_max.min(100))
+        .map(|n| n.to_string())
+        .collect();
+    line.send(
+        "group",
+        &most.iter().map(String::as_str).collect::<Vec<_>>(),
+    )
+    .await;
     let batch = line.next(usize::MAX).await;
     assert!(batch.len() <= limits.batch_messages_max);
     assert_eq!(bodies(&batch), most[..batch.len()]);
 }
 
 /// Q3.
-pub(super) async fn a_queue_made_again_keeps_its_messages_and_takes_the_new_options(subject: Subject) {
+pub(super) async fn a_queue_made_again_keeps_its_messages_and_takes_the_new_options(
+    subject: Subject,
+) {
     let line = subject.patient("again", LONG_MS).await;
     line.send("group", &["1", "2"]).await;
     let options = QueueOptions {
@@ -64,35 +90,74 @@ pub(super) async fn a_queue_made_again_keeps_its_messages_and_takes_the_new_opti
 pub(super) async fn messages_with_one_deduplication_id_are_one(subject: Subject) {
     let line = subject.patient("deduplication", LONG_MS).await;
     let send = async |queue: &str, messages| {
-        subject.queue.send(queue, messages).await.expect("send answers");
+        subject
+            .queue
+            .send(queue, messages)
+            .await
+            .expect("send answers");
     };
-    send("deduplication", vec![with_id("group", "1", "one"), with_id("group", "again", "one")]).await;
-    send("deduplication", vec![with_id("group", "again", "one"), with_id("group", "2", "two")]).await;
-    send("deduplication", vec![message("group", "3"), message("group", "3")]).await;
+    send(
+        "deduplication",
+        vec![
+            with_id("group", "1", "one"),
+            with_id("group", "again", "one"),
+        ],
+    )
+    .await;
+    send(
+        "deduplication",
+        vec![
+            with_id("group", "again", "one"),
+            with_id("group", "2", "two"),
+        ],
+    )
+    .await;
+    send(
+        "deduplication",
+        vec![message("group", "3"), message("group", "3")],
+    )
+    .await;
     let mut received = Vec::new();
     while received.len() < 4 {
         let batch = line.next(10).await;
         received.extend(bodies(&batch).into_iter().map(String::from));
         line.acknowledge(&batch).await;
     }
-    assert_eq!(received, ["1", "2", "3", "3"], "without an id each message is its own");
+    assert_eq!(
+        received,
+        ["1", "2", "3", "3"],
+        "without an id each message is its own"
+    );
     line.nothing("that is all").await;
 
     let other = subject.patient("another queue", LONG_MS).await;
     send("another queue", vec![with_id("group", "1", "one")]).await;
-    assert_eq!(text(&other.one().await.body), "1", "ids belong to one queue");
+    assert_eq!(
+        text(&other.one().await.body),
+        "1",
+        "ids belong to one queue"
+    );
 }
 
 /// Q4.
 pub(super) async fn a_deduplication_id_is_remembered_after_its_message_is_done(subject: Subject) {
     let line = subject.patient("remembered", LONG_MS).await;
-    let first = subject.queue.send("remembered", vec![with_id("group", "1", "id")]).await;
+    let first = subject
+        .queue
+        .send("remembered", vec![with_id("group", "1", "id")])
+        .await;
     let first = first.expect("send answers");
     let delivery = line.one().await;
     line.acknowledge(&[delivery]).await;
-    let again = subject.queue.send("remembered", vec![with_id("group", "1", "id")]).await;
+    let again = subject
+        .queue
+        .send("remembered", vec![with_id("group", "1", "id")])
+        .await;
     let again = again.expect("a repeat is no error");
-    assert!(again.point >= first.point, "who waits for the repeat's point waits for the message's");
+    assert!(
+        again.point >= first.point,
+        "who waits for the repeat's point waits for the message's"
+    );
     line.nothing("the repeat is no message").await;
 }
 
@@ -101,7 +166,10 @@ pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subj
     let window = Duration::from_millis(subject.queue.limits().deduplication_window_ms);
     let line = subject.patient("window", LONG_MS).await;
     let send = async || {
-        let sent = subject.queue.send("window", vec![with_id("group", "1", "id")]).await;
+        let sent = subject
+            .queue
+            .send("window", vec![with_id("group", "1", "id")])
+            .await;
         sent.expect("send answers");
     };
     let started = subject.clock.monotonic();
@@ -116,7 +184,10 @@ pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subj
         line.nothing("the window is not over").await;
     }
 
-    subject.clock.sleep(window + Duration::from_millis(GRAIN_MS)).await;
+    subject
+        .clock
+        .sleep(window + Duration::from_millis(GRAIN_MS))
+        .await;
     send().await;
     assert_eq!(text(&line.one().await.body), "1", "the window is over");
 }
@@ -124,14 +195,28 @@ pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subj
 /// Q8: also in the longest groups and the shortest, and under the longest ids.
 pub(super) async fn every_delivery_carries_the_id_its_message_was_sent_with(subject: Subject) {
     let line = subject.patient("carried", LONG_MS).await;
-    let longest = ("g".repeat(GROUP_BYTES_MAX), "i".repeat(DEDUPLICATION_BYTES_MAX));
+    let longest = (
+        "g".repeat(GROUP_BYTES_MAX),
+        "i".repeat(DEDUPLICATION_BYTES_MAX),
+    );
     for (group, id) in [("", "1"), ("group", ""), (&*longest.0, &*longest.1)] {
         let messages = vec![with_id(group, "named", id), message(group, "nameless")];
-        subject.queue.send("carried", messages).await.expect("send answers");
+        subject
+            .queue
+            .send("carried", messages)
+            .await
+            .expect("send answers");
         for attempt in 1..=3 {
             let batch = line.next(10).await;
-            let ids: Vec<_> = batch.iter().map(|delivery| delivery.deduplication.as_deref()).collect();
-            assert_eq!(ids, [Some(id.as_bytes()), None], "attempt {attempt} in group {group:?}");
+            let ids: Vec<_> = batch
+                .iter()
+                .map(|delivery| delivery.deduplication.as_deref())
+                .collect();
+            assert_eq!(
+                ids,
+                [Some(id.as_bytes()), None],
+                "attempt {attempt} in group {group:?}"
+            );
             assert_eq!(
                 (&*batch[0].handle.group, bodies(&batch)),
                 (group.as_bytes(), vec!["named", "nameless"])
@@ -148,24 +233,43 @@ pub(super) async fn every_delivery_carries_the_id_its_message_was_sent_with(subj
 
 /// Q7.
 pub(super) async fn one_point_covers_queue_and_store_where_they_share_a_journal(subject: Subject) {
-    let Some(store) = subject.key_value.clone().filter(|_| subject.queue.limits().shares_journal) else {
+    let Some(store) = subject
+        .key_value
+        .clone()
+        .filter(|_| subject.queue.limits().shares_journal)
+    else {
         return;
     };
     let line = subject.patient("journal", LONG_MS).await;
     let mut last = subject.queue.point();
     for round in 0..5 {
-        let sent = subject.queue.send("journal", vec![message("group", "1")]).await;
+        let sent = subject
+            .queue
+            .send("journal", vec![message("group", "1")])
+            .await;
         let sent = sent.expect("send answers").point;
-        let put = store.update(Update::put(Key::new("journal", format!("{round}")), vec![])).await;
+        let put = store
+            .update(Update::put(Key::new("journal", format!("{round}")), vec![]))
+            .await;
         let put = put.expect("update answers").receipt.point;
         let delivery = line.one().await;
-        let done = subject.queue.acknowledge("journal", &[delivery.handle]).await;
+        let done = subject
+            .queue
+            .acknowledge("journal", &[delivery.handle])
+            .await;
         let done = done.expect("acknowledge answers").point;
-        assert!(last <= sent && sent <= put && put <= done, "one order: {last:?} {sent:?} {put:?} {done:?}");
+        assert!(
+            last <= sent && sent <= put && put <= done,
+            "one order: {last:?} {sent:?} {put:?} {done:?}"
+        );
         if round % 2 == 0 {
             store.externalize(done).await.expect("externalize answers");
         } else {
-            subject.queue.externalize(done).await.expect("externalize answers");
+            subject
+                .queue
+                .externalize(done)
+                .await
+                .expect("externalize answers");
         }
         assert!(subject.queue.is_durable(sent) && store.is_durable(put) && store.is_durable(done));
         last = done;
@@ -176,27 +280,54 @@ pub(super) async fn one_point_covers_queue_and_store_where_they_share_a_journal(
 /// Q9: also for what had been done before.
 pub(super) async fn a_call_costs_a_write_for_each_message_it_names(subject: Subject) {
     let queue = &subject.queue;
-    let cost = |writes, bytes| Cost { reads: 0, writes, bytes };
+    let cost = |writes, bytes| Cost {
+        reads: 0,
+        writes,
+        bytes,
+    };
     for _ in 0..2 {
-        let created = queue.create("costs", QueueOptions::default()).await.expect("create answers");
+        let created = queue
+            .create("costs", QueueOptions::default())
+            .await
+            .expect("create answers");
         assert_eq!(created.cost, cost(1, 0), "made, or made again");
     }
     for _ in 0..2 {
-        let messages = vec![with_id("group", "three bytes more", "one"), with_id("group", "body", "two")];
+        let messages = vec![
+            with_id("group", "three bytes more", "one"),
+            with_id("group", "body", "two"),
+        ];
         let sent = queue.send("costs", messages).await.expect("send answers");
         assert_eq!(sent.cost, cost(2, 20), "sent, or known by their ids");
     }
-    let line = super::Line { subject: &subject, queue: "costs" };
+    let line = super::Line {
+        subject: &subject,
+        queue: "costs",
+    };
     let mut handles = vec![];
     for _ in 0..2 {
         let delivery = line.next(1).await.remove(0);
-        let released = queue.release("costs", &delivery.handle, 0, "again").await.expect("release answers");
+        let released = queue
+            .release("costs", &delivery.handle, 0, "again")
+            .await
+            .expect("release answers");
         assert_eq!(released.cost, cost(1, 0), "given back");
         handles.push(delivery.handle);
     }
-    let stale = queue.acknowledge("costs", &handles).await.expect("acknowledge answers");
+    let stale = queue
+        .acknowledge("costs", &handles)
+        .await
+        .expect("acknowledge answers");
     assert_eq!(stale.cost, cost(2, 0), "handles of earlier deliveries");
-    let handles: Vec<_> = line.next(2).await.into_iter().map(|delivery| delivery.handle).collect();
-    let done = queue.acknowledge("costs", &handles).await.expect("acknowledge answers");
+    let handles: Vec<_> = line
+        .next(2)
+        .await
+        .into_iter()
+        .map(|delivery| delivery.handle)
+        .collect();
+    let done = queue
+        .acknowledge("costs", &handles)
+        .await
+        .expect("acknowledge answers");
     assert_eq!(done.cost, cost(handles.len() as u32, 0), "done");
 }

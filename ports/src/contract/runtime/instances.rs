@@ -13,7 +13,10 @@ const A_WHILE: Duration = Duration::from_millis(400);
 pub(super) async fn an_instance_is_used_again(subject: Subject) {
     let function = subject.function(|_| {});
     for count in ["1", "2", "3"] {
-        assert_eq!(subject.answer(&function, &Command::new("count")).await, count);
+        assert_eq!(
+            subject.answer(&function, &Command::new("count")).await,
+            count
+        );
     }
 }
 
@@ -21,7 +24,11 @@ pub(super) async fn an_instance_is_used_again(subject: Subject) {
 pub(super) async fn calls_beside_each_other_have_instances_of_their_own(subject: Subject) {
     let function = subject.function(|function| function.concurrency = 2);
     let command = Command::new("instance").after(A_WHILE);
-    let (one, other) = join(subject.answer(&function, &command), subject.answer(&function, &command)).await;
+    let (one, other) = join(
+        subject.answer(&function, &command),
+        subject.answer(&function, &command),
+    )
+    .await;
     assert_ne!(one, other, "one instance had two invocations at a time");
 }
 
@@ -37,7 +44,11 @@ pub(super) async fn a_call_beyond_the_instances_waits_or_is_refused(subject: Sub
     };
     let (first, second) = join(subject.at_once(&function, &first), others).await;
     let first = first.expect("it is run").result.expect("it succeeds");
-    assert_eq!((&first[..], second.as_str()), (&b"1"[..], "2"), "on one instance, one after the other");
+    assert_eq!(
+        (&first[..], second.as_str()),
+        (&b"1"[..], "2"),
+        "on one instance, one after the other"
+    );
     let free = subject.at_once(&function, &Command::new("count")).await;
     assert!(free.is_ok(), "{free:?}");
 }
@@ -46,9 +57,15 @@ pub(super) async fn a_call_beyond_the_instances_waits_or_is_refused(subject: Sub
 pub(super) async fn no_instance_is_used_again_after_retiring(subject: Subject) {
     let function = subject.function(|_| {});
     let before = subject.answer(&function, &Command::new("instance")).await;
-    assert_eq!(subject.answer(&function, &Command::new("instance")).await, before);
+    assert_eq!(
+        subject.answer(&function, &Command::new("instance")).await,
+        before
+    );
     subject.runtime.retire(&function.name);
-    assert_ne!(subject.answer(&function, &Command::new("instance")).await, before);
+    assert_ne!(
+        subject.answer(&function, &Command::new("instance")).await,
+        before
+    );
 }
 
 /// U4.
@@ -58,7 +75,10 @@ pub(super) async fn another_revision_has_instances_of_its_own(subject: Subject) 
     subject.runtime.renew(&before);
     let instance = subject.answer(&before, &Command::new("instance")).await;
     subject.runtime.renew(&after);
-    assert_ne!(subject.answer(&after, &Command::new("instance")).await, instance);
+    assert_ne!(
+        subject.answer(&after, &Command::new("instance")).await,
+        instance
+    );
 }
 
 /// U4.
@@ -68,9 +88,16 @@ pub(super) async fn who_asks_for_an_earlier_revision_is_run_at_the_one_in_place(
     subject.runtime.renew(&before);
     subject.runtime.renew(&after);
     let instance = subject.answer(&after, &Command::new("instance")).await;
-    assert_eq!(subject.answer(&before, &Command::new("instance")).await, instance);
+    assert_eq!(
+        subject.answer(&before, &Command::new("instance")).await,
+        instance
+    );
     subject.runtime.renew(&after);
-    assert_eq!(subject.answer(&after, &Command::new("instance")).await, instance, "it is in place already");
+    assert_eq!(
+        subject.answer(&after, &Command::new("instance")).await,
+        instance,
+        "it is in place already"
+    );
 }
 
 /// U4.
@@ -82,5 +109,8 @@ pub(super) async fn what_is_at_work_when_its_function_is_retired_finishes(subjec
         subject.runtime.retire(&function.name);
     };
     let (before, ()) = join(subject.answer(&function, &command), retired).await;
-    assert_ne!(subject.answer(&function, &Command::new("instance")).await, before);
+    assert_ne!(
+        subject.answer(&function, &Command::new("instance")).await,
+        before
+    );
 }

@@ -15,8 +15,12 @@ use crate::{blocks, error::OpenError, storage::StorageFile};
 impl Base {
     /// Converts the store, if it is one of format 1.
     pub(super) fn convert(&self) -> Result<(), OpenError> {
-        let opened = self.storage.open(&self.path).and_then(|file| Ok((blocks::is_plain(&*file)?, file)));
-        let (is_plain, file) = opened.map_err(OpenError::io(format!("read {}", self.path.display())))?;
+        let opened = self
+            .storage
+            .open(&self.path)
+            .and_then(|file| Ok((blocks::is_plain(&*file)?, file)));
+        let (is_plain, file) =
+            opened.map_err(OpenError::io(format!("read {}", self.path.display())))?;
         if !is_plain {
             return Ok(());
         }
@@ -75,7 +79,11 @@ impl StorageBackend for Plain {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        if len > self.file.len()? { self.file.allocate(len) } else { self.file.set_len(len) }
+        if len > self.file.len()? {
+            self.file.allocate(len)
+        } else {
+            self.file.set_len(len)
+        }
     }
 
     fn sync_data(&self) -> io::Result<()> {

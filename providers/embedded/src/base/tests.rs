@@ -11,7 +11,11 @@ use crate::{
 
 /// What a deleted item leaves behind.
 fn memory(expires_ms: u64) -> Record {
-    let stored = Stored { item: None, version: Version(3), memory: None };
+    let stored = Stored {
+        item: None,
+        version: Version(3),
+        memory: None,
+    };
     Record::Item(Arc::new(StoredItem { stored, expires_ms }))
 }
 
@@ -25,20 +29,42 @@ fn write(base: &Base, changes: &[(&'static str, Option<Record>)], now_ms: u64) {
     for (name, record) in changes {
         replay(&mut generation, key(name), record.clone(), true);
     }
-    base.write(generation.in_order(), Place::default(), Expiring::by(now_ms)).expect("it is written");
+    base.write(
+        generation.in_order(),
+        Place::default(),
+        Expiring::by(now_ms),
+    )
+    .expect("it is written");
 }
 
 /// How many records there are, and how many times at which one expires.
 fn counts(base: &Base) -> (u64, u64) {
     use redb::ReadableTableMetadata as _;
     let guard = base.database.lock();
-    let read = guard.as_ref().expect("it is open").begin_read().expect("it is read");
-    let records = read.open_table(RECORDS).expect("it is there").len().expect("it is counted");
-    (records, read.open_table(EXPIRIES).expect("it is there").len().expect("it is counted"))
+    let read = guard
+        .as_ref()
+        .expect("it is open")
+        .begin_read()
+        .expect("it is read");
+    let records = read
+        .open_table(RECORDS)
+        .expect("it is there")
+        .len()
+        .expect("it is counted");
+    (
+        records,
+        read.open_table(EXPIRIES)
+            .expect("it is there")
+            .len()
+            .expect("it is counted"),
+    )
 }
 
 fn open(directory: &Path) -> Base {
-    let config = Config { cache_bytes: 1 << 20, ..Config::new(directory) };
+    let config = Config {
+        cache_bytes: 1 << 20,
+        ..Config::new(directory)
+    };
     let format = format::open(&DiskStorage, directory).expect("it is new, or of today");
     Base::open(&config, format).expect("it opens")
 }
@@ -48,7 +74,14 @@ fn open(directory: &Path) -> Base {
 fn the_memory_of_a_deletion_goes_when_its_time_is_over() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let base = open(directory.path());
-    write(&base, &[("short", Some(memory(1_000))), ("long", Some(memory(5_000)))], 500);
+    write(
+        &base,
+        &[
+            ("short", Some(memory(1_000))),
+            ("long", Some(memory(5_000))),
+        ],
+        500,
+    );
     assert_eq!(counts(&base), (2, 2));
     write(&base, &[], 900);
     assert_eq!(counts(&base), (2, 2), "neither is over");

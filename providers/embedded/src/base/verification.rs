@@ -12,7 +12,9 @@ use std::{
 use bytes::Bytes;
 use redb::{ReadableDatabase, ReadableTable, TableError};
 
-use super::{BaseError, CACHE_BYTES_ONCE, Place, RECORDS, boxed, database_in, file, is_there, place_in};
+use super::{
+    BaseError, CACHE_BYTES_ONCE, Place, RECORDS, boxed, database_in, file, is_there, place_in,
+};
 use crate::{
     blocks::{self, Blocks, Writes},
     error::OpenError,
@@ -53,7 +55,11 @@ pub(crate) struct Looked {
 /// Looks how far the store of `data_dir` holds the journal. Nothing else of it is read.
 ///
 /// Errors: what a start would refuse it for.
-pub(crate) fn look(storage: &dyn Storage, data_dir: &Path, format: Format) -> Result<Looked, OpenError> {
+pub(crate) fn look(
+    storage: &dyn Storage,
+    data_dir: &Path,
+    format: Format,
+) -> Result<Looked, OpenError> {
     let Some(opened) = open(storage, data_dir)? else {
         return Ok(Looked::default());
     };
@@ -81,7 +87,9 @@ fn open(storage: &dyn Storage, data_dir: &Path) -> Result<Option<Arc<dyn Storage
 fn read_all(blocks: Blocks) -> Result<u64, BaseError> {
     let mut database = database_in(blocks, CACHE_BYTES_ONCE)?;
     if !database.check_integrity().map_err(boxed)? {
-        return Err(boxed(redb::Error::Corrupted("its pages do not fit together".to_owned())));
+        return Err(boxed(redb::Error::Corrupted(
+            "its pages do not fit together".to_owned(),
+        )));
     }
     let read = database.begin_read().map_err(boxed)?;
     let records = match read.open_table(RECORDS) {
@@ -95,7 +103,10 @@ fn read_all(blocks: Blocks) -> Result<u64, BaseError> {
         let known = RecordKey::read(key.value())
             .and_then(|key| Record::decode(key.table, Bytes::copy_from_slice(value.value())));
         if known.is_none() {
-            return Err(boxed(redb::Error::Corrupted(format!("record {:x?} does not decode", key.value()))));
+            return Err(boxed(redb::Error::Corrupted(format!(
+                "record {:x?} does not decode",
+                key.value()
+            ))));
         }
         count += 1;
     }

@@ -91,7 +91,9 @@ impl StorageFile for Fragile {
             return Err(broken());
         }
         for range in unsynced {
-            let State { cached, durable, .. } = &mut *state;
+            let State {
+                cached, durable, ..
+            } = &mut *state;
             durable[range.clone()].copy_from_slice(&cached[range]);
         }
         Ok(())
@@ -103,14 +105,23 @@ fn file() -> Arc<Fragile> {
 }
 
 fn create(file: &Arc<Fragile>) -> Blocks {
-    let blocks = Blocks::create(Arc::clone(file) as Arc<dyn StorageFile>, Path::new("f"), SALT);
+    let blocks = Blocks::create(
+        Arc::clone(file) as Arc<dyn StorageFile>,
+        Path::new("f"),
+        SALT,
+    );
     let blocks = blocks.expect("there is power");
     blocks.set_len(BLOCK_BYTES as u64).expect("there is power");
     blocks
 }
 
 fn open(file: &Arc<Fragile>) -> io::Result<Blocks> {
-    Blocks::open(Arc::clone(file) as Arc<dyn StorageFile>, Path::new("f"), SALT, Writes::Kept)
+    Blocks::open(
+        Arc::clone(file) as Arc<dyn StorageFile>,
+        Path::new("f"),
+        SALT,
+        Writes::Kept,
+    )
 }
 
 /// Commits a head that says `number`.
@@ -158,7 +169,10 @@ fn one_of_the_two_heads_is_whole_whenever_power_is_lost() {
                     last = commit_until_power_is_lost(&file, steps, last);
                     let whole = open(&file).map(|blocks| number(&blocks));
                     let lost = (first, second, third);
-                    assert!(whole.as_ref().is_ok_and(|whole| *whole >= last), "{lost:?}: {last}, {whole:?}");
+                    assert!(
+                        whole.as_ref().is_ok_and(|whole| *whole >= last),
+                        "{lost:?}: {last}, {whole:?}"
+                    );
                     file.lose_power();
                 }
             }

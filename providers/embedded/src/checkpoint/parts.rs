@@ -26,9 +26,15 @@ type Entry<'records> = (&'records RecordKey, &'records Slot);
 
 /// Folds `job`; the caller has opened the store again after it met the full disk.
 pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
-    let place = engine.base.view()?.map_or(Place::default(), |view| view.place);
+    let place = engine
+        .base
+        .view()?
+        .map_or(Place::default(), |view| view.place);
     let (smaller, larger) = divided(engine, job)?;
-    engine.ballast.let_go().map_err(|error| Box::new(redb::Error::Io(error)))?;
+    engine
+        .ballast
+        .let_go()
+        .map_err(|error| Box::new(redb::Error::Io(error)))?;
     let shrunk = write(engine, &smaller, place);
     engine.ballast.take();
     shrunk?;
@@ -37,7 +43,10 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), BaseError> {
 }
 
 /// The records of a job: those that take no more room than before, and the others.
-fn divided<'job>(engine: &Engine, job: &'job Job) -> Result<(Vec<Entry<'job>>, Vec<Entry<'job>>), BaseError> {
+fn divided<'job>(
+    engine: &Engine,
+    job: &'job Job,
+) -> Result<(Vec<Entry<'job>>, Vec<Entry<'job>>), BaseError> {
     let view = engine.base.view()?;
     let (mut smaller, mut larger) = (Vec::new(), Vec::new());
     let (mut key, mut value) = (Vec::new(), Vec::new());
@@ -50,10 +59,15 @@ fn divided<'job>(engine: &Engine, job: &'job Job) -> Result<(Vec<Entry<'job>>, V
             (Some(_), None) => false,
             (Some(record), Some(view)) => {
                 record.encode(&mut value);
-                view.get(&key)?.is_some_and(|earlier| value.len() <= earlier.len())
+                view.get(&key)?
+                    .is_some_and(|earlier| value.len() <= earlier.len())
             }
         };
-        let side = if is_smaller { &mut smaller } else { &mut larger };
+        let side = if is_smaller {
+            &mut smaller
+        } else {
+            &mut larger
+        };
         side.push((record_key, slot));
     }
     Ok((smaller, larger))
@@ -81,7 +95,10 @@ fn write(engine: &Engine, records: &[Entry<'_>], place: Place) -> Result<(), Bas
 
 /// Expired memories go with a part as records do.
 fn few() -> Expiring {
-    Expiring { now_ms: now_ms(), count_max: RECORDS_MAX }
+    Expiring {
+        now_ms: now_ms(),
+        count_max: RECORDS_MAX,
+    }
 }
 
 #[cfg(test)]

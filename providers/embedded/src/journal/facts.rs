@@ -74,7 +74,13 @@ impl JournalFacts {
         unfolded_bytes: u64,
     ) {
         let (written_bytes, folded) = (unfolded_bytes, Folded::default());
-        *self.inner.lock() = Inner { closed, current_bytes, current_room, written_bytes, folded };
+        *self.inner.lock() = Inner {
+            closed,
+            current_bytes,
+            current_room,
+            written_bytes,
+            folded,
+        };
     }
 
     /// The journal goes on in a segment with room for `room` bytes of records, behind the one with this number.
@@ -82,7 +88,11 @@ impl JournalFacts {
         let last_sequence = self.sequence.load(Ordering::Relaxed);
         let mut inner = self.inner.lock();
         let bytes = std::mem::take(&mut inner.current_bytes);
-        inner.closed.push(ClosedSegment { number, last_sequence, bytes });
+        inner.closed.push(ClosedSegment {
+            number,
+            last_sequence,
+            bytes,
+        });
         inner.current_room = room;
     }
 
@@ -130,7 +140,10 @@ impl JournalFacts {
     /// A checkpoint of all that is written.
     pub(crate) fn whole(&self) -> Folded {
         let written_bytes = self.inner.lock().written_bytes;
-        Folded { sequence: self.sequence.load(Ordering::Relaxed), written_bytes }
+        Folded {
+            sequence: self.sequence.load(Ordering::Relaxed),
+            written_bytes,
+        }
     }
 
     /// A checkpoint has taken in the records so far: removes the segments that hold no others.
@@ -149,7 +162,10 @@ impl JournalFacts {
         let _one = self.removing.lock();
         let covered: Vec<u64> = {
             let inner = self.inner.lock();
-            let covered = inner.closed.iter().take_while(|old| old.last_sequence <= inner.folded.sequence);
+            let covered = inner
+                .closed
+                .iter()
+                .take_while(|old| old.last_sequence <= inner.folded.sequence);
             covered.map(|old| old.number).collect()
         };
         for number in covered {

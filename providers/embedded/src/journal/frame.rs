@@ -56,7 +56,10 @@ pub(crate) fn encode(header: Header, group: &Group, salt: u32, buffer: &mut Vec<
             let start = buffer.len();
             record.encode(buffer);
             let length = buffer.len() - start;
-            assert!(length <= record.encoded_bound(), "room is reserved by the bound");
+            assert!(
+                length <= record.encoded_bound(),
+                "room is reserved by the bound"
+            );
             buffer[start - 4..start].copy_from_slice(&(length as u32).to_le_bytes());
         }
     }
@@ -111,16 +114,31 @@ impl Claim {
             return None;
         }
         let end = HEADER_BYTES.checked_add(half(4)? as usize)?;
-        let header = Header { sequence: number(16)?, incarnation: number(24)?, end_position: number(32)? };
-        (end <= bytes.len()).then_some(Self { header, checksum: half(8)?, end })
+        let header = Header {
+            sequence: number(16)?,
+            incarnation: number(24)?,
+            end_position: number(32)?,
+        };
+        (end <= bytes.len()).then_some(Self {
+            header,
+            checksum: half(8)?,
+            end,
+        })
     }
 }
 
 /// The frame at the start of `bytes`, if a whole one is there.
 pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
-    let Claim { header, checksum: claimed, end } = Claim::at_the_start_of(bytes)?;
+    let Claim {
+        header,
+        checksum: claimed,
+        end,
+    } = Claim::at_the_start_of(bytes)?;
     let frame = &bytes[..end];
-    (checksum(frame, salt) == claimed).then_some(Frame { header, payload: &frame[HEADER_BYTES..] })
+    (checksum(frame, salt) == claimed).then_some(Frame {
+        header,
+        payload: &frame[HEADER_BYTES..],
+    })
 }
 
 /// How long the frame is, with padding, whose header `bytes` start with; none if they start with no header.
@@ -134,15 +152,23 @@ pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
 pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
     let checksums = Checksums::of(bytes);
     let is_whole = |at: &usize| {
-        let Some(claim) = Claim::at_the_start_of(&bytes[*at..]) else { return false };
+        let Some(claim) = Claim::at_the_start_of(&bytes[*at..]) else {
+            return false;
+        };
         let length = checksum_of(&bytes[at + 4..at + 8], salt);
-        claim.header.sequence > sequence && checksums.after(length, at + 12, at + claim.end) == claim.checksum
+        claim.header.sequence > sequence
+            && checksums.after(length, at + 12, at + claim.end) == claim.checksum
     };
-    (from.next_multiple_of(ALIGNMENT)..bytes.len()).step_by(ALIGNMENT).find(is_whole)
+    (from.next_multiple_of(ALIGNMENT)..bytes.len())
+        .step_by(ALIGNMENT)
+        .find(is_whole)
 }
 
 /// Hands each entry of a payload to `apply`; none if the payload does not decode.
-pub(crate) fn decode(payload: &[u8], mut apply: impl FnMut(RecordKey, Option<Record>)) -> Option<()> {
+pub(crate) fn decode(
+    payload: &[u8],
+    mut apply: impl FnMut(RecordKey, Option<Record>),
+) -> Option<()> {
     let mut rest = payload;
     while !rest.is_empty() {
         let (kind, table) = (*rest.first()?, Table::from_byte(*rest.get(1)?)?);
@@ -157,7 +183,10 @@ pub(crate) fn decode(payload: &[u8], mut apply: impl FnMut(RecordKey, Option<Rec
                 let length = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
                 let value = rest.get(4..4usize.checked_add(length)?)?;
                 rest = &rest[4 + length..];
-                apply(key, Some(Record::decode(table, Bytes::copy_from_slice(value))?));
+                apply(
+                    key,
+                    Some(Record::decode(table, Bytes::copy_from_slice(value))?),
+                );
             }
             _ => return None,
         }

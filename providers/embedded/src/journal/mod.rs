@@ -79,7 +79,8 @@ impl Journal {
             bytes: spare.bytes(),
         };
         let (file, bytes) = self.spare.promote(spare, header, self.salt)?;
-        self.facts.rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);
+        self.facts
+            .rotated(self.current.number, bytes - SEGMENT_HEADER_BYTES);
         self.current = CurrentSegment {
             number: header.number,
             file,

@@ -153,7 +153,9 @@ impl Allocated {
 
 impl Held {
     fn bytes(&self) -> u64 {
-        self.allocated.as_ref().map_or(0, |allocated| allocated.bytes)
+        self.allocated
+            .as_ref()
+            .map_or(0, |allocated| allocated.bytes)
     }
 
     fn room(&self) -> u64 {
@@ -169,7 +171,15 @@ impl Spare {
         (facts, ballast): (Arc<JournalFacts>, Arc<Ballast>),
     ) -> Self {
         let is_scarce = AtomicBool::new(false);
-        Self { storage, directory, segment_bytes, held: Mutex::default(), facts, ballast, is_scarce }
+        Self {
+            storage,
+            directory,
+            segment_bytes,
+            held: Mutex::default(),
+            facts,
+            ballast,
+            is_scarce,
+        }
     }
 
     /// How many bytes are kept back for changes that must go on when the disk is full.
@@ -204,9 +214,18 @@ impl Spare {
     /// Removes spares that an earlier start, or a failed promotion, left behind.
     pub(crate) fn clean(&self) -> io::Result<()> {
         let held = self.held.lock();
-        for name in self.storage.list(&self.directory)?.iter().filter(|name| name.starts_with(SPARE)) {
+        for name in self
+            .storage
+            .list(&self.directory)?
+            .iter()
+            .filter(|name| name.starts_with(SPARE))
+        {
             let path = self.directory.join(name);
-            if held.allocated.as_ref().is_none_or(|allocated| allocated.path != path) {
+            if held
+                .allocated
+                .as_ref()
+                .is_none_or(|allocated| allocated.path != path)
+            {
                 self.storage.remove(&path)?;
             }
         }
@@ -217,7 +236,9 @@ impl Spare {
     /// allocation is not repeated for [`ALLOCATION_RETRY`].
     pub(crate) fn grow(&self, bytes: u64) -> u64 {
         let mut held = self.held.lock();
-        let too_soon = held.refused.is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
+        let too_soon = held
+            .refused
+            .is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
         if !too_soon {
             self.grow_beside(&mut held, bytes, self.facts.bytes_to_fold_when_full());
         }
@@ -234,11 +255,20 @@ impl Spare {
     fn grow_beside(&self, held: &mut Held, bytes: u64, to_fold: u64) {
         let needed = bytes + SEGMENT_HEADER_BYTES;
         if held.bytes() < needed && self.ballast.is_held() {
-            let whole =
-                if needed <= self.segment_bytes { self.segment_bytes } else { needed.next_power_of_two() };
-            if !self.allocate_beside_checkpoints(held, whole, needed, to_fold) && held.refused.is_none() {
+            let whole = if needed <= self.segment_bytes {
+                self.segment_bytes
+            } else {
+                needed.next_power_of_two()
+            };
+            if !self.allocate_beside_checkpoints(held, whole, needed, to_fold)
+                && held.refused.is_none()
+            {
                 let got = held.bytes();
-                tracing::warn!(bytes = whole, got, "no room for another whole journal segment");
+                tracing::warn!(
+                    bytes = whole,
+                    got,
+                    "no room for another whole journal segment"
+                );
             }
             held.refused = (held.bytes() < needed).then(Instant::now);
         }
@@ -258,16 +288,28 @@ impl Spare {
 
     /// Allocates `whole`, or as much of it by halves, `needed` at least, as leaves room for a checkpoint of it and of `to_fold`;
     /// whether it was whole.
-    fn allocate_beside_checkpoints(&self, held: &mut Held, whole: u64, needed: u64, to_fold: u64) -> bool {
+    fn allocate_beside_checkpoints(
+        &self,
+        held: &mut Held,
+        whole: u64,
+        needed: u64,
+        to_fold: u64,
+    ) -> bool {
         let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
-        let free = free.saturating_add(self.ballast.bytes()).saturating_add(held.bytes());
+        let free = free
+            .saturating_add(self.ballast.bytes())
+            .saturating_add(held.bytes());
         let mut piece = whole;
         while piece >= needed {
             let to_leave = CHECKPOINT_FACTOR * (to_fold + piece);
             if free >= piece.saturating_add(to_leave) && self.allocate(held, piece).is_ok() {
                 return piece == whole;
             }
-            piece = if piece == needed { 0 } else { (piece / 2).max(needed) };
+            piece = if piece == needed {
+                0
+            } else {
+                (piece / 2).max(needed)
+            };
         }
         false
     }
@@ -308,7 +350,10 @@ impl Spare {
     ) -> io::Result<(Arc<dyn StorageFile>, u64)> {
         allocated.file.write_at(&header.encode(salt), 0)?;
         allocated.file.sync_data()?;
-        self.storage.rename(&allocated.path, &self.directory.join(file_name(header.number)))?;
+        self.storage.rename(
+            &allocated.path,
+            &self.directory.join(file_name(header.number)),
+        )?;
         self.storage.sync_directory(&self.directory)?;
         Ok((allocated.file, allocated.bytes))
     }

@@ -65,7 +65,12 @@ struct Taken {
     frozen: Option<Arc<Generation>>,
 }
 
-fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, work: Work) -> io::Result<()> {
+fn commit(
+    engine: &Engine,
+    journal: &mut Journal,
+    buffer: &mut Vec<u8>,
+    work: Work,
+) -> io::Result<()> {
     let taken = take(engine, journal, work)?;
     let is_rotated = taken.spare.is_some();
     if let Some(spare) = taken.spare {
@@ -87,7 +92,10 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, work: Wo
         engine.durability.advance(taken.end);
     }
     if is_rotated {
-        if let Err(error) = journal.facts.remove_folded(&journal.spare, &*engine.config.storage) {
+        if let Err(error) = journal
+            .facts
+            .remove_folded(&journal.spare, &*engine.config.storage)
+        {
             tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
         }
         engine.ballast.refill();
@@ -105,8 +113,16 @@ fn commit(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, work: Wo
     }
     if let Some(generation) = taken.frozen {
         let folded = journal.facts.whole();
-        let place = Place { position: taken.end, sequence: folded.sequence, incarnation: taken.incarnation };
-        engine.checkpoints.submit(Job { generation, place, journal: folded });
+        let place = Place {
+            position: taken.end,
+            sequence: folded.sequence,
+            incarnation: taken.incarnation,
+        };
+        engine.checkpoints.submit(Job {
+            generation,
+            place,
+            journal: folded,
+        });
     } else if engine.checkpoints.is_due_again() {
         engine.state().store.checkpoint_wanted = true;
         engine.durability.force();
@@ -127,11 +143,19 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     let mut spare = None;
     let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
     if is_wanted || (is_written && bound > store.tail_room) {
-        spare = Some(journal.spare.take().expect("room in the spare was reserved"));
+        spare = Some(
+            journal
+                .spare
+                .take()
+                .expect("room in the spare was reserved"),
+        );
         store.tail_room = std::mem::take(&mut store.spare_room);
     }
     if is_written {
-        store.tail_room = store.tail_room.checked_sub(bound).expect("room was reserved before each change");
+        store.tail_room = store
+            .tail_room
+            .checked_sub(bound)
+            .expect("room was reserved before each change");
         journal.bytes_since_checkpoint += bound;
     }
     let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
@@ -145,7 +169,14 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
         frozen = Some(store.overlay.freeze());
     }
     let (incarnation, end) = (store.incarnation, store.position);
-    Ok(Taken { group, is_written, incarnation, end, spare, frozen })
+    Ok(Taken {
+        group,
+        is_written,
+        incarnation,
+        end,
+        spare,
+        frozen,
+    })
 }
 
 /// Whether the journal is running out of room on a disk that has none for another whole segment: what a checkpoint takes in
@@ -161,7 +192,10 @@ fn is_due_early(store: &Store, journal: &Journal) -> bool {
 /// Returns to the durable state, however long it takes; none if told to stop meanwhile.
 fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
     engine.fail(&format!("write the journal: {error}"));
-    let trusted = TrustedEnd { segment: journal.current.number, offset: journal.current.end };
+    let trusted = TrustedEnd {
+        segment: journal.current.number,
+        offset: journal.current.end,
+    };
     let (mut pause, longest) = FALL_BACK_RETRY;
     loop {
         match engine.reload(trusted) {

@@ -42,7 +42,13 @@ pub(super) struct Names {
 impl Names {
     pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>) -> Self {
         let is_swept = AtomicBool::new(false);
-        Self { root, storage, durable: Mutex::default(), failed: Mutex::default(), is_swept }
+        Self {
+            root,
+            storage,
+            durable: Mutex::default(),
+            failed: Mutex::default(),
+            is_swept,
+        }
     }
 
     /// Whether all that earlier starts left is durable.
@@ -80,11 +86,14 @@ impl Names {
     /// Whether this start has synced the names of all directories above `file`.
     pub(super) fn are_known_above(&self, file: &Path) -> bool {
         let durable = self.durable.lock();
-        self.above(file).all(|directory| durable.contains(directory))
+        self.above(file)
+            .all(|directory| durable.contains(directory))
     }
 
     fn above<'file>(&self, file: &'file Path) -> impl Iterator<Item = &'file Path> {
-        file.ancestors().skip(1).take_while(|above| *above != self.root)
+        file.ancestors()
+            .skip(1)
+            .take_while(|above| *above != self.root)
     }
 
     fn sync_name(&self, path: &Path) -> io::Result<()> {
@@ -135,14 +144,19 @@ impl Names {
         if !failed.contains(directory) && failed.len() < FAILED_MAX {
             return Ok(());
         }
-        let what =
-            format!("syncing {} has failed, and what was to be synced may be lost", directory.display());
+        let what = format!(
+            "syncing {} has failed, and what was to be synced may be lost",
+            directory.display()
+        );
         Err(io::Error::other(what))
     }
 
     fn note_failure(&self, directory: &Path, error: &io::Error) {
         let mut failed = self.failed.lock();
-        if !is_about_asking(error) && failed.len() < FAILED_MAX && failed.insert(directory.to_owned()) {
+        if !is_about_asking(error)
+            && failed.len() < FAILED_MAX
+            && failed.insert(directory.to_owned())
+        {
             let directory = directory.display();
             tracing::error!(%directory, %error, "a directory could not be synced: nothing is acknowledged in it before a restart");
         }
@@ -165,8 +179,11 @@ impl Names {
                 false
             }
         };
-        let Ok(entries) = fs::read_dir(directory) else { return false };
-        let with_kind = |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.file_type()?, entry)));
+        let Ok(entries) = fs::read_dir(directory) else {
+            return false;
+        };
+        let with_kind =
+            |entry: io::Result<DirEntry>| entry.and_then(|entry| Ok((entry.file_type()?, entry)));
         is_durable &= self.sweep_entries(entries.map(with_kind), opened);
         is_durable
     }
@@ -195,7 +212,9 @@ impl Names {
                 let file = path.display();
                 match fs::remove_file(&path) {
                     Ok(()) => tracing::debug!(%file, "removed an object that was never finished"),
-                    Err(error) => tracing::warn!(%error, %file, "an object that was never finished stays"),
+                    Err(error) => {
+                        tracing::warn!(%error, %file, "an object that was never finished stays")
+                    }
                 }
             }
         }
@@ -206,21 +225,33 @@ impl Names {
 /// Whether a directory could not be asked to be synced, or found no room: none of what was to be written was dropped, and it is
 /// asked again.
 fn is_about_asking(error: &io::Error) -> bool {
-    let is_out_of = |code| matches!(code, libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR);
+    let is_out_of = |code| {
+        matches!(
+            code,
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EINTR
+        )
+    };
     error.kind() == io::ErrorKind::NotFound
         || is_about_room(error)
         || error.raw_os_error().is_some_and(is_out_of)
 }
 
 fn is_older(entry: &DirEntry, opened: SystemTime) -> bool {
-    entry.metadata().and_then(|file| file.modified()).is_ok_and(|written| written < opened)
+    entry
+        .metadata()
+        .and_then(|file| file.modified())
+        .is_ok_and(|written| written < opened)
 }
 
 /// The local store writes to `NAME#NUMBER`, which no object can be called, and renames.
 fn is_staged(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.rsplit_once('#')).map(|(_, number)| number);
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+    let number = name
+        .and_then(|name| name.rsplit_once('#'))
+        .map(|(_, number)| number);
+    number.is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    })
 }
 
 #[cfg(test)]
@@ -254,8 +285,12 @@ mod tests {
         names.sync(&named).expect("it is synced");
         fs::write(&above, "any").expect("the disk has room");
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
-        names.sync(&above).expect_err("deep may be lost, and what lies in it");
-        names.sync(&file("beside/object")).expect_err("what lies beside deep may be lost, too");
+        names
+            .sync(&above)
+            .expect_err("deep may be lost, and what lies in it");
+        names
+            .sync(&file("beside/object"))
+            .expect_err("what lies beside deep may be lost, too");
         names.sync(&named).expect("it was synced before");
         let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
         names.sync(&named).expect("it is synced");
@@ -276,7 +311,10 @@ mod tests {
             names.sweep_entries(unseen.into_iter().map(Err).chain(seen), None)
         };
         assert!(walk(Vec::new()));
-        assert!(walk(vec![io::ErrorKind::NotFound.into()]), "it has gone meanwhile");
+        assert!(
+            walk(vec![io::ErrorKind::NotFound.into()]),
+            "it has gone meanwhile"
+        );
         assert!(!walk(vec![io::Error::from_raw_os_error(libc::EIO)]));
     }
 

@@ -44,7 +44,9 @@ impl Refused {
     /// For how many bytes a trial begins now, if one does.
     fn begin_trial(&mut self, now: Instant) -> Option<u64> {
         let bytes = self.bytes?;
-        let is_early = self.tried.is_some_and(|tried| now.duration_since(tried) < TRIED_EVERY);
+        let is_early = self
+            .tried
+            .is_some_and(|tried| now.duration_since(tried) < TRIED_EVERY);
         if self.is_tried || is_early {
             return None;
         }
@@ -71,7 +73,11 @@ pub(super) struct Room {
 
 impl Room {
     pub(super) fn new(storage: Arc<dyn Storage>, trial: PathBuf) -> Self {
-        Self { storage, trial, refused: Mutex::default() }
+        Self {
+            storage,
+            trial,
+            refused: Mutex::default(),
+        }
     }
 
     /// An object was written.
@@ -90,7 +96,9 @@ impl Room {
             let mut refused = self.refused.lock();
             (refused.bytes.is_some(), refused.begin_trial(Instant::now()))
         };
-        let Some(bytes) = trial else { return is_refusing };
+        let Some(bytes) = trial else {
+            return is_refusing;
+        };
         if let Ok(runtime) = Handle::try_current() {
             let room = Arc::clone(self);
             runtime.spawn_blocking(move || room.try_for(bytes));
@@ -107,7 +115,9 @@ impl Room {
     }
 
     fn has_room_for(&self, bytes: u64) -> bool {
-        let Ok(file) = self.storage.open(&self.trial) else { return false };
+        let Ok(file) = self.storage.open(&self.trial) else {
+            return false;
+        };
         if let Err(error) = self.storage.remove(&self.trial) {
             tracing::warn!(%error, file = %self.trial.display(), "a file that was made to see what room there is stays");
         }
@@ -137,7 +147,11 @@ mod tests {
         refused.end_trial(7, false);
         assert_eq!(refused.begin_trial(at(5.0)), Some(7));
         refused.end_trial(7, false);
-        assert_eq!(refused.begin_trial(at(5.9)), None, "a moment ago there was none");
+        assert_eq!(
+            refused.begin_trial(at(5.9)),
+            None,
+            "a moment ago there was none"
+        );
         assert_eq!(refused.begin_trial(at(6.0)), Some(7));
         refused.bytes = Some(8);
         refused.end_trial(7, true);
@@ -148,7 +162,9 @@ mod tests {
     }
 
     fn runtime() -> tokio::runtime::Runtime {
-        tokio::runtime::Builder::new_current_thread().build().expect("a runtime starts")
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .expect("a runtime starts")
     }
 
     /// The disk may take long.
@@ -158,10 +174,17 @@ mod tests {
         let trial = trial_in(directory.path()).expect("chance");
         let asker = thread::current().id();
         let before = move |operation: Operation, _: &Path| {
-            assert_ne!(thread::current().id(), asker, "{operation:?} on the thread that serves");
+            assert_ne!(
+                thread::current().id(),
+                asker,
+                "{operation:?} on the thread that serves"
+            );
             Ok(())
         };
-        let room = Arc::new(Room::new(Arc::new(Intercepted::new(DiskStorage, before)), trial));
+        let room = Arc::new(Room::new(
+            Arc::new(Intercepted::new(DiskStorage, before)),
+            trial,
+        ));
         let runtime = runtime();
         runtime.block_on(async {
             assert!(!room.is_refusing());
@@ -187,7 +210,10 @@ mod tests {
             }
             Ok(())
         };
-        let room = Arc::new(Room::new(Arc::new(Intercepted::new(DiskStorage, before)), trials[0].clone()));
+        let room = Arc::new(Room::new(
+            Arc::new(Intercepted::new(DiskStorage, before)),
+            trials[0].clone(),
+        ));
         room.note_refused(1 << 20);
         assert!(!room.is_refusing(), "there is room, and no runtime");
         assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 0);

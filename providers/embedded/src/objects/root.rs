@@ -38,14 +38,22 @@ struct Identity {
 impl Identity {
     fn of(directory: &Path) -> io::Result<Self> {
         let found = fs::metadata(directory)?;
-        Ok(Self { device: found.dev(), inode: found.ino(), made: found.created().ok() })
+        Ok(Self {
+            device: found.dev(),
+            inode: found.ino(),
+            made: found.created().ok(),
+        })
     }
 }
 
 impl Root {
     pub(super) fn open(path: PathBuf) -> io::Result<Self> {
         let identity = Identity::of(&path)?;
-        Ok(Self { path, identity, is_missing: AtomicBool::new(false) })
+        Ok(Self {
+            path,
+            identity,
+            is_missing: AtomicBool::new(false),
+        })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -16,5 +16,8 @@ fn an_item_that_came_and_went_beside_a_checkpoint_that_failed_stays_deleted() {
     overlay.melt();
     overlay.set(key(), None, true);
     assert_eq!(overlay.take_group().len(), 1, "the journal hears of it");
-    assert!(matches!(overlay.get(&key()), Known::Deleted), "what lies below is hidden");
+    assert!(
+        matches!(overlay.get(&key()), Known::Deleted),
+        "what lies below is hidden"
+    );
 }

@@ -29,7 +29,15 @@ pub(crate) struct Entry {
 impl Entry {
     /// A message that was never delivered.
     pub(crate) fn new(sequence: u64, key: Bytes, id: Option<Bytes>) -> Self {
-        Self { sequence, key, body: None, id, deliveries: 0, failures: 0, reason: None }
+        Self {
+            sequence,
+            key,
+            body: None,
+            id,
+            deliveries: 0,
+            failures: 0,
+            reason: None,
+        }
     }
 }
 
@@ -60,13 +68,19 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new() -> Self {
-        Self { entries: VecDeque::new(), phase: Phase::Ready, not_before: Duration::ZERO }
+        Self {
+            entries: VecDeque::new(),
+            phase: Phase::Ready,
+            not_before: Duration::ZERO,
+        }
     }
 
     /// The place of the message that is with a consumer by this very delivery, in this `incarnation` of the store, if
     /// there is one (Q6).
     pub(crate) fn delivered(&self, handle: &Handle, incarnation: Incarnation) -> Option<usize> {
-        let Phase::InFlight { count, .. } = self.phase else { return None };
+        let Phase::InFlight { count, .. } = self.phase else {
+            return None;
+        };
         let is_it = |entry: &Entry| {
             entry.sequence == handle.sequence.0
                 && entry.deliveries == handle.attempt

@@ -91,8 +91,15 @@ impl QueueState {
 
     /// How much it holds.
     pub(super) fn backlog(&self) -> Backlog {
-        let messages = self.groups.values().map(|group| group.entries.len() as u64).sum();
-        Backlog { messages, dead_letters: self.dead_letters }
+        let messages = self
+            .groups
+            .values()
+            .map(|group| group.entries.len() as u64)
+            .sum();
+        Backlog {
+            messages,
+            dead_letters: self.dead_letters,
+        }
     }
 
     /// Some of its messages are records, whatever it is now.
@@ -102,14 +109,23 @@ impl QueueState {
 
     /// The groups that a message blocks which failed for good, with that message.
     pub(super) fn blocked(&self) -> impl Iterator<Item = (&Bytes, &Entry)> {
-        let (blocks, attempts_max) = (self.options.on_failure == OnFailure::Block, self.options.attempts_max);
-        let heads = self.groups.iter().filter_map(|(name, group)| Some((name, group.entries.front()?)));
+        let (blocks, attempts_max) = (
+            self.options.on_failure == OnFailure::Block,
+            self.options.attempts_max,
+        );
+        let heads = self
+            .groups
+            .iter()
+            .filter_map(|(name, group)| Some((name, group.entries.front()?)));
         heads.filter(move |(_, head)| blocks && head.failures >= attempts_max)
     }
 
     /// Puts a group in line, or lets it wait for `not_before`.
     fn put_in_line(&mut self, name: &Bytes, now: Duration, next_deadline: &mut u64) {
-        let group = self.groups.get_mut(name).expect("the caller holds a group of this queue");
+        let group = self
+            .groups
+            .get_mut(name)
+            .expect("the caller holds a group of this queue");
         if group.entries.is_empty() {
             self.groups.remove(name);
         } else if group.not_before > now {
@@ -158,27 +174,41 @@ impl Queues {
 
     /// Wakes everybody who waits for messages.
     pub(crate) fn wake_all(&self) {
-        self.by_name.values().for_each(|queue| queue.notify.notify_waiters());
+        self.by_name
+            .values()
+            .for_each(|queue| queue.notify.notify_waiters());
     }
 
     /// How many groups, over all queues, a message that failed for good blocks (rule P1).
     pub(crate) fn blocked_count(&self) -> usize {
         let blocking = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
-        self.by_name.values().filter(blocking).map(|queue| queue.blocked().count()).sum()
+        self.by_name
+            .values()
+            .filter(blocking)
+            .map(|queue| queue.blocked().count())
+            .sum()
     }
 
     pub(crate) fn get(&self, queue: &str) -> Result<&QueueState> {
         self.by_name.get(queue).ok_or_else(|| unknown(queue))
     }
 
-    pub(crate) fn create(&mut self, store: &mut Store, name: &str, options: QueueOptions) -> Result<()> {
+    pub(crate) fn create(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        options: QueueOptions,
+    ) -> Result<()> {
         let key = RecordKey::new(Table::Queue, Bytes::copy_from_slice(name.as_bytes()));
         let existing = self.by_name.get(name);
         if existing.is_some_and(|queue| queue.options == options) {
             return Ok(());
         }
         let id = existing.map_or(self.next_id, |queue| queue.id);
-        let record = Record::Queue(Arc::new(QueueRecord { id, options: options.clone() }));
+        let record = Record::Queue(Arc::new(QueueRecord {
+            id,
+            options: options.clone(),
+        }));
         store.reserve(entry_bound(&key, Some(&record)) as u64, Claim::Ordinary)?;
         store.set(key, Some(record), existing.is_some());
         store.order();
@@ -187,7 +217,10 @@ impl Queues {
             queue.options = options;
         } else {
             self.next_id += 1;
-            self.by_name.insert(Arc::from(name), QueueState::new(id, options, self.dead_letters_max));
+            self.by_name.insert(
+                Arc::from(name),
+                QueueState::new(id, options, self.dead_letters_max),
+            );
         }
         Ok(())
     }
@@ -205,18 +238,27 @@ impl Queues {
             .iter()
             .map(|message| {
                 let group = message.group.len() + 80;
-                let id = message.deduplication.as_ref().map_or(0, |id| 2 * id.len() + 80 + group);
+                let id = message
+                    .deduplication
+                    .as_ref()
+                    .map_or(0, |id| 2 * id.len() + 80 + group);
                 message.body.len() + group + id
             })
             .sum();
         let is_transient = queue.options.retention == Retention::Transient;
-        let has_ids = messages.iter().any(|message| message.deduplication.is_some());
+        let has_ids = messages
+            .iter()
+            .any(|message| message.deduplication.is_some());
         let now = if has_ids { now_ms() } else { 0 };
         // More of them go than come, and no send pays for all that a pause has left.
-        let leaving = queue.expiring.iter().take_while(|(expires, _)| *expires <= now);
+        let leaving = queue
+            .expiring
+            .iter()
+            .take_while(|(expires, _)| *expires <= now);
         let leaving = leaving.take(messages.len() + FORGOTTEN_MORE);
-        let (expired, gone) =
-            leaving.fold((0, 0), |(count, bytes), (_, id)| (count + 1, bytes + ENTRY_BYTES + 4 + id.len()));
+        let (expired, gone) = leaving.fold((0, 0), |(count, bytes), (_, id)| {
+            (count + 1, bytes + ENTRY_BYTES + 4 + id.len())
+        });
         if !is_transient || has_ids {
             store.reserve((bytes + gone) as u64, Claim::Ordinary)?;
         }
@@ -224,12 +266,19 @@ impl Queues {
         let mut has_new = false;
         for message in messages {
             if let Some(id) = &message.deduplication {
-                let known = queue.deduplication.get(id).is_some_and(|expires| *expires > now);
+                let known = queue
+                    .deduplication
+                    .get(id)
+                    .is_some_and(|expires| *expires > now);
                 if known {
                     continue;
                 }
                 let expires = now + window_ms;
-                store.set(id_key(queue.id, id), Some(Record::Deduplication(expires)), false);
+                store.set(
+                    id_key(queue.id, id),
+                    Some(Record::Deduplication(expires)),
+                    false,
+                );
                 queue.deduplication.insert(id.clone(), expires);
                 queue.expiring.push_back((expires, id.clone()));
             }
@@ -263,12 +312,24 @@ impl Queues {
         if take.messages_max == 0 {
             return Ok(Vec::new());
         }
-        let Some(group_name) = queue.ready.pop_front() else { return Ok(Vec::new()) };
-        let group = queue.groups.get_mut(&group_name).expect("a group in line is a group of the queue");
+        let Some(group_name) = queue.ready.pop_front() else {
+            return Ok(Vec::new());
+        };
+        let group = queue
+            .groups
+            .get_mut(&group_name)
+            .expect("a group in line is a group of the queue");
         // Before its last attempt a message travels alone, so that what is given up is what fails.
         let last_attempt = queue.options.attempts_max.saturating_sub(1).max(1);
-        let is_alone = group.entries.front().is_some_and(|head| head.failures >= last_attempt);
-        let count = if is_alone { 1 } else { take.messages_max.min(group.entries.len()) };
+        let is_alone = group
+            .entries
+            .front()
+            .is_some_and(|head| head.failures >= last_attempt);
+        let count = if is_alone {
+            1
+        } else {
+            take.messages_max.min(group.entries.len())
+        };
         let mut deliveries = Vec::with_capacity(count);
         for entry in group.entries.iter().take(count) {
             let body = match body_of(store, entry) {
@@ -280,15 +341,35 @@ impl Queues {
             };
             let (group, incarnation) = (group_name.clone(), self.incarnation);
             let (sequence, attempt) = (Sequence(entry.sequence), entry.deliveries + 1);
-            let handle = Handle { group, sequence, attempt, incarnation };
+            let handle = Handle {
+                group,
+                sequence,
+                attempt,
+                incarnation,
+            };
             let (deduplication, failures) = (entry.id.clone(), entry.failures);
-            deliveries.push(Delivery { handle, deduplication, failures, body });
+            deliveries.push(Delivery {
+                handle,
+                deduplication,
+                failures,
+                body,
+            });
         }
-        group.entries.iter_mut().take(count).for_each(|entry| entry.deliveries += 1);
-        let hidden = Duration::from_millis(take.hidden_ms.unwrap_or(queue.options.visibility_timeout_ms));
+        group
+            .entries
+            .iter_mut()
+            .take(count)
+            .for_each(|entry| entry.deliveries += 1);
+        let hidden = Duration::from_millis(
+            take.hidden_ms
+                .unwrap_or(queue.options.visibility_timeout_ms),
+        );
         let deadline = (now + hidden, bump(&mut self.next_deadline));
         group.phase = Phase::InFlight { count, deadline };
-        let is_next = queue.deadlines.first_key_value().is_none_or(|(first, _)| deadline < *first);
+        let is_next = queue
+            .deadlines
+            .first_key_value()
+            .is_none_or(|(first, _)| deadline < *first);
         queue.deadlines.insert(deadline, group_name);
         if is_next {
             queue.notify.notify_waiters();
@@ -306,14 +387,21 @@ impl Queues {
     ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         if queue.has_records {
-            let reserved: usize = handles.iter().map(|handle| 3 * (handle.group.len() + 40)).sum();
+            let reserved: usize = handles
+                .iter()
+                .map(|handle| 3 * (handle.group.len() + 40))
+                .sum();
             // Nothing else takes messages out.
             store.reserve(reserved as u64, Claim::Reserve)?;
         }
         let mut has_records = false;
         for handle in handles {
-            let Some(group) = queue.groups.get_mut(&handle.group) else { continue };
-            let Some(place) = group.delivered(handle, self.incarnation) else { continue };
+            let Some(group) = queue.groups.get_mut(&handle.group) else {
+                continue;
+            };
+            let Some(place) = group.delivered(handle, self.incarnation) else {
+                continue;
+            };
             let entry = group.entries.remove(place).expect("it was found there");
             has_records |= entry.body.is_none();
             remove_records(store, entry);
@@ -336,11 +424,20 @@ impl Queues {
         now: Duration,
     ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
-        let Some(place) = group.delivered(handle, self.incarnation) else { return Ok(()) };
-        let Phase::InFlight { count, .. } = group.phase else { return Ok(()) };
+        let Some(group) = queue.groups.get_mut(&handle.group) else {
+            return Ok(());
+        };
+        let Some(place) = group.delivered(handle, self.incarnation) else {
+            return Ok(());
+        };
+        let Phase::InFlight { count, .. } = group.phase else {
+            return Ok(());
+        };
         let failed = fail(queue, store, &handle.group, place, (reason, chances))?;
-        let group = queue.groups.get_mut(&handle.group).expect("the flight is over no sooner than below");
+        let group = queue
+            .groups
+            .get_mut(&handle.group)
+            .expect("the flight is over no sooner than below");
         if failed != Failed::Left {
             let delay_ms = match chances {
                 Chances::After { delay_ms } => delay_ms,
@@ -350,7 +447,13 @@ impl Queues {
         }
         // The failed message and all behind it leave the flight, whether or not it is still there.
         let left = usize::from(failed == Failed::Left);
-        shrink_flight(queue, &handle.group, count - left - place, now, &mut self.next_deadline);
+        shrink_flight(
+            queue,
+            &handle.group,
+            count - left - place,
+            now,
+            &mut self.next_deadline,
+        );
         if failed != Failed::Forgotten {
             store.order();
         }
@@ -366,13 +469,18 @@ impl Queues {
         now: Duration,
     ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
-        let Some(group) = queue.groups.get_mut(&handle.group) else { return Ok(()) };
+        let Some(group) = queue.groups.get_mut(&handle.group) else {
+            return Ok(());
+        };
         if group.delivered(handle, self.incarnation).is_none() {
             return Ok(());
         }
         if let Phase::InFlight { deadline, .. } = &mut group.phase {
             queue.deadlines.remove(deadline);
-            *deadline = (now + Duration::from_millis(timeout_ms), bump(&mut self.next_deadline));
+            *deadline = (
+                now + Duration::from_millis(timeout_ms),
+                bump(&mut self.next_deadline),
+            );
             queue.deadlines.insert(*deadline, handle.group.clone());
             queue.notify.notify_waiters();
         }
@@ -387,10 +495,19 @@ impl Queues {
                 break;
             }
             let group_name = first.remove();
-            let group = queue.groups.get_mut(&group_name).expect("a deadline is of a group of the queue");
+            let group = queue
+                .groups
+                .get_mut(&group_name)
+                .expect("a deadline is of a group of the queue");
             if let Phase::InFlight { .. } = group.phase {
                 // The head is what its consumer got stuck on, as far as anybody can tell.
-                let failed = fail(queue, store, &group_name, 0, (TIMED_OUT, Chances::After { delay_ms: 0 }));
+                let failed = fail(
+                    queue,
+                    store,
+                    &group_name,
+                    0,
+                    (TIMED_OUT, Chances::After { delay_ms: 0 }),
+                );
                 if matches!(failed, Ok(Failed::Counted | Failed::Left)) {
                     store.order();
                 }
@@ -406,7 +523,10 @@ impl Queues {
     /// When the next deadline passes, if there is one, and whether a group is in line.
     pub(crate) fn outlook(&self, name: &str) -> Result<(bool, Option<Duration>, Arc<Notify>)> {
         let queue = self.get(name)?;
-        let next = queue.deadlines.first_key_value().map(|(deadline, _)| deadline.0);
+        let next = queue
+            .deadlines
+            .first_key_value()
+            .map(|(deadline, _)| deadline.0);
         Ok((!queue.ready.is_empty(), next, Arc::clone(&queue.notify)))
     }
 }
@@ -425,9 +545,20 @@ pub(super) fn append(queue: &mut QueueState, group_name: Bytes, entry: Entry) {
 }
 
 /// Takes `by` messages out of a group's flight; an empty flight ends.
-fn shrink_flight(queue: &mut QueueState, name: &Bytes, by: usize, now: Duration, next_deadline: &mut u64) {
-    let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
-    let Phase::InFlight { count, deadline } = &mut group.phase else { return };
+fn shrink_flight(
+    queue: &mut QueueState,
+    name: &Bytes,
+    by: usize,
+    now: Duration,
+    next_deadline: &mut u64,
+) {
+    let group = queue
+        .groups
+        .get_mut(name)
+        .expect("the caller holds a group of this queue");
+    let Phase::InFlight { count, deadline } = &mut group.phase else {
+        return;
+    };
     *count -= by;
     if *count == 0 {
         queue.deadlines.remove(&*deadline);
@@ -465,7 +596,10 @@ fn fail(
 ) -> Result<Failed> {
     let reason = &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)];
     let options = &queue.options;
-    let group = queue.groups.get_mut(name).expect("the caller holds a group of this queue");
+    let group = queue
+        .groups
+        .get_mut(name)
+        .expect("the caller holds a group of this queue");
     let entry = &mut group.entries[place];
     entry.failures += 1;
     entry.reason = Some(Arc::from(reason));
@@ -475,14 +609,18 @@ fn fail(
         reason: reason.to_owned(),
     }));
     let key = RecordKey::new(Table::Attempts, entry.key.clone());
-    let has_failed = entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
+    let has_failed =
+        entry.failures >= options.attempts_max && options.on_failure == OnFailure::DeadLetter;
     let is_over = has_failed || chances == Chances::None;
     if !is_over && entry.body.is_some() {
         return Ok(Failed::Forgotten);
     }
     if !is_over {
         // Counting must not fail for lack of room: the count is then kept in memory alone.
-        if store.reserve(entry_bound(&key, Some(&attempts)) as u64, Claim::Ordinary).is_err() {
+        if store
+            .reserve(entry_bound(&key, Some(&attempts)) as u64, Claim::Ordinary)
+            .is_err()
+        {
             return Ok(Failed::Forgotten);
         }
         store.set(key, Some(attempts), entry.failures > 1);
@@ -510,7 +648,10 @@ fn fail(
     }
     letters::put(queue, store, (letter_key, letter), oldest);
     let group = queue.groups.get_mut(name).expect("it was just there");
-    remove_records(store, group.entries.remove(place).expect("it was just there"));
+    remove_records(
+        store,
+        group.entries.remove(place).expect("it was just there"),
+    );
     if let Phase::InFlight { count, .. } = &mut group.phase {
         *count -= 1;
     }
@@ -521,7 +662,10 @@ pub(super) fn body_of(store: &mut Store, entry: &Entry) -> Result<Bytes> {
     if let Some(body) = &entry.body {
         return Ok(body.clone());
     }
-    match store.record(&RecordKey::new(Table::Message, entry.key.clone()))?.value {
+    match store
+        .record(&RecordKey::new(Table::Message, entry.key.clone()))?
+        .value
+    {
         Some(Record::Message(body)) => Ok(body),
         _ => Err(Error::corrupt(format!("read message {}", entry.sequence))),
     }
@@ -533,7 +677,11 @@ pub(super) fn set_records(store: &mut Store, entry: &Entry, body: Bytes) {
         let key = RecordKey::new(Table::MessageId, entry.key.clone());
         store.set(key, Some(Record::MessageId(id.clone())), false);
     }
-    store.set(RecordKey::new(Table::Message, entry.key.clone()), Some(Record::Message(body)), false);
+    store.set(
+        RecordKey::new(Table::Message, entry.key.clone()),
+        Some(Record::Message(body)),
+        false,
+    );
 }
 
 fn remove_records(store: &mut Store, entry: Entry) {
@@ -541,10 +689,18 @@ fn remove_records(store: &mut Store, entry: Entry) {
         return;
     }
     if entry.id.is_some() {
-        store.set(RecordKey::new(Table::MessageId, entry.key.clone()), None, true);
+        store.set(
+            RecordKey::new(Table::MessageId, entry.key.clone()),
+            None,
+            true,
+        );
     }
     if entry.failures > 0 {
-        store.set(RecordKey::new(Table::Attempts, entry.key.clone()), None, true);
+        store.set(
+            RecordKey::new(Table::Attempts, entry.key.clone()),
+            None,
+            true,
+        );
     }
     store.set(RecordKey::new(Table::Message, entry.key), None, true);
 }
@@ -552,7 +708,11 @@ fn remove_records(store: &mut Store, entry: Entry) {
 fn forget_expired(queue: &mut QueueState, store: &mut Store, count: usize) {
     for (expires, id) in queue.expiring.drain(..count) {
         // Unless it was given again since.
-        if queue.deduplication.get(&id).is_none_or(|given| *given == expires) {
+        if queue
+            .deduplication
+            .get(&id)
+            .is_none_or(|given| *given == expires)
+        {
             queue.deduplication.remove(&id);
             store.set(id_key(queue.id, &id), None, true);
         }

@@ -38,10 +38,13 @@ impl Queues {
         if letters_max == 0 {
             return Ok(letters);
         }
-        let from =
-            after.map_or_else(|| first(id), |after| letter_key(id, LetterId(after.0.saturating_add(1))));
+        let from = after.map_or_else(
+            || first(id),
+            |after| letter_key(id, LetterId(after.0.saturating_add(1))),
+        );
         store.range(&from, &first(id + 1), |key, entry| {
-            let (Record::DeadLetter(letter), Some(id)) = (entry.record(&key)?, letter_id(&key)) else {
+            let (Record::DeadLetter(letter), Some(id)) = (entry.record(&key)?, letter_id(&key))
+            else {
                 return Err(Error::corrupt(format!("read dead letter {key:?}")));
             };
             letters.push(DeadLetter {
@@ -59,11 +62,18 @@ impl Queues {
     }
 
     /// Sends letters again, whatever is remembered of their ids.
-    pub(super) fn redrive(&mut self, store: &mut Store, name: &str, letters: &[LetterId]) -> Result<()> {
+    pub(super) fn redrive(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        letters: &[LetterId],
+    ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         for letter in letters {
             let key = letter_key(queue.id, *letter);
-            let Some(record) = store.record(&key)?.value else { continue };
+            let Some(record) = store.record(&key)?.value else {
+                continue;
+            };
             let Record::DeadLetter(letter) = record else {
                 return Err(Error::corrupt(format!("read dead letter {key:?}")));
             };
@@ -78,7 +88,10 @@ impl Queues {
             let bytes = records.iter().map(|(table, record)| {
                 entry_bound(&RecordKey::new(*table, message.clone()), record.as_ref())
             });
-            store.reserve((bytes.sum::<usize>() + entry_bound(&key, None)) as u64, Claim::Ordinary)?;
+            store.reserve(
+                (bytes.sum::<usize>() + entry_bound(&key, None)) as u64,
+                Claim::Ordinary,
+            )?;
             if queue.options.retention == Retention::Transient {
                 entry.body = Some(body);
             } else {
@@ -94,7 +107,12 @@ impl Queues {
     }
 
     /// Removes letters.
-    pub(super) fn purge(&mut self, store: &mut Store, name: &str, letters: &[LetterId]) -> Result<()> {
+    pub(super) fn purge(
+        &mut self,
+        store: &mut Store,
+        name: &str,
+        letters: &[LetterId],
+    ) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         for letter in letters {
             let key = letter_key(queue.id, *letter);
@@ -111,7 +129,10 @@ impl Queues {
 }
 
 /// The oldest letters, which go where one more would be more than are kept.
-pub(super) fn too_many_with_one_more(queue: &QueueState, store: &mut Store) -> Result<Vec<RecordKey>> {
+pub(super) fn too_many_with_one_more(
+    queue: &QueueState,
+    store: &mut Store,
+) -> Result<Vec<RecordKey>> {
     let excess = (queue.dead_letters + 1).saturating_sub(queue.dead_letters_max) as usize;
     let mut oldest = Vec::new();
     if excess == 0 {
@@ -141,11 +162,17 @@ pub(super) fn put(
 
 /// Where the letters of a queue begin.
 fn first(queue: u32) -> RecordKey {
-    RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&queue.to_be_bytes()))
+    RecordKey::new(
+        Table::DeadLetter,
+        Bytes::copy_from_slice(&queue.to_be_bytes()),
+    )
 }
 
 pub(super) fn dead_letter_key(queue: u32, incarnation: u64, position: u64) -> RecordKey {
-    letter_key(queue, LetterId(u128::from(incarnation) << POSITION_BITS | u128::from(position)))
+    letter_key(
+        queue,
+        LetterId(u128::from(incarnation) << POSITION_BITS | u128::from(position)),
+    )
 }
 
 fn letter_key(queue: u32, letter: LetterId) -> RecordKey {
@@ -156,5 +183,7 @@ fn letter_key(queue: u32, letter: LetterId) -> RecordKey {
 }
 
 fn letter_id(key: &RecordKey) -> Option<LetterId> {
-    Some(LetterId(u128::from_be_bytes(key.key.get(4..)?.try_into().ok()?)))
+    Some(LetterId(u128::from_be_bytes(
+        key.key.get(4..)?.try_into().ok()?,
+    )))
 }

@@ -9,8 +9,8 @@ use async_trait::async_trait;
 use ports::{
     Cost, Error, Queue, Receipt, Result,
     queue::{
-        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId, Message,
-        QueueLimits, QueueOptions, Sequence,
+        Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
+        Message, QueueLimits, QueueOptions, Sequence,
     },
 };
 use tokio::task::coop::consume_budget;
@@ -39,7 +39,10 @@ impl Engine {
         let now = self.now();
         let mut state = self.serving()?;
         change(&mut state, now)?;
-        Ok(Receipt { point: state.store.point(), cost })
+        Ok(Receipt {
+            point: state.store.point(),
+            cost,
+        })
     }
 
     fn check_letters(&self, queue: &str, letters: &[LetterId]) -> Result<()> {
@@ -47,7 +50,9 @@ impl Engine {
         if count <= limit {
             return Ok(());
         }
-        Err(Error::invalid(format!("settle {count} dead letters of {queue:?}, where {limit} is the limit")))
+        Err(Error::invalid(format!(
+            "settle {count} dead letters of {queue:?}, where {limit} is the limit"
+        )))
     }
 }
 
@@ -56,10 +61,15 @@ impl Queue for Engine {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         consume_budget().await;
         if queue.is_empty() || queue.len() > NAME_BYTES_MAX {
-            return Err(Error::invalid(format!("create a queue whose name has {} bytes", queue.len())));
+            return Err(Error::invalid(format!(
+                "create a queue whose name has {} bytes",
+                queue.len()
+            )));
         }
         if options.attempts_max == 0 {
-            return Err(Error::invalid(format!("create queue {queue:?} that delivers nothing")));
+            return Err(Error::invalid(format!(
+                "create queue {queue:?} that delivers nothing"
+            )));
         }
         self.change_queues(Cost::of_messages(1), |state, _| {
             state.queues.create(&mut state.store, queue, options)
@@ -84,9 +94,13 @@ impl Queue for Engine {
         consume_budget().await;
         let mut state = self.serving()?;
         let state = &mut *state;
-        let take =
-            Take { messages_max: messages_max.min(self.config.queue_limits.batch_messages_max), hidden_ms };
-        state.queues.receive(&mut state.store, queue, take, self.now())
+        let take = Take {
+            messages_max: messages_max.min(self.config.queue_limits.batch_messages_max),
+            hidden_ms,
+        };
+        state
+            .queues
+            .receive(&mut state.store, queue, take, self.now())
     }
 
     async fn ready(&self, queue: &str) -> Result<()> {
@@ -116,28 +130,47 @@ impl Queue for Engine {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         consume_budget().await;
         self.change_queues(Cost::of_messages(handles.len()), |state, now| {
-            state.queues.acknowledge(&mut state.store, queue, handles, now)
+            state
+                .queues
+                .acknowledge(&mut state.store, queue, handles, now)
         })
     }
 
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         consume_budget().await;
         self.change_queues(Cost::of_messages(1), |state, now| {
-            state.queues.release(&mut state.store, queue, handle, Chances::After { delay_ms }, reason, now)
+            state.queues.release(
+                &mut state.store,
+                queue,
+                handle,
+                Chances::After { delay_ms },
+                reason,
+                now,
+            )
         })
     }
 
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         consume_budget().await;
         self.change_queues(Cost::of_messages(1), |state, now| {
-            state.queues.release(&mut state.store, queue, handle, Chances::None, reason, now)
+            state
+                .queues
+                .release(&mut state.store, queue, handle, Chances::None, reason, now)
         })
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         consume_budget().await;
         let now = self.now();
-        self.serving()?.queues.extend(queue, handle, timeout_ms, now)
+        self.serving()?
+            .queues
+            .extend(queue, handle, timeout_ms, now)
     }
 
     async fn dead_letters(
@@ -151,7 +184,9 @@ impl Queue for Engine {
         let mut state = self.serving()?;
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
-        state.queues.dead_letters(&mut state.store, queue, after, letters_max)
+        state
+            .queues
+            .dead_letters(&mut state.store, queue, after, letters_max)
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
@@ -216,7 +251,10 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
     for message in messages {
         let too_long = message.body.len() > limits.message_bytes_max
             || message.group.len() > GROUP_BYTES_MAX
-            || message.deduplication.as_ref().is_some_and(|id| id.len() > DEDUPLICATION_BYTES_MAX);
+            || message
+                .deduplication
+                .as_ref()
+                .is_some_and(|id| id.len() > DEDUPLICATION_BYTES_MAX);
         if too_long {
             let bytes = message.body.len();
             return Err(Error::invalid(format!(

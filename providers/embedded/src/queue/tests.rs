@@ -68,11 +68,20 @@ async fn send(engine: &Engine, round: usize) {
         deduplication: Some(Bytes::from(format!("{round} {number:0>100}"))),
         body: Bytes::new(),
     };
-    let sent = engine.send("work", (0..IDS).map(message).collect()).await.expect("send answers");
+    let sent = engine
+        .send("work", (0..IDS).map(message).collect())
+        .await
+        .expect("send answers");
     let taken = engine.receive("work", IDS).await.expect("receive answers");
     let handles: Vec<_> = taken.into_iter().map(|delivery| delivery.handle).collect();
-    engine.acknowledge("work", &handles).await.expect("acknowledge answers");
-    engine.externalize(sent.point).await.expect("it becomes durable");
+    engine
+        .acknowledge("work", &handles)
+        .await
+        .expect("acknowledge answers");
+    engine
+        .externalize(sent.point)
+        .await
+        .expect("it becomes durable");
 }
 
 /// Q4: each send forgets what is past its window, over checkpoints and over restarts, from memory and from the store.
@@ -80,11 +89,18 @@ async fn send(engine: &Engine, round: usize) {
 async fn deduplication_ids_go_when_their_window_is_over() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let engine = open(directory.path());
-    engine.create("work", QueueOptions::default()).await.expect("create answers");
+    engine
+        .create("work", QueueOptions::default())
+        .await
+        .expect("create answers");
     for round in 0..20 {
         send(&engine, round).await;
         window_passes();
-        assert!(remembered(&engine).iter().all(|count| *count <= 2 * IDS), "{:?}", remembered(&engine));
+        assert!(
+            remembered(&engine).iter().all(|count| *count <= 2 * IDS),
+            "{:?}",
+            remembered(&engine)
+        );
     }
     let left = remembered(&engine);
     engine.shut_down(true);
@@ -93,7 +109,11 @@ async fn deduplication_ids_go_when_their_window_is_over() {
     assert_eq!(remembered(&engine), left, "they are there after a restart");
     window_passes();
     send(&engine, 20).await;
-    assert_eq!(remembered(&engine), [IDS; 3], "those of before the restart are gone");
+    assert_eq!(
+        remembered(&engine),
+        [IDS; 3],
+        "those of before the restart are gone"
+    );
     engine.shut_down(true);
 }
 
@@ -103,7 +123,10 @@ async fn a_later_id_outlives_the_window_of_the_one_before() {
     const HOUR_MS: u64 = 3_600_000;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let engine = open(directory.path());
-    engine.create("work", QueueOptions::default()).await.expect("create answers");
+    engine
+        .create("work", QueueOptions::default())
+        .await
+        .expect("create answers");
     let message = |id: String| Message {
         group: Bytes::from_static(b"group"),
         deduplication: Some(Bytes::from(id)),
@@ -111,25 +134,50 @@ async fn a_later_id_outlives_the_window_of_the_one_before() {
     };
     let mut state = engine.state();
     let state = &mut *state;
-    let mut send =
-        |messages| state.queues.send(&mut state.store, "work", messages, HOUR_MS).expect("there is room");
+    let mut send = |messages| {
+        state
+            .queues
+            .send(&mut state.store, "work", messages, HOUR_MS)
+            .expect("there is room")
+    };
     // More than one send forgets.
-    let mut first: Vec<_> = (0..1_500).map(|number| message(number.to_string())).collect();
+    let mut first: Vec<_> = (0..1_500)
+        .map(|number| message(number.to_string()))
+        .collect();
     first.push(message("twice".to_owned()));
     send(first);
     let queue = state.queues.by_name.get_mut("work").expect("it was made");
-    queue.deduplication.values_mut().for_each(|expires| *expires = 1);
-    queue.expiring.iter_mut().for_each(|(expires, _)| *expires = 1);
+    queue
+        .deduplication
+        .values_mut()
+        .for_each(|expires| *expires = 1);
+    queue
+        .expiring
+        .iter_mut()
+        .for_each(|(expires, _)| *expires = 1);
     let mut send = |id: &str| {
         state
             .queues
-            .send(&mut state.store, "work", vec![message(id.to_owned())], HOUR_MS)
+            .send(
+                &mut state.store,
+                "work",
+                vec![message(id.to_owned())],
+                HOUR_MS,
+            )
             .expect("there is room");
         let queue = &state.queues.by_name["work"];
-        let times = queue.expiring.iter().filter(|(_, id)| *id == "twice").count();
+        let times = queue
+            .expiring
+            .iter()
+            .filter(|(_, id)| *id == "twice")
+            .count();
         (times, queue.groups[&b"group"[..]].entries.len())
     };
-    assert_eq!(send("twice"), (2, 1_503 - 1), "it is new, and both times are remembered");
+    assert_eq!(
+        send("twice"),
+        (2, 1_503 - 1),
+        "it is new, and both times are remembered"
+    );
     assert_eq!(send("other"), (1, 1_503), "the first time is forgotten");
     assert_eq!(send("twice"), (1, 1_503), "it was sent before");
 }
@@ -140,28 +188,69 @@ async fn a_message_is_no_letter_where_the_oldest_ones_cannot_be_read() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut queue_limits = LIMITS;
     queue_limits.dead_letters_max = 1;
-    let engine = Engine::open(Config { queue_limits, ..Config::new(directory.path()) });
+    let engine = Engine::open(Config {
+        queue_limits,
+        ..Config::new(directory.path())
+    });
     let engine = engine.expect("the store opens");
-    engine.create("work", QueueOptions::default()).await.expect("create answers");
-    let message =
-        |group| Message { group: Bytes::from_static(group), deduplication: None, body: Bytes::new() };
-    engine.send("work", vec![message(b"first"), message(b"second")]).await.expect("send answers");
-    let take = async || engine.receive("work", 1).await.expect("receive answers").remove(0).handle;
-    let letters = async || {
-        let letters = engine.dead_letters("work", None, 2).await.expect("they are listed");
-        letters.into_iter().map(|letter| letter.id).collect::<Vec<_>>()
+    engine
+        .create("work", QueueOptions::default())
+        .await
+        .expect("create answers");
+    let message = |group| Message {
+        group: Bytes::from_static(group),
+        deduplication: None,
+        body: Bytes::new(),
     };
-    engine.give_up("work", &take().await, "failed").await.expect("there is room for one");
+    engine
+        .send("work", vec![message(b"first"), message(b"second")])
+        .await
+        .expect("send answers");
+    let take = async || {
+        engine
+            .receive("work", 1)
+            .await
+            .expect("receive answers")
+            .remove(0)
+            .handle
+    };
+    let letters = async || {
+        let letters = engine
+            .dead_letters("work", None, 2)
+            .await
+            .expect("they are listed");
+        letters
+            .into_iter()
+            .map(|letter| letter.id)
+            .collect::<Vec<_>>()
+    };
+    engine
+        .give_up("work", &take().await, "failed")
+        .await
+        .expect("there is room for one");
     let (kept, second) = (letters().await, take().await);
     // As the store remembers which walks have met damage.
     let mut walk = vec![u8::MAX];
     let queue = engine.state().queues.by_name["work"].id;
-    RecordKey::new(Table::DeadLetter, Bytes::copy_from_slice(&queue.to_be_bytes())).write(&mut walk);
-    let damage = Damage { file: directory.path().to_owned(), offset: 0 };
+    RecordKey::new(
+        Table::DeadLetter,
+        Bytes::copy_from_slice(&queue.to_be_bytes()),
+    )
+    .write(&mut walk);
+    let damage = Damage {
+        file: directory.path().to_owned(),
+        offset: 0,
+    };
     engine.state().store.damaged.insert(walk, damage);
-    engine.give_up("work", &second, "failed").await.expect_err("the oldest letter cannot be read");
+    engine
+        .give_up("work", &second, "failed")
+        .await
+        .expect_err("the oldest letter cannot be read");
     engine.state().store.damaged.clear();
     let backlog = engine.backlog("work").await.expect("backlog answers");
-    assert_eq!((letters().await, backlog.dead_letters, backlog.messages), (kept, 1, 1));
+    assert_eq!(
+        (letters().await, backlog.dead_letters, backlog.messages),
+        (kept, 1, 1)
+    );
     engine.shut_down(true);
 }

@@ -11,11 +11,15 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
         Bytes::from((0..length).map(|_| random.u8(..)).collect::<Vec<u8>>())
     };
     let text = |random: &mut fastrand::Rng| {
-        (0..random.usize(..40)).map(|_| random.char('a'..='ö')).collect::<String>()
+        (0..random.usize(..40))
+            .map(|_| random.char('a'..='ö'))
+            .collect::<String>()
     };
     match table {
         Table::Incarnations => Record::Incarnations(Arc::new(
-            (0..random.u64(..20)).map(|number| (number, random.u64(..))).collect(),
+            (0..random.u64(..20))
+                .map(|number| (number, random.u64(..)))
+                .collect(),
         )),
         Table::Item => Record::Item(Arc::new(any_item(random))),
         Table::Lane => Record::Lane(random.u64(..)),
@@ -25,8 +29,16 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
             options: QueueOptions {
                 visibility_timeout_ms: random.u64(..),
                 attempts_max: random.u32(..),
-                on_failure: if random.bool() { OnFailure::Block } else { OnFailure::DeadLetter },
-                retention: if random.bool() { Retention::Durable } else { Retention::Transient },
+                on_failure: if random.bool() {
+                    OnFailure::Block
+                } else {
+                    OnFailure::DeadLetter
+                },
+                retention: if random.bool() {
+                    Retention::Durable
+                } else {
+                    Retention::Transient
+                },
             },
         })),
         Table::Message => Record::Message(bytes(random)),
@@ -53,10 +65,17 @@ fn any_item(random: &mut fastrand::Rng) -> StoredItem {
     let attributes = vec![
         (
             "list".into(),
-            Value::List((0..random.usize(..9)).map(|_| Bytes::from(vec![7; random.usize(..50)])).collect()),
+            Value::List(
+                (0..random.usize(..9))
+                    .map(|_| Bytes::from(vec![7; random.usize(..50)]))
+                    .collect(),
+            ),
         ),
         ("number".into(), Value::Integer(random.i64(..))),
-        ("value".into(), Value::Bytes(Bytes::from(vec![1; random.usize(..300)]))),
+        (
+            "value".into(),
+            Value::Bytes(Bytes::from(vec![1; random.usize(..300)])),
+        ),
     ];
     let mut stored = Stored::default();
     for round in 0..random.usize(1..80) {
@@ -72,7 +91,11 @@ fn any_item(random: &mut fastrand::Rng) -> StoredItem {
         };
         stored = changed;
     }
-    let expires_ms = if stored.item.is_none() { random.u64(..) } else { 0 };
+    let expires_ms = if stored.item.is_none() {
+        random.u64(..)
+    } else {
+        0
+    };
     StoredItem { stored, expires_ms }
 }
 
@@ -88,7 +111,11 @@ fn every_record_comes_back_as_it_was_and_within_its_bound() {
             let record = any(table, &mut random);
             let mut encoded = Vec::new();
             record.encode(&mut encoded);
-            assert!(encoded.len() <= record.encoded_bound(), "{record:?} takes {}", encoded.len());
+            assert!(
+                encoded.len() <= record.encoded_bound(),
+                "{record:?} takes {}",
+                encoded.len()
+            );
             assert_eq!(Record::decode(table, Bytes::from(encoded)), Some(record));
         }
     }
@@ -121,9 +148,17 @@ fn bytes_that_are_no_record_decode_to_none_or_to_another_and_never_panic() {
 fn a_dead_letter_of_an_earlier_release_is_read() {
     let bytes = Bytes::from_static(b"\x01g\x07\x03\x03whybody");
     let letter = Record::decode(Table::DeadLetter, bytes.clone()).expect("it is read");
-    let Record::DeadLetter(read) = &letter else { panic!("{letter:?}") };
-    assert_eq!((&read.group[..], read.sequence, read.attempts), (&b"g"[..], 7, 3));
-    assert_eq!((read.reason.as_str(), &read.id, &read.body[..]), ("why", &None, &b"body"[..]));
+    let Record::DeadLetter(read) = &letter else {
+        panic!("{letter:?}")
+    };
+    assert_eq!(
+        (&read.group[..], read.sequence, read.attempts),
+        (&b"g"[..], 7, 3)
+    );
+    assert_eq!(
+        (read.reason.as_str(), &read.id, &read.body[..]),
+        ("why", &None, &b"body"[..])
+    );
     let mut written = Vec::new();
     letter.encode(&mut written);
     assert_eq!(written, bytes);

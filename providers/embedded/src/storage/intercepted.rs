@@ -52,13 +52,19 @@ impl<S: Storage> Intercepted<S> {
         storage: S,
         before: impl Fn(Operation, &Path) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
-        Self { storage, before: Arc::new(before) }
+        Self {
+            storage,
+            before: Arc::new(before),
+        }
     }
 }
 
 impl<S: Debug> Debug for Intercepted<S> {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Intercepted").field(&self.storage).finish()
+        formatter
+            .debug_tuple("Intercepted")
+            .field(&self.storage)
+            .finish()
     }
 }
 
@@ -66,7 +72,11 @@ impl<S: Storage> Storage for Intercepted<S> {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         (self.before)(Operation::Open, path)?;
         let file = self.storage.open(path)?;
-        Ok(Arc::new(InterceptedFile { path: path.to_owned(), file, before: Arc::clone(&self.before) }))
+        Ok(Arc::new(InterceptedFile {
+            path: path.to_owned(),
+            file,
+            before: Arc::clone(&self.before),
+        }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -107,7 +117,10 @@ struct InterceptedFile {
 
 impl Debug for InterceptedFile {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("InterceptedFile").field(&self.path).finish()
+        formatter
+            .debug_tuple("InterceptedFile")
+            .field(&self.path)
+            .finish()
     }
 }
 

@@ -16,7 +16,11 @@ const MANY: usize = 4_000;
 /// Leaves no byte of the disk to anybody.
 fn take_the_rest(disk: &Path) {
     let path = disk.join("of-others");
-    let mut file = fs::OpenOptions::new().create(true).append(true).open(path).expect("it opens");
+    let mut file = fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .expect("it opens");
     for piece in [1 << 16, 1 << 12, 1] {
         while file.write_all(&vec![1; piece]).is_ok() {}
     }
@@ -27,10 +31,14 @@ fn take_the_rest(disk: &Path) {
 fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
     let directory = directory();
     let test = "ballast::a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting";
-    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
+        return;
+    };
     let data = directory.path().join("data");
     block_on(async {
-        let mut store = Embedded::open(config(&data)).await.expect("the store opens");
+        let mut store = Embedded::open(config(&data))
+            .await
+            .expect("the store opens");
         let (mut there, mut next) = (BTreeSet::new(), 0);
         for is_stopped_in_order in [true, false, true] {
             next = fill_to_the_end(&store, next, &mut there).await;
@@ -40,7 +48,9 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
             drop(store);
             // Not while it runs: they might get what it has let go for a checkpoint.
             take_the_rest(directory.path());
-            store = Embedded::open(config(&data)).await.expect("a full store opens");
+            store = Embedded::open(config(&data))
+                .await
+                .expect("a full store opens");
             let kv = store.key_value();
             holds(&kv, &there, next).await;
             next = delete_half_and_go_on(&kv, next, &mut there).await;
@@ -53,10 +63,14 @@ fn a_disk_that_others_have_taken_the_rest_of_is_got_out_of_by_deleting() {
 fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
     let directory = directory();
     let test = "ballast::a_store_starts_on_a_disk_without_room_for_its_first_record";
-    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
+        return;
+    };
     let data = directory.path().join("data");
     block_on(async {
-        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        let store = Embedded::open(config(&data))
+            .await
+            .expect("the store opens");
         take_the_rest(directory.path());
         let reserved = store.key_value_with_reserve();
         let written = fill(&reserved).await;
@@ -68,9 +82,16 @@ fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
         drop((store, reserved));
         take_the_rest(directory.path());
         let spares = fs::read_dir(data.join("journal")).expect("it lists");
-        let is_spare = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("spare");
-        assert_eq!(spares.flatten().filter(is_spare).count(), 0, "the spare was used up");
-        let store = Embedded::open(config(&data)).await.expect("a full store opens");
+        let is_spare =
+            |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("spare");
+        assert_eq!(
+            spares.flatten().filter(is_spare).count(),
+            0,
+            "the spare was used up"
+        );
+        let store = Embedded::open(config(&data))
+            .await
+            .expect("a full store opens");
         assert_eq!(value(&store.key_value(), "last").await, Some(last));
         durably(&store.key_value(), Update::delete(key("last"))).await;
     });
@@ -81,26 +102,45 @@ fn a_store_starts_on_a_disk_without_room_for_its_first_record() {
 fn more_is_deleted_on_a_full_disk_than_the_journal_has_room_for() {
     let directory = directory();
     let test = "ballast::more_is_deleted_on_a_full_disk_than_the_journal_has_room_for";
-    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
+        return;
+    };
     let data = directory.path().join("data");
     let name = |number: usize| format!("small-{number:05}-{}", "long".repeat(25));
     block_on(async {
-        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        let store = Embedded::open(config(&data))
+            .await
+            .expect("the store opens");
         for first in (0..MANY).step_by(100) {
-            let updates = (first..first + 100).map(|number| put(&name(number), 1)).collect();
-            let outcome = store.key_value().transact(updates).await.expect("transact answers");
+            let updates = (first..first + 100)
+                .map(|number| put(&name(number), 1))
+                .collect();
+            let outcome = store
+                .key_value()
+                .transact(updates)
+                .await
+                .expect("transact answers");
             assert!(matches!(outcome, Transacted::Done { .. }));
             settle(&store.key_value()).await;
         }
         store.close().await;
         drop(store);
         take_the_rest(directory.path());
-        let store = Embedded::open(config(&data)).await.expect("a full store opens");
+        let store = Embedded::open(config(&data))
+            .await
+            .expect("a full store opens");
         let kv = store.key_value();
         for number in 0..MANY {
-            let deletion = async || tried(&kv, Update::delete(key(&name(number)))).await.then_some(());
+            let deletion = async || {
+                tried(&kv, Update::delete(key(&name(number))))
+                    .await
+                    .then_some(())
+            };
             found("a deletion is taken", deletion).await;
         }
-        found("growth is taken", async || tried(&kv, put("last", 1)).await.then_some(())).await;
+        found("growth is taken", async || {
+            tried(&kv, put("last", 1)).await.then_some(())
+        })
+        .await;
     });
 }

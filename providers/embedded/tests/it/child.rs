@@ -52,7 +52,11 @@ type Ahead = Arc<[Semaphore; GROUPS]>;
 
 /// Small segments and frequent checkpoints, so that crashes meet both.
 pub(crate) fn config(directory: &Path) -> Config {
-    Config { journal_segment_bytes: 32 << 10, checkpoint_bytes: 48 << 10, ..Config::new(directory) }
+    Config {
+        journal_segment_bytes: 32 << 10,
+        checkpoint_bytes: 48 << 10,
+        ..Config::new(directory)
+    }
 }
 
 /// How a child is started.
@@ -70,7 +74,11 @@ pub(crate) struct Orders {
 pub(crate) fn command(directory: &Path, orders: Orders) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this binary has a path"));
     command
-        .args(["--exact", "child::the_child_of_the_crash_tests_works_until_it_is_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "child::the_child_of_the_crash_tests_works_until_it_is_killed",
+            "--nocapture",
+        ])
         .env(DIRECTORY, directory)
         .env(ROUNDS, orders.rounds.to_string())
         .stdout(Stdio::piped())
@@ -87,13 +95,29 @@ pub(crate) fn command(directory: &Path, orders: Orders) -> Command {
 /// Without its orders in the environment, this has nothing to do.
 #[test]
 fn the_child_of_the_crash_tests_works_until_it_is_killed() {
-    let Some(directory) = std::env::var_os(DIRECTORY) else { return };
-    let rounds: u64 = std::env::var(ROUNDS).ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(0);
+    let Some(directory) = std::env::var_os(DIRECTORY) else {
+        return;
+    };
+    let rounds: u64 = std::env::var(ROUNDS)
+        .ok()
+        .and_then(|rounds| rounds.parse().ok())
+        .unwrap_or(0);
     let acknowledge_before_sync = std::env::var_os(ACKNOWLEDGE_EARLY).is_some();
     block_on(async {
-        let config = Config { acknowledge_before_sync, ..config(Path::new(&directory)) };
-        let store = Arc::new(Embedded::open(config).await.expect("the child opens the store"));
-        store.queue().create(QUEUE, patient()).await.expect("create answers");
+        let config = Config {
+            acknowledge_before_sync,
+            ..config(Path::new(&directory))
+        };
+        let store = Arc::new(
+            Embedded::open(config)
+                .await
+                .expect("the child opens the store"),
+        );
+        store
+            .queue()
+            .create(QUEUE, patient())
+            .await
+            .expect("create answers");
         let receipt = durably(&store.key_value(), put("ready", 1)).await;
         assert!(store.key_value().is_durable(receipt.point));
         if std::env::var_os(IDLE).is_some() {
@@ -106,10 +130,19 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
             tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
         }
         for group in 0..GROUPS {
-            tasks.push(tokio::spawn(send(Arc::clone(&store), Arc::clone(&ahead), group, rounds)));
+            tasks.push(tokio::spawn(send(
+                Arc::clone(&store),
+                Arc::clone(&ahead),
+                group,
+                rounds,
+            )));
         }
         for object in 0..OBJECTS {
-            tasks.push(tokio::spawn(put_objects(Arc::clone(&store), object, rounds / ROUNDS_PER_OBJECT)));
+            tasks.push(tokio::spawn(put_objects(
+                Arc::clone(&store),
+                object,
+                rounds / ROUNDS_PER_OBJECT,
+            )));
         }
         let consumer = tokio::spawn(consume(store.queue(), ahead));
         for task in tasks {
@@ -136,17 +169,33 @@ async fn idle(store: &Embedded) {
             Ok(Bytes::new())
         }
     }
-    let definition =
-        Definition { name: "takes".into(), options: FunctionOptions::default(), handler: Arc::new(Takes) };
+    let definition = Definition {
+        name: "takes".into(),
+        options: FunctionOptions::default(),
+        handler: Arc::new(Takes),
+    };
     let functions = in_process::Functions::new(store.queue());
     functions.register(definition);
-    let trigger =
-        QueueTrigger { queue: QUEUE.to_owned(), function: "takes".to_owned(), batch_messages_max: 10 };
-    functions.arm_queue(trigger).await.expect("the trigger is armed");
+    let trigger = QueueTrigger {
+        queue: QUEUE.to_owned(),
+        function: "takes".to_owned(),
+        batch_messages_max: 10,
+    };
+    functions
+        .arm_queue(trigger)
+        .await
+        .expect("the trigger is armed");
     for number in 0..10 {
-        store.queue().send(QUEUE, vec![message("group", number.to_string())]).await.expect("send answers");
+        store
+            .queue()
+            .send(QUEUE, vec![message("group", number.to_string())])
+            .await
+            .expect("send answers");
     }
-    functions.send("takes", None, Bytes::new()).await.expect("an event is sent");
+    functions
+        .send("takes", None, Bytes::new())
+        .await
+        .expect("an event is sent");
     say(&"ready");
     std::future::pending::<()>().await;
 }
@@ -155,7 +204,9 @@ async fn idle(store: &Embedded) {
 fn say(line: &dyn std::fmt::Display) {
     let line = format!("{line}\n");
     let mut out = std::io::stdout().lock();
-    out.write_all(line.as_bytes()).and_then(|()| out.flush()).expect("the parent listens");
+    out.write_all(line.as_bytes())
+        .and_then(|()| out.flush())
+        .expect("the parent listens");
 }
 
 fn rounds_of(rounds: u64) -> u64 {
@@ -168,7 +219,9 @@ async fn write_pairs(kv: Arc<dyn KeyValue>, pair: usize, rounds: u64) {
     for _ in 0..rounds_of(rounds) {
         number += 1;
         let receipt = put_pair(&kv, &left, &right, number).await;
-        kv.externalize(receipt.point).await.expect("a pair becomes durable");
+        kv.externalize(receipt.point)
+            .await
+            .expect("a pair becomes durable");
         say(&format_args!("pair {pair} {number}"));
     }
 }
@@ -180,11 +233,17 @@ fn object_path(object: usize) -> ObjectPath {
 /// Replaces an object again and again; each byte of it says which one it is.
 async fn put_objects(store: Arc<Embedded>, object: usize, rounds: u64) {
     let objects = store.objects();
-    let mut number = number_in(&*objects, object).await.expect("it is whole").unwrap_or(0);
+    let mut number = number_in(&*objects, object)
+        .await
+        .expect("it is whole")
+        .unwrap_or(0);
     for _ in 0..rounds_of(rounds) {
         number += 1;
         let body = format!("{number:08}").repeat(OBJECT_BYTES / 8);
-        objects.put(&object_path(object), body.into()).await.expect("an object is put");
+        objects
+            .put(&object_path(object), body.into())
+            .await
+            .expect("an object is put");
         say(&format_args!("object {object} {number}"));
     }
 }
@@ -195,10 +254,17 @@ async fn number_in(objects: &dyn ObjectStore, object: usize) -> Result<Option<i6
         Err(ObjectError::NotFound { .. }) => return Ok(None),
         got => got.map_err(|error| format!("object {object}: {error}"))?,
     };
-    let bytes = got.bytes().await.map_err(|error| format!("object {object}: {error}"))?;
-    let number = bytes.get(..8).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    let bytes = got
+        .bytes()
+        .await
+        .map_err(|error| format!("object {object}: {error}"))?;
+    let number = bytes
+        .get(..8)
+        .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     match number {
-        Some(number) if bytes == format!("{number:08}").repeat(OBJECT_BYTES / 8) => Ok(Some(number)),
+        Some(number) if bytes == format!("{number:08}").repeat(OBJECT_BYTES / 8) => {
+            Ok(Some(number))
+        }
         _ => Err(format!("object {object} is torn: {} bytes", bytes.len())),
     }
 }
@@ -209,14 +275,21 @@ async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
     let mut number = value(&kv, &counter).await.unwrap_or(0);
     for _ in 0..rounds_of(rounds) {
         number += 1;
-        ahead[group].acquire().await.expect("it is never closed").forget();
+        ahead[group]
+            .acquire()
+            .await
+            .expect("it is never closed")
+            .forget();
         // A message may have survived whose number did not: its id makes the repeat harmless.
         let message = Message {
             group: Bytes::from(group.to_string()),
             deduplication: Some(Bytes::from(format!("{group}-{number}"))),
             body: Bytes::from(number.to_string()),
         };
-        queue.send(QUEUE, vec![message]).await.expect("send answers");
+        queue
+            .send(QUEUE, vec![message])
+            .await
+            .expect("send answers");
         durably(&kv, put(&counter, number)).await;
         say(&format_args!("sent {group} {number}"));
     }
@@ -225,7 +298,9 @@ async fn send(store: Arc<Embedded>, ahead: Ahead, group: usize, rounds: u64) {
 /// What a crash has left of the journal has its length.
 pub(crate) fn no_crash_makes_it_shorter(store: &Embedded) -> Result<(), String> {
     let cut = store.status().recovery.cut.filter(|cut| cut.missing > 0);
-    cut.map_or(Ok(()), |cut| Err(format!("a crash has made the journal shorter: {cut:?}")))
+    cut.map_or(Ok(()), |cut| {
+        Err(format!("a crash has made the journal shorter: {cut:?}"))
+    })
 }
 
 async fn consume(queue: Arc<dyn Queue>, ahead: Ahead) {
@@ -235,11 +310,20 @@ async fn consume(queue: Arc<dyn Queue>, ahead: Ahead) {
         for delivery in queue.receive(QUEUE, 3).await.expect("receive answers") {
             let (group, number) = parse(&delivery.handle.group, &delivery.body);
             if last[group].is_some_and(|last: i64| number != last + 1) {
-                say(&format_args!("broken: group {group} gave {number} after {:?}", last[group]));
+                say(&format_args!(
+                    "broken: group {group} gave {number} after {:?}",
+                    last[group]
+                ));
             }
             last[group] = Some(number);
-            let receipt = queue.acknowledge(QUEUE, &[delivery.handle]).await.expect("acknowledge answers");
-            queue.externalize(receipt.point).await.expect("an acknowledgement becomes durable");
+            let receipt = queue
+                .acknowledge(QUEUE, &[delivery.handle])
+                .await
+                .expect("acknowledge answers");
+            queue
+                .externalize(receipt.point)
+                .await
+                .expect("an acknowledgement becomes durable");
             say(&format_args!("done {group} {number}"));
             ahead[group].add_permits(1);
         }
@@ -248,7 +332,10 @@ async fn consume(queue: Arc<dyn Queue>, ahead: Ahead) {
 
 fn parse(group: &[u8], body: &[u8]) -> (usize, i64) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (text(group).parse().expect("a group is a number"), text(body).parse().expect("a body is a number"))
+    (
+        text(group).parse().expect("a group is a number"),
+        text(body).parse().expect("a body is a number"),
+    )
 }
 
 /// What a child has acknowledged.
@@ -269,7 +356,10 @@ impl Said {
         match words[..] {
             ["ready"] => self.ready = true,
             [what @ ("pair" | "sent" | "done" | "object"), index, number] => {
-                let (Ok(index), Ok(number)) = (index.parse::<usize>(), number.parse::<i64>()) else { return };
+                let (Ok(index), Ok(number)) = (index.parse::<usize>(), number.parse::<i64>())
+                else {
+                    return;
+                };
                 let heard = match what {
                     "pair" => &mut self.pairs[index],
                     "sent" => &mut self.sent[index],
@@ -290,7 +380,12 @@ impl Said {
 
     /// How much was acknowledged in all.
     pub(crate) fn total(&self) -> i64 {
-        self.pairs.iter().chain(&self.sent).chain(&self.done).chain(&self.objects).sum()
+        self.pairs
+            .iter()
+            .chain(&self.sent)
+            .chain(&self.done)
+            .chain(&self.objects)
+            .sum()
     }
 
     /// Opens the store and holds it to what was said; an answer is what it broke. What was found counts as
@@ -299,9 +394,14 @@ impl Said {
         if let Some(broken) = self.broken.first() {
             return Err(broken.clone());
         }
-        let store = Embedded::open(config(directory)).await.map_err(|error| format!("open: {error}"))?;
+        let store = Embedded::open(config(directory))
+            .await
+            .map_err(|error| format!("open: {error}"))?;
         no_crash_makes_it_shorter(&store)?;
-        match (self.check_store(&store).await, self.check_objects(&*store.objects()).await) {
+        match (
+            self.check_store(&store).await,
+            self.check_objects(&*store.objects()).await,
+        ) {
             (Err(store), Err(objects)) => Err(format!("{store}; {objects}")),
             (store, objects) => store.and(objects),
         }
@@ -312,7 +412,9 @@ impl Said {
         for (object, said) in self.objects.iter_mut().enumerate() {
             let number = number_in(objects, object).await?.unwrap_or(0);
             if number < *said || number > *said + 1 {
-                return Err(format!("object {object} is {number}, and {said} was acknowledged"));
+                return Err(format!(
+                    "object {object} is {number}, and {said} was acknowledged"
+                ));
             }
             *said = number;
         }
@@ -328,7 +430,9 @@ impl Said {
                 return Err(format!("pair {pair} is torn: {left} and {right}"));
             }
             if left < *said || left > *said + 1 {
-                return Err(format!("pair {pair} is {left}, and {said} was acknowledged"));
+                return Err(format!(
+                    "pair {pair} is {left}, and {said} was acknowledged"
+                ));
             }
             *said = left;
         }
@@ -341,7 +445,10 @@ impl Said {
         }
         let mut left: [Vec<i64>; GROUPS] = Default::default();
         loop {
-            let taken = queue.receive(QUEUE, 256).await.map_err(|error| error.to_string())?;
+            let taken = queue
+                .receive(QUEUE, 256)
+                .await
+                .map_err(|error| error.to_string())?;
             if taken.is_empty() {
                 break;
             }
@@ -353,18 +460,24 @@ impl Said {
         for (group, left) in left.iter().enumerate() {
             let (sent, done) = (self.sent[group], self.done[group]);
             if left.windows(2).any(|pair| pair[1] != pair[0] + 1) {
-                return Err(format!("group {group} has a gap or another order: {left:?}"));
+                return Err(format!(
+                    "group {group} has a gap or another order: {left:?}"
+                ));
             }
             // Nothing left: all was done, perhaps one more than was said.
             let last = left.last().copied().unwrap_or(done + 1);
             let first = left.first().copied().unwrap_or(last);
             if first <= done {
-                return Err(format!("group {group} starts at {first}, and {done} was done for good"));
+                return Err(format!(
+                    "group {group} starts at {first}, and {done} was done for good"
+                ));
             }
             // One acknowledgement may have become durable without a word of it.
             let is_all = left.len() < queue.limits().batch_messages_max;
             if first > done + 2 || (is_all && last < sent) {
-                return Err(format!("group {group} holds {first} to {last}; sent {sent}, done {done}"));
+                return Err(format!(
+                    "group {group} holds {first} to {last}; sent {sent}, done {done}"
+                ));
             }
             if !left.is_empty() {
                 (self.sent[group], self.done[group]) = (last.max(sent), first - 1);

@@ -30,7 +30,10 @@ fn with_store<F: Future<Output = ()>>(run: impl FnOnce(Arc<Embedded>) -> F) {
     with_configured_store(config(directory.path()), run);
 }
 
-fn with_configured_store<F: Future<Output = ()>>(config: Config, run: impl FnOnce(Arc<Embedded>) -> F) {
+fn with_configured_store<F: Future<Output = ()>>(
+    config: Config,
+    run: impl FnOnce(Arc<Embedded>) -> F,
+) {
     block_on(async {
         let store = Arc::new(Embedded::open(config).await.expect("the store opens"));
         run(Arc::clone(&store)).await;
@@ -56,10 +59,18 @@ fn key_value(case: Case<contract::key_value::Subject>) {
     let directory = directory();
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-    with_configured_store(Config { storage, ..config(directory.path()) }, |store| async move {
-        let subject = contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock));
-        case.run(subject.spawning(spawn).on(Arc::new(Disk(faults)))).await;
-    });
+    with_configured_store(
+        Config {
+            storage,
+            ..config(directory.path())
+        },
+        |store| async move {
+            let subject =
+                contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock));
+            case.run(subject.spawning(spawn).on(Arc::new(Disk(faults))))
+                .await;
+        },
+    );
 }
 
 mod key_value {
@@ -81,7 +92,8 @@ fn queue(case: Case<contract::queue::Subject>) {
     }
     with_configured_store(config, |store| async move {
         let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
-        case.run(subject.spawning(spawn).beside(store.key_value())).await;
+        case.run(subject.spawning(spawn).beside(store.key_value()))
+            .await;
     });
 }
 
@@ -91,7 +103,8 @@ mod queue {
 
 fn objects(case: Case<contract::objects::Subject>) {
     with_store(|store| async move {
-        case.run(contract::objects::Subject::new(store.objects()).spawning(spawn)).await;
+        case.run(contract::objects::Subject::new(store.objects()).spawning(spawn))
+            .await;
     });
 }
 
@@ -104,7 +117,8 @@ fn objects_apart(case: Case<contract::objects::Subject>) {
     block_on(async {
         let opened = embedded::open_objects(directory.path().join("made/for/them")).await;
         let objects = opened.expect("they open").objects();
-        case.run(contract::objects::Subject::new(objects).spawning(spawn)).await;
+        case.run(contract::objects::Subject::new(objects).spawning(spawn))
+            .await;
     });
 }
 

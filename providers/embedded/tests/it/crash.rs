@@ -38,7 +38,10 @@ fn a_process_killed_at_any_instant_loses_nothing_that_it_acknowledged() {
         let checked = block_on(said.check(directory.path()));
         assert_eq!(checked, Ok(()), "after kill {kill}; said: {said:?}");
     }
-    assert!(said.total() > i64::from(KILLS), "the children got nothing done: {said:?}");
+    assert!(
+        said.total() > i64::from(KILLS),
+        "the children got nothing done: {said:?}"
+    );
 }
 
 /// One process at a time; the next one may once the first is gone, however it went.
@@ -50,12 +53,21 @@ fn a_second_process_is_refused_and_told_who_is_first() {
     child.hear(&mut said, |said| said.ready);
     assert!(said.ready, "the child never opened the store");
     block_on(async {
-        let refused = Embedded::open(config(directory.path())).await.expect_err("the child has it");
-        assert!(matches!(refused, OpenError::Locked { pid } if pid == child.id()), "{refused:?}");
+        let refused = Embedded::open(config(directory.path()))
+            .await
+            .expect_err("the child has it");
+        assert!(
+            matches!(refused, OpenError::Locked { pid } if pid == child.id()),
+            "{refused:?}"
+        );
     });
     child.kill(&mut said);
     block_on(async {
-        drop(Embedded::open(config(directory.path())).await.expect("a dead process holds nothing"));
+        drop(
+            Embedded::open(config(directory.path()))
+                .await
+                .expect("a dead process holds nothing"),
+        );
     });
 }
 
@@ -75,7 +87,11 @@ fn threads_of(process: u32) -> Vec<Thread> {
     let mut threads = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task")).expect("the process is there") {
         let task = task.expect("a task reads");
-        let id = task.file_name().to_string_lossy().parse().expect("a thread is a number");
+        let id = task
+            .file_name()
+            .to_string_lossy()
+            .parse()
+            .expect("a thread is a number");
         let read = |name: &str| match fs::read_to_string(task.path().join(name)) {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 panic!("look at a child: {error}")
@@ -85,8 +101,15 @@ fn threads_of(process: u32) -> Vec<Thread> {
         };
         if id != process {
             let status = read("status");
-            let waits = status.lines().filter(|line| line.contains("ctxt_switches")).collect();
-            threads.push(Thread { id, call: read("syscall"), waits });
+            let waits = status
+                .lines()
+                .filter(|line| line.contains("ctxt_switches"))
+                .collect();
+            threads.push(Thread {
+                id,
+                call: read("syscall"),
+                waits,
+            });
         }
     }
     threads
@@ -97,7 +120,9 @@ fn waits_for_ever(thread: &Thread) -> bool {
     let mut words = thread.call.split_whitespace();
     let call: Option<i64> = words.next().and_then(|word| word.parse().ok());
     // The time limit is the fourth argument of each call listed.
-    let limit = words.nth(3).and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+    let limit = words
+        .nth(3)
+        .and_then(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
     match (call, limit) {
         (Some(libc::SYS_futex), Some(limit)) => limit == 0,
         (Some(libc::SYS_epoll_pwait), Some(limit)) => limit as u32 == u32::MAX,
@@ -112,13 +137,24 @@ fn waits_for_ever(thread: &Thread) -> bool {
 fn an_idle_store_with_armed_triggers_never_wakes() {
     let directory = directory();
     let mut said = Said::default();
-    let child = Talking::start(command(directory.path(), Orders { idle: true, ..Orders::default() }));
+    let child = Talking::start(command(
+        directory.path(),
+        Orders {
+            idle: true,
+            ..Orders::default()
+        },
+    ));
     child.hear(&mut said, |said| said.ready);
-    block_on(eventually("all threads of the idle process wait with no limit of time", || {
-        let threads = threads_of(child.id());
-        // None ran between the two looks: so all were waiting at once, and nobody is left to wake anybody.
-        !threads.is_empty() && threads.iter().all(waits_for_ever) && threads == threads_of(child.id())
-    }));
+    block_on(eventually(
+        "all threads of the idle process wait with no limit of time",
+        || {
+            let threads = threads_of(child.id());
+            // None ran between the two looks: so all were waiting at once, and nobody is left to wake anybody.
+            !threads.is_empty()
+                && threads.iter().all(waits_for_ever)
+                && threads == threads_of(child.id())
+        },
+    ));
     child.kill(&mut said);
 }
 
@@ -128,16 +164,25 @@ fn a_store_that_is_killed_often_does_not_gather_journal_for_ever() {
     let directory = directory();
     block_on(async {
         for number in 0..60 {
-            let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+            let store = Embedded::open(config(directory.path()))
+                .await
+                .expect("the store opens");
             let update = ports::Update::modify(
                 key("large"),
-                vec![Action::set_integer("value", number), Action::set("data", vec![7; 9000])],
+                vec![
+                    Action::set_integer("value", number),
+                    Action::set("data", vec![7; 9000]),
+                ],
             );
             durably(&store.key_value(), update).await;
             // Several times what makes a checkpoint due: it is, and it need only be given the time.
             if store.status().journal_bytes > 200 << 10 {
                 let folded = || store.status().checkpoints > 0;
-                eventually(&format!("a checkpoint is made after {number} starts"), folded).await;
+                eventually(
+                    &format!("a checkpoint is made after {number} starts"),
+                    folded,
+                )
+                .await;
             }
         }
     });

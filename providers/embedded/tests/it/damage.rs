@@ -30,7 +30,11 @@ fn name(number: usize) -> String {
 
 /// What item `number` holds: no two the same, some larger than a block.
 fn data(number: usize) -> Bytes {
-    let length = if number.is_multiple_of(50) { 60_000 } else { 100 + 37 * (number % 90) };
+    let length = if number.is_multiple_of(50) {
+        60_000
+    } else {
+        100 + 37 * (number % 90)
+    };
     Bytes::from(format!("<{number}>").repeat(length)[..length].to_owned())
 }
 
@@ -40,14 +44,26 @@ fn write(number: usize) -> Update {
 
 /// A store whose items and messages are all in its checkpoint store, the tree of which has known better days.
 async fn build(directory: &Path) {
-    let store = Embedded::open(config(directory)).await.expect("the store opens");
+    let store = Embedded::open(config(directory))
+        .await
+        .expect("the store opens");
     let kv = store.key_value();
     for number in (0..ITEMS).chain((0..ITEMS).step_by(3)) {
         kv.update(write(number)).await.expect("there is room");
     }
-    store.queue().create("work", patient()).await.expect("create answers");
+    store
+        .queue()
+        .create("work", patient())
+        .await
+        .expect("create answers");
     for number in 0..MESSAGES {
-        let sent = store.queue().send("work", vec![message(&format!("group-{number}"), data(number))]).await;
+        let sent = store
+            .queue()
+            .send(
+                "work",
+                vec![message(&format!("group-{number}"), data(number))],
+            )
+            .await;
         sent.expect("there is room");
     }
     settle(&kv).await;
@@ -64,8 +80,11 @@ fn copy(from: &Path, to: &Path) {
         for entry in fs::read_dir(from.join(folder)).expect("it lists") {
             let path = entry.expect("an entry").path();
             if path.is_file() {
-                fs::copy(&path, to.join(folder).join(path.file_name().expect("a name")))
-                    .expect("it is copied");
+                fs::copy(
+                    &path,
+                    to.join(folder).join(path.file_name().expect("a name")),
+                )
+                .expect("it is copied");
             }
         }
     }
@@ -78,7 +97,10 @@ fn flip(path: &Path, at: usize, bit: u32) {
 }
 
 fn names_the_file(said: &str, directory: &Path) {
-    assert!(said.contains(&file(directory).display().to_string()), "{said}");
+    assert!(
+        said.contains(&file(directory).display().to_string()),
+        "{said}"
+    );
 }
 
 /// A read failed for nothing but the damage.
@@ -94,7 +116,9 @@ async fn read_all(kv: &Arc<dyn KeyValue>, directory: &Path) -> usize {
     for number in 0..ITEMS {
         match kv.get(&key(&name(number))).await {
             Ok(read) => {
-                let item = read.value.unwrap_or_else(|| panic!("item {number} is not there"));
+                let item = read
+                    .value
+                    .unwrap_or_else(|| panic!("item {number} is not there"));
                 assert_eq!(item.bytes("data"), Some(&data(number)), "item {number}");
             }
             Err(error) => {
@@ -120,7 +144,11 @@ async fn read_all(kv: &Arc<dyn KeyValue>, directory: &Path) -> usize {
     }
     assert_eq!(seen.len(), ITEMS);
     for (number, item) in seen.values().enumerate() {
-        assert_eq!(item.bytes("data"), Some(&data(number)), "item {number} in a walk");
+        assert_eq!(
+            item.bytes("data"),
+            Some(&data(number)),
+            "item {number} in a walk"
+        );
     }
     refused
 }
@@ -131,7 +159,9 @@ async fn receive_all(store: &Embedded, directory: &Path) -> usize {
     for _ in 0..MESSAGES {
         match store.queue().receive("work", 1).await {
             Ok(taken) => {
-                let group = std::str::from_utf8(&taken[0].handle.group).expect("a name").to_owned();
+                let group = std::str::from_utf8(&taken[0].handle.group)
+                    .expect("a name")
+                    .to_owned();
                 let number = group["group-".len()..].parse().expect("a number");
                 assert_eq!(taken[0].body, data(number), "{group}");
             }
@@ -154,18 +184,30 @@ enum Met {
 }
 
 async fn meet(directory: &Path) -> Met {
-    let config = Config { checkpoint_bytes: 64 << 10, ..config(directory) };
+    let config = Config {
+        checkpoint_bytes: 64 << 10,
+        ..config(directory)
+    };
     let store = match Embedded::open(config).await {
         Ok(store) => store,
         Err(error) => {
             names_the_file(&error.to_string(), directory);
-            assert!(error.to_string().contains("restore the whole data directory"), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("restore the whole data directory"),
+                "{error}"
+            );
             return Met::AtOpen;
         }
     };
     let kv = store.key_value();
     let refused = read_all(&kv, directory).await + receive_all(&store, directory).await;
-    assert_eq!(refused > 0, store.status().damage.is_some(), "{refused} reads were refused");
+    assert_eq!(
+        refused > 0,
+        store.status().damage.is_some(),
+        "{refused} reads were refused"
+    );
     // A checkpoint changes what lies beside all of them; it is made, or tells why it cannot be.
     let mut written = Vec::new();
     for number in 0..ITEMS {
@@ -177,7 +219,10 @@ async fn meet(directory: &Path) -> Met {
     }
     for number in 0..4 {
         let large = vec![Action::set("data", data(number * 50))];
-        if let Err(error) = kv.update(Update::modify(key(&format!("zz-{number}")), large)).await {
+        if let Err(error) = kv
+            .update(Update::modify(key(&format!("zz-{number}")), large))
+            .await
+        {
             is_refusal(&error, directory);
         }
     }
@@ -212,7 +257,11 @@ fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
     let built = directory();
     block_on(async {
         build(built.path()).await;
-        assert!(embedded::verify(built.path()).expect("it is whole").is_some_and(|records| records > 300));
+        assert!(
+            embedded::verify(built.path())
+                .expect("it is whole")
+                .is_some_and(|records| records > 300)
+        );
         let length = fs::read(file(built.path())).expect("it reads").len();
         let random = &mut fastrand::Rng::with_seed(5);
         let mut met = BTreeMap::new();
@@ -228,11 +277,17 @@ fn a_bit_that_flips_anywhere_in_the_checkpoint_store_is_never_served() {
             }
             let is_met = meet(directory.path()).await;
             if matches!(is_met, Met::AtOpen | Met::InReads) {
-                assert!(verified.is_err(), "byte {at} was met {is_met:?}, and not by who looked for it");
+                assert!(
+                    verified.is_err(),
+                    "byte {at} was met {is_met:?}, and not by who looked for it"
+                );
             }
             *met.entry(is_met).or_insert(0) += 1;
         }
-        assert!(met.get(&Met::InReads).is_some_and(|count| *count > 5), "{met:?}");
+        assert!(
+            met.get(&Met::InReads).is_some_and(|count| *count > 5),
+            "{met:?}"
+        );
         assert!(met.contains_key(&Met::Never), "{met:?}");
     });
 }
@@ -243,8 +298,9 @@ async fn with_a_flipped_value(directory: &Path, number: usize) {
     let bytes = fs::read(file(directory)).expect("it reads");
     let value = data(number);
     // The tree was changed after it was written: earlier copies of the same bytes lie beside the one that counts.
-    let places: Vec<usize> =
-        (0..bytes.len() - value.len()).filter(|at| bytes[*at..].starts_with(&value)).collect();
+    let places: Vec<usize> = (0..bytes.len() - value.len())
+        .filter(|at| bytes[*at..].starts_with(&value))
+        .collect();
     assert!(!places.is_empty());
     let mut bytes = bytes;
     for place in places {
@@ -259,16 +315,26 @@ fn what_lies_elsewhere_is_served_however_often_damage_is_read() {
     let directory = directory();
     block_on(async {
         with_a_flipped_value(directory.path(), 77).await;
-        let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+        let store = Embedded::open(config(directory.path()))
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         for round in 0..50 {
             let refused = kv.get(&key(&name(77))).await.expect_err("it is damaged");
             is_refusal(&refused, directory.path());
-            let far = kv.get(&key(&name(250))).await.expect("it lies elsewhere").value.expect("it is there");
+            let far = kv
+                .get(&key(&name(250)))
+                .await
+                .expect("it lies elsewhere")
+                .value
+                .expect("it is there");
             assert_eq!(far.bytes("data"), Some(&data(250)));
             durably(&kv, put("written", round)).await;
         }
-        let changed = kv.update(write(77)).await.expect_err("nobody knows what it is changed from");
+        let changed = kv
+            .update(write(77))
+            .await
+            .expect_err("nobody knows what it is changed from");
         is_refusal(&changed, directory.path());
         assert!(store.status().damage.is_some());
     });
@@ -280,9 +346,17 @@ fn a_store_that_does_not_compare_checksums_serves_what_has_flipped() {
     let directory = directory();
     block_on(async {
         with_a_flipped_value(directory.path(), 77).await;
-        let config = Config { skip_block_checksums: true, ..config(directory.path()) };
+        let config = Config {
+            skip_block_checksums: true,
+            ..config(directory.path())
+        };
         let store = Embedded::open(config).await.expect("the store opens");
-        let item = store.key_value().get(&key(&name(77))).await.expect("it is served").value;
+        let item = store
+            .key_value()
+            .get(&key(&name(77)))
+            .await
+            .expect("it is served")
+            .value;
         assert_ne!(item.expect("it is there").bytes("data"), Some(&data(77)));
     });
 }
@@ -309,8 +383,14 @@ fn one_of_two_heads_is_enough_and_is_written_again() {
             assert_eq!(read_all(&store.key_value(), directory.path()).await, 0);
             store.close().await;
             // The one that was whole may go now.
-            flip(&file(directory.path()), if damaged[0] < 8192 { 8192 + 100 } else { 100 }, 3);
-            let store = Embedded::open(config(directory.path())).await.expect("it was written again");
+            flip(
+                &file(directory.path()),
+                if damaged[0] < 8192 { 8192 + 100 } else { 100 },
+                3,
+            );
+            let store = Embedded::open(config(directory.path()))
+                .await
+                .expect("it was written again");
             assert_eq!(read_all(&store.key_value(), directory.path()).await, 0);
         }
     });
@@ -322,7 +402,10 @@ fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
     let (built, killed) = (directory(), directory());
     block_on(async {
         build(built.path()).await;
-        let config = Config { checkpoint_bytes: 64 << 10, ..config(built.path()) };
+        let config = Config {
+            checkpoint_bytes: 64 << 10,
+            ..config(built.path())
+        };
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
         let mut number = 0;
@@ -334,8 +417,15 @@ fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
         assert!(matches!(refused, OpenError::Locked { .. }), "{refused:?}");
         copy(built.path(), killed.path());
         let before = fs::read(file(killed.path())).expect("it reads");
-        assert!(embedded::verify(killed.path()).expect("it is whole").is_some_and(|records| records > 300));
-        assert!(fs::read(file(killed.path())).expect("it reads") == before, "looking has changed it");
+        assert!(
+            embedded::verify(killed.path())
+                .expect("it is whole")
+                .is_some_and(|records| records > 300)
+        );
+        assert!(
+            fs::read(file(killed.path())).expect("it reads") == before,
+            "looking has changed it"
+        );
     });
 }
 
@@ -344,9 +434,15 @@ fn verification_writes_nothing_and_takes_a_store_that_was_not_closed() {
 fn a_directory_whose_checkpoint_store_is_gone_refuses_to_start_and_names_it() {
     let directory = directory();
     let path = directory.path();
-    let config = Config { checkpoint_bytes: 20 << 10, journal_segment_bytes: 16 << 10, ..config(path) };
+    let config = Config {
+        checkpoint_bytes: 20 << 10,
+        journal_segment_bytes: 16 << 10,
+        ..config(path)
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         let mut number = 0;
         while path.join("journal/00000001.log").exists() {
@@ -359,8 +455,13 @@ fn a_directory_whose_checkpoint_store_is_gone_refuses_to_start_and_names_it() {
         let file = path.join("state.redb");
         let kept = fs::read(&file).expect("it reads");
         fs::remove_file(&file).expect("it goes");
-        let refused = Embedded::open(config.clone()).await.expect_err("what it held is gone");
-        assert!(matches!(&refused, OpenError::Missing { file: missing } if *missing == file), "{refused:?}");
+        let refused = Embedded::open(config.clone())
+            .await
+            .expect_err("what it held is gone");
+        assert!(
+            matches!(&refused, OpenError::Missing { file: missing } if *missing == file),
+            "{refused:?}"
+        );
         assert!(!file.exists(), "nothing was made in its place");
         fs::write(&file, kept).expect("it is put back");
         let store = Embedded::open(config).await.expect("the store opens");

@@ -72,8 +72,11 @@ impl Change {
                     let sector_end = SECTOR - (*offset as usize + at) % SECTOR;
                     let end = (at + sector_end).min(data.len());
                     if random.bool() {
-                        Self::Write { offset: offset + at as u64, data: data[at..end].to_vec() }
-                            .apply(content);
+                        Self::Write {
+                            offset: offset + at as u64,
+                            data: data[at..end].to_vec(),
+                        }
+                        .apply(content);
                     }
                     at = end;
                 }
@@ -232,7 +235,9 @@ impl State {
     }
 
     fn sync(&mut self, file: usize) {
-        let File { durable, unsynced, .. } = &mut self.files[file];
+        let File {
+            durable, unsynced, ..
+        } = &mut self.files[file];
         unsynced.drain(..).for_each(|change| change.apply(durable));
     }
 
@@ -254,7 +259,8 @@ impl State {
         }
         let mut lost_names = BTreeSet::new();
         pending.into_iter().partition(|(_, change)| {
-            let is_kept = self.random.bool() && change.names().all(|name| !lost_names.contains(name));
+            let is_kept =
+                self.random.bool() && change.names().all(|name| !lost_names.contains(name));
             if !is_kept {
                 lost_names.extend(change.names().cloned());
             }
@@ -266,27 +272,42 @@ impl State {
         let is_all_lost = unsynced == Unsynced::None || self.random.u8(..3) == 0;
         let mut names = self.durable_names.clone();
         let pending = std::mem::take(&mut self.unsynced_names);
-        let (kept, lost) = if is_all_lost { (Vec::new(), pending) } else { self.some(pending) };
+        let (kept, lost) = if is_all_lost {
+            (Vec::new(), pending)
+        } else {
+            self.some(pending)
+        };
         for (_, change) in kept {
             change.apply(&mut names);
         }
         let reachable: Names = names
             .iter()
             .filter(|(path, _)| {
-                let mut above = path.ancestors().skip(1).take_while(|above| *above != self.root);
+                let mut above = path
+                    .ancestors()
+                    .skip(1)
+                    .take_while(|above| *above != self.root);
                 above.all(|above| names.get(above) == Some(&Named::Directory))
             })
             .map(|(path, named)| (path.clone(), *named))
             .collect();
         self.tell(|| format!("power is lost, and with it {lost:?}"));
-        for path in self.names.keys().filter(|path| !reachable.contains_key(*path)) {
+        for path in self
+            .names
+            .keys()
+            .filter(|path| !reachable.contains_key(*path))
+        {
             if path.is_dir() {
                 fs::remove_dir_all(path).expect("the directory goes");
             }
         }
         self.names.clone_from(&reachable);
         self.durable_names = reachable;
-        let kept: Vec<usize> = self.names.values().filter_map(|named| named.file()).collect();
+        let kept: Vec<usize> = self
+            .names
+            .values()
+            .filter_map(|named| named.file())
+            .collect();
         for (number, file) in self.files.iter_mut().enumerate() {
             for change in std::mem::take(&mut file.unsynced) {
                 if !is_all_lost {
@@ -331,7 +352,10 @@ impl Disk {
             random: fastrand::Rng::with_seed(seed),
             told: VecDeque::new(),
         };
-        Self { state: Arc::new(Mutex::new(state)), is_dead: Arc::new(watch::Sender::new(false)) }
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            is_dead: Arc::new(watch::Sender::new(false)),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -347,7 +371,10 @@ impl Disk {
         let life = state.life;
         state.tell(|| format!("process {life}"));
         self.is_dead.send_replace(false);
-        Process { disk: self.clone(), life }
+        Process {
+            disk: self.clone(),
+            life,
+        }
     }
 
     /// From now on; the process that lives has those before no longer.
@@ -368,7 +395,10 @@ impl Disk {
     /// Waits for the death of the process that lives.
     pub(crate) async fn death(&self) {
         let mut is_dead = self.is_dead.subscribe();
-        is_dead.wait_for(|is_dead| *is_dead).await.expect("the disk outlives it");
+        is_dead
+            .wait_for(|is_dead| *is_dead)
+            .await
+            .expect("the disk outlives it");
     }
 
     /// Whether a sync has failed in this life.
@@ -407,7 +437,14 @@ impl Disk {
         let mut state = self.living(life)?;
         state.tell(what);
         let is_last = happens(&mut state.faults.dies_in);
-        change(&mut state, if is_last { Completeness::Unknown } else { Completeness::Whole });
+        change(
+            &mut state,
+            if is_last {
+                Completeness::Unknown
+            } else {
+                Completeness::Whole
+            },
+        );
         if is_last {
             state.tell(|| "died of it".to_owned());
             self.is_dead.send_replace(true);
@@ -419,7 +456,11 @@ impl Disk {
     /// The state, for the process that lives.
     fn living(&self, life: u64) -> io::Result<MutexGuard<'_, State>> {
         let state = self.state();
-        if state.life == life && !self.is_dead() { Ok(state) } else { Err(broken()) }
+        if state.life == life && !self.is_dead() {
+            Ok(state)
+        } else {
+            Err(broken())
+        }
     }
 }
 
@@ -438,5 +479,8 @@ impl Completeness {
 }
 
 fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    path.file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }

@@ -5,7 +5,12 @@ use ports::queue::{Delivery, OnFailure, QueueOptions};
 use crate::world::{block_on, directory, message, open, settle};
 
 async fn next(store: &embedded::Embedded) -> Delivery {
-    store.queue().receive("work", 1).await.expect("receive answers").remove(0)
+    store
+        .queue()
+        .receive("work", 1)
+        .await
+        .expect("receive answers")
+        .remove(0)
 }
 
 /// Q3, Q5: a message that fails once in each start of the store has failed for good after as many as it may.
@@ -13,18 +18,36 @@ async fn next(store: &embedded::Embedded) -> Delivery {
 fn failures_add_up_over_restarts() {
     let directory = directory();
     block_on(async {
-        let options =
-            QueueOptions { attempts_max: 4, on_failure: OnFailure::DeadLetter, ..QueueOptions::default() };
+        let options = QueueOptions {
+            attempts_max: 4,
+            on_failure: OnFailure::DeadLetter,
+            ..QueueOptions::default()
+        };
         let store = open(directory.path()).await;
-        store.queue().create("work", options).await.expect("create answers");
-        store.queue().send("work", vec![message("group", "poison")]).await.expect("send answers");
+        store
+            .queue()
+            .create("work", options)
+            .await
+            .expect("create answers");
+        store
+            .queue()
+            .send("work", vec![message("group", "poison")])
+            .await
+            .expect("send answers");
         store.close().await;
         for start in 1..=4 {
             let store = open(directory.path()).await;
             let delivery = next(&store).await;
-            assert_eq!(delivery.handle.attempt, start, "deliveries before it have failed");
+            assert_eq!(
+                delivery.handle.attempt, start,
+                "deliveries before it have failed"
+            );
             let reason = format!("failure {start}");
-            store.queue().release("work", &delivery.handle, 0, &reason).await.expect("release answers");
+            store
+                .queue()
+                .release("work", &delivery.handle, 0, &reason)
+                .await
+                .expect("release answers");
             settle(&store.key_value()).await;
             if start % 2 == 0 {
                 // In order, with a checkpoint; else the journal alone has it.
@@ -32,9 +55,23 @@ fn failures_add_up_over_restarts() {
             }
         }
         let store = open(directory.path()).await;
-        assert!(store.queue().receive("work", 1).await.expect("receive answers").is_empty());
-        let letters = store.queue().dead_letters("work", None, 10).await.expect("it answers");
-        let told: Vec<_> = letters.iter().map(|letter| (letter.attempts, letter.reason.as_str())).collect();
+        assert!(
+            store
+                .queue()
+                .receive("work", 1)
+                .await
+                .expect("receive answers")
+                .is_empty()
+        );
+        let letters = store
+            .queue()
+            .dead_letters("work", None, 10)
+            .await
+            .expect("it answers");
+        let told: Vec<_> = letters
+            .iter()
+            .map(|letter| (letter.attempts, letter.reason.as_str()))
+            .collect();
         assert_eq!(told, [(4, "failure 4")]);
     });
 }
@@ -44,26 +81,53 @@ fn failures_add_up_over_restarts() {
 fn a_group_that_is_blocked_stays_so_over_a_restart() {
     let directory = directory();
     block_on(async {
-        let options =
-            QueueOptions { attempts_max: 1, on_failure: OnFailure::Block, ..QueueOptions::default() };
+        let options = QueueOptions {
+            attempts_max: 1,
+            on_failure: OnFailure::Block,
+            ..QueueOptions::default()
+        };
         let store = open(directory.path()).await;
-        store.queue().create("work", options).await.expect("create answers");
-        store.queue().send("work", vec![message("group", "poison")]).await.expect("send answers");
+        store
+            .queue()
+            .create("work", options)
+            .await
+            .expect("create answers");
+        store
+            .queue()
+            .send("work", vec![message("group", "poison")])
+            .await
+            .expect("send answers");
         let delivery = next(&store).await;
-        store.queue().release("work", &delivery.handle, 0, "it fails").await.expect("release answers");
+        store
+            .queue()
+            .release("work", &delivery.handle, 0, "it fails")
+            .await
+            .expect("release answers");
         settle(&store.key_value()).await;
         drop(store);
         let store = open(directory.path()).await;
         let blocked = store.queue().blocked("work").await.expect("it answers");
-        let told: Vec<_> = blocked.iter().map(|letter| (letter.attempts, letter.reason.as_str())).collect();
+        let told: Vec<_> = blocked
+            .iter()
+            .map(|letter| (letter.attempts, letter.reason.as_str()))
+            .collect();
         assert_eq!(told, [(1, "it fails")]);
         let delivery = next(&store).await;
-        store.queue().acknowledge("work", &[delivery.handle]).await.expect("acknowledge answers");
+        store
+            .queue()
+            .acknowledge("work", &[delivery.handle])
+            .await
+            .expect("acknowledge answers");
         settle(&store.key_value()).await;
         drop(store);
         let store = open(directory.path()).await;
         assert!(
-            store.queue().blocked("work").await.expect("it answers").is_empty(),
+            store
+                .queue()
+                .blocked("work")
+                .await
+                .expect("it answers")
+                .is_empty(),
             "it goes with its message"
         );
     });

@@ -18,8 +18,10 @@ const CALLS_MAX: usize = 100_000;
 
 /// Whether somebody else had his turn before a task had made all of its calls, on the only thread there is.
 fn lets_others_run<F: Future<Output = ()> + Send>(call: impl Fn() -> F + Send + 'static) -> bool {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
     runtime.block_on(async {
         let others_ran = Arc::new(AtomicBool::default());
         let seen = Arc::clone(&others_ran);
@@ -52,11 +54,25 @@ fn a_loop_of_calls_that_are_answered_at_once_lets_others_run() {
     let scanning = key_value.clone();
     assert!(lets_others_run(move || {
         let key_value = scanning.clone();
-        async move { drop(key_value.scan(&Scan::partition("partition", 1)).await.expect("it is read")) }
+        async move {
+            drop(
+                key_value
+                    .scan(&Scan::partition("partition", 1))
+                    .await
+                    .expect("it is read"),
+            )
+        }
     }));
     assert!(lets_others_run(move || {
         let (key_value, key) = (key_value.clone(), key.clone());
-        async move { drop(key_value.update(Update::put(key, Vec::new())).await.expect("it is written")) }
+        async move {
+            drop(
+                key_value
+                    .update(Update::put(key, Vec::new()))
+                    .await
+                    .expect("it is written"),
+            )
+        }
     }));
     runtime.block_on(store.close());
 }
@@ -67,18 +83,32 @@ fn a_loop_over_a_queue_lets_others_run() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     let store = runtime.block_on(open(directory.path()));
     let queue = store.queue();
-    let options = QueueOptions { attempts_max: u32::MAX, ..QueueOptions::default() };
-    runtime.block_on(queue.create("queue", options)).expect("it is made");
-    let message = Message { group: "group".into(), deduplication: None, body: "message".into() };
+    let options = QueueOptions {
+        attempts_max: u32::MAX,
+        ..QueueOptions::default()
+    };
+    runtime
+        .block_on(queue.create("queue", options))
+        .expect("it is made");
+    let message = Message {
+        group: "group".into(),
+        deduplication: None,
+        body: "message".into(),
+    };
     // Who takes and gives back always has something to take.
-    runtime.block_on(queue.send("queue", vec![message.clone()])).expect("it is sent");
+    runtime
+        .block_on(queue.send("queue", vec![message.clone()]))
+        .expect("it is sent");
     let taking = queue.clone();
     assert!(lets_others_run(move || {
         let queue = taking.clone();
         async move {
             queue.ready("queue").await.expect("there is one");
             for delivery in queue.receive("queue", 1).await.expect("it is given") {
-                queue.release("queue", &delivery.handle, 0, "again").await.expect("it is taken back");
+                queue
+                    .release("queue", &delivery.handle, 0, "again")
+                    .await
+                    .expect("it is taken back");
             }
         }
     }));
@@ -87,13 +117,19 @@ fn a_loop_over_a_queue_lets_others_run() {
     assert!(lets_others_run(move || {
         let (queue, message) = (sending.clone(), message.clone());
         async move {
-            queue.send("queue", vec![message]).await.expect("it is sent");
+            queue
+                .send("queue", vec![message])
+                .await
+                .expect("it is sent");
         }
     }));
     assert!(lets_others_run(move || {
         let queue = queue.clone();
         async move {
-            queue.acknowledge("queue", &[]).await.expect("it is answered");
+            queue
+                .acknowledge("queue", &[])
+                .await
+                .expect("it is answered");
         }
     }));
     runtime.block_on(store.close());

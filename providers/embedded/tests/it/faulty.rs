@@ -61,7 +61,11 @@ impl Faults {
     fn wait_until_quick(&self) {
         let is_slow = self.is_slow.lock().expect("nobody panics holding it");
         self.waiting_syncs.fetch_add(1, Ordering::SeqCst);
-        drop(self.is_quick.wait_while(is_slow, |is_slow| *is_slow).expect("nobody panics holding it"));
+        drop(
+            self.is_quick
+                .wait_while(is_slow, |is_slow| *is_slow)
+                .expect("nobody panics holding it"),
+        );
         self.waiting_syncs.fetch_sub(1, Ordering::SeqCst);
     }
 
@@ -69,7 +73,11 @@ impl Faults {
     fn change(&self) -> io::Result<()> {
         let number = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
         let dies_in = self.dies_in.load(Ordering::SeqCst);
-        if dies_in > 0 && number >= dies_in { Err(broken()) } else { Ok(()) }
+        if dies_in > 0 && number >= dies_in {
+            Err(broken())
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether the change counted last is the one in which the process dies.
@@ -92,7 +100,8 @@ impl Faults {
     }
 
     fn take(&self, file: FileId, range: Range<u64>) -> io::Result<()> {
-        self.taken().take(file, range, self.capacity.load(Ordering::SeqCst))
+        self.taken()
+            .take(file, range, self.capacity.load(Ordering::SeqCst))
     }
 }
 
@@ -110,7 +119,9 @@ struct FaultyFile {
 
 impl FaultyFile {
     fn is_journal(&self) -> bool {
-        self.path.parent().is_some_and(|parent| parent.ends_with("journal"))
+        self.path
+            .parent()
+            .is_some_and(|parent| parent.ends_with("journal"))
     }
 }
 
@@ -125,7 +136,12 @@ impl Storage for FaultyStorage {
         }
         let file = DiskStorage.open(path)?;
         let id = self.0.taken().file(path, file.len()?);
-        Ok(Arc::new(FaultyFile { faults: Arc::clone(&self.0), path: path.to_owned(), id, file }))
+        Ok(Arc::new(FaultyFile {
+            faults: Arc::clone(&self.0),
+            path: path.to_owned(),
+            id,
+            file,
+        }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -190,7 +206,8 @@ impl StorageFile for FaultyFile {
         if is_new && self.faults.no_room_for_checkpoints.load(Ordering::SeqCst) {
             return Err(io::Error::from_raw_os_error(libc::ENOSPC));
         }
-        self.faults.take(self.id, offset..offset + data.len() as u64)?;
+        self.faults
+            .take(self.id, offset..offset + data.len() as u64)?;
         self.file.write_at(data, offset)
     }
 

@@ -26,8 +26,12 @@ fn forget_that_the_journal_has_begun(path: &Path) {
     let text = fs::read_to_string(&record).expect("the record reads");
     assert!(text.contains(JOURNAL_BEGUN), "{text}");
     // Its record has no checksum either, and is of format 1.
-    let text = text.replace(JOURNAL_BEGUN, "").replace("format 2", "format 1");
-    let (earlier, _) = text.split_once("check ").expect("the record has a checksum");
+    let text = text
+        .replace(JOURNAL_BEGUN, "")
+        .replace("format 2", "format 1");
+    let (earlier, _) = text
+        .split_once("check ")
+        .expect("the record has a checksum");
     fs::write(record, earlier).expect("the record is written");
 }
 
@@ -51,7 +55,9 @@ fn a_directory_whose_first_segment_is_gone_refuses_to_start_and_names_it() {
             } else {
                 fs::remove_file(&gone).expect("the segment goes");
             }
-            let refused = Embedded::open(config(path)).await.expect_err("what it held is gone");
+            let refused = Embedded::open(config(path))
+                .await
+                .expect_err("what it held is gone");
             assert!(
                 matches!(&refused, OpenError::Missing { file } if *file == first_segment(path)),
                 "{refused:?}"
@@ -74,15 +80,27 @@ fn a_directory_whose_first_segment_lost_its_records_refuses_to_start_and_names_i
         let whole = fs::read(first_segment(path)).expect("the segment reads");
         let mut header_and_zeros = vec![0; whole.len()];
         header_and_zeros[..HEADER].copy_from_slice(&whole[..HEADER]);
-        for left in [&[], &whole[..1], &whole[..HEADER - 1], &whole[..HEADER], &header_and_zeros] {
+        for left in [
+            &[],
+            &whole[..1],
+            &whole[..HEADER - 1],
+            &whole[..HEADER],
+            &header_and_zeros,
+        ] {
             fs::write(first_segment(path), left).expect("the segment is written");
-            let refused = Embedded::open(config(path)).await.expect_err("what it held is gone");
+            let refused = Embedded::open(config(path))
+                .await
+                .expect_err("what it held is gone");
             assert!(
                 matches!(&refused, OpenError::Damaged { file, .. } if *file == first_segment(path)),
                 "{} bytes left: {refused:?}",
                 left.len()
             );
-            assert_eq!(fs::read(first_segment(path)).expect("it reads"), left, "nothing was changed");
+            assert_eq!(
+                fs::read(first_segment(path)).expect("it reads"),
+                left,
+                "nothing was changed"
+            );
         }
     });
 }
@@ -116,7 +134,10 @@ fn a_directory_whose_record_says_nothing_of_the_journal_opens_and_says_so_from_t
         drop(store);
         fs::remove_file(first_segment(path)).expect("the segment goes");
         let refused = Embedded::open(config(path)).await;
-        assert!(matches!(refused, Err(OpenError::Missing { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Missing { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -124,7 +145,11 @@ fn a_directory_whose_record_says_nothing_of_the_journal_opens_and_says_so_from_t
 async fn open_and_die(path: &Path, dies_in: u64) -> Result<Embedded, OpenError> {
     let faults = Arc::new(Faults::default());
     faults.dies_in.store(dies_in, Ordering::SeqCst);
-    Embedded::open(Config { storage: Arc::new(FaultyStorage(faults)), ..config(path) }).await
+    Embedded::open(Config {
+        storage: Arc::new(FaultyStorage(faults)),
+        ..config(path)
+    })
+    .await
 }
 
 /// D1: nothing was served yet, so there is nothing to miss.
@@ -138,18 +163,29 @@ fn a_first_start_that_dies_in_any_change_to_the_disk_leaves_a_directory_that_ope
             let directory = directory();
             let path = directory.path();
             let Err(error) = open_and_die(path, dies_in).await else {
-                assert!(dies_in > CHANGES_MIN, "the start was over after {dies_in} changes");
+                assert!(
+                    dies_in > CHANGES_MIN,
+                    "the start was over after {dies_in} changes"
+                );
                 return;
             };
-            assert!(matches!(error, OpenError::Io { .. } | OpenError::Checkpoint { .. }), "{error}");
+            assert!(
+                matches!(error, OpenError::Io { .. } | OpenError::Checkpoint { .. }),
+                "{error}"
+            );
             // The start after it may die as well.
             drop(open_and_die(path, random.u64(1..=dies_in)).await);
             let reopened = Embedded::open(config(path)).await;
-            let store = reopened.unwrap_or_else(|error| panic!("died in change {dies_in}: {error}"));
+            let store =
+                reopened.unwrap_or_else(|error| panic!("died in change {dies_in}: {error}"));
             durably(&store.key_value(), put("kept", 1)).await;
             drop(store);
             let store = open(path).await;
-            assert_eq!(value(&store.key_value(), "kept").await, Some(1), "died in change {dies_in}");
+            assert_eq!(
+                value(&store.key_value(), "kept").await,
+                Some(1),
+                "died in change {dies_in}"
+            );
             drop(store);
             // Where the death tore the first record, the next start went on in another segment.
             fs::remove_dir_all(path.join("journal")).expect("the journal goes");

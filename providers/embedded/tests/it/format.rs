@@ -23,7 +23,10 @@ fn fixture(format: u32) -> PathBuf {
 }
 
 fn small(path: &Path) -> Config {
-    Config { journal_segment_bytes: 16 << 10, ..Config::new(path) }
+    Config {
+        journal_segment_bytes: 16 << 10,
+        ..Config::new(path)
+    }
 }
 
 /// The one that is written now.
@@ -40,8 +43,10 @@ fn packed(format: u32, file: &str) -> PathBuf {
 /// `length u64`, then for each block `place u64` and its bytes.
 fn pack(bytes: &[u8]) -> Vec<u8> {
     let mut packed = (bytes.len() as u64).to_le_bytes().to_vec();
-    for (place, block) in
-        bytes.chunks(BLOCK).enumerate().filter(|(_, block)| block.iter().any(|byte| *byte != 0))
+    for (place, block) in bytes
+        .chunks(BLOCK)
+        .enumerate()
+        .filter(|(_, block)| block.iter().any(|byte| *byte != 0))
     {
         packed.extend_from_slice(&(place as u64).to_le_bytes());
         packed.extend_from_slice(block);
@@ -50,7 +55,8 @@ fn pack(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn unpack(packed: &[u8]) -> Vec<u8> {
-    let number = |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let number =
+        |bytes: &[u8]| u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
     let length = number(packed);
     let mut bytes = vec![0; length.next_multiple_of(BLOCK)];
     for block in packed[8..].chunks(BLOCK + 8) {
@@ -73,12 +79,22 @@ async fn write_fixture(path: &Path) {
     let store = Embedded::open(small(path)).await.expect("the store opens");
     durably(&store.key_value(), put("checkpointed", 1)).await;
     let queue = store.queue();
-    queue.create("work", patient()).await.expect("create answers");
-    queue.send("work", vec![message("group", "first")]).await.expect("send answers");
+    queue
+        .create("work", patient())
+        .await
+        .expect("create answers");
+    queue
+        .send("work", vec![message("group", "first")])
+        .await
+        .expect("send answers");
     store.close().await;
     drop((store, queue));
     let store = Embedded::open(small(path)).await.expect("the store opens");
-    store.queue().send("work", vec![message("group", "second")]).await.expect("send answers");
+    store
+        .queue()
+        .send("work", vec![message("group", "second")])
+        .await
+        .expect("send answers");
     durably(&store.key_value(), put("journaled", 2)).await;
     drop(store);
     fs::create_dir_all(fixture(NEWEST)).expect("the directory is made");
@@ -91,11 +107,25 @@ async fn write_fixture(path: &Path) {
 /// What the fixture holds is there, and nothing else.
 async fn holds_the_fixture(store: &Embedded) {
     let kv = store.key_value();
-    assert_eq!((value(&kv, "checkpointed").await, value(&kv, "journaled").await), (Some(1), Some(2)));
-    let taken = store.queue().receive("work", 10).await.expect("receive answers");
+    assert_eq!(
+        (
+            value(&kv, "checkpointed").await,
+            value(&kv, "journaled").await
+        ),
+        (Some(1), Some(2))
+    );
+    let taken = store
+        .queue()
+        .receive("work", 10)
+        .await
+        .expect("receive answers");
     let bodies: Vec<_> = taken.iter().map(|delivery| &delivery.body[..]).collect();
     assert_eq!(bodies, [&b"first"[..], b"second"]);
-    let page = kv.scan(&Scan::partition("test", 10)).await.expect("scan answers").value;
+    let page = kv
+        .scan(&Scan::partition("test", 10))
+        .await
+        .expect("scan answers")
+        .value;
     assert_eq!(page.items.len(), 2);
 }
 
@@ -110,12 +140,22 @@ fn directories_of_every_format_open_with_everything_in_them() {
         for format in FORMATS {
             let directory = directory();
             unpack_fixture(format, directory.path());
-            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(format));
-            let store = Embedded::open(small(directory.path())).await.expect("the format opens");
+            assert_eq!(
+                embedded::format_of(directory.path()).expect("it is known"),
+                Some(format)
+            );
+            let store = Embedded::open(small(directory.path()))
+                .await
+                .expect("the format opens");
             holds_the_fixture(&store).await;
-            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(NEWEST));
+            assert_eq!(
+                embedded::format_of(directory.path()).expect("it is known"),
+                Some(NEWEST)
+            );
             drop(store);
-            let store = Embedded::open(small(directory.path())).await.expect("it opens as the newest");
+            let store = Embedded::open(small(directory.path()))
+                .await
+                .expect("it opens as the newest");
             holds_the_fixture(&store).await;
         }
     });
@@ -131,13 +171,21 @@ fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
             let faults = Arc::new(Faults::default());
             faults.dies_in.store(dies_in, Ordering::SeqCst);
             let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-            let opened = Embedded::open(Config { storage, ..small(directory.path()) }).await;
+            let opened = Embedded::open(Config {
+                storage,
+                ..small(directory.path())
+            })
+            .await;
             let is_over = opened.is_ok();
             drop(opened);
             let store = Embedded::open(small(directory.path())).await;
-            let store = store.unwrap_or_else(|error| panic!("after a death in change {dies_in}: {error}"));
+            let store =
+                store.unwrap_or_else(|error| panic!("after a death in change {dies_in}: {error}"));
             holds_the_fixture(&store).await;
-            assert_eq!(embedded::format_of(directory.path()).expect("it is known"), Some(NEWEST));
+            assert_eq!(
+                embedded::format_of(directory.path()).expect("it is known"),
+                Some(NEWEST)
+            );
             if is_over {
                 assert!(dies_in > 10, "only {dies_in} changes were made");
                 return;
@@ -150,8 +198,10 @@ fn a_conversion_that_dies_anywhere_is_done_by_the_next_start() {
 #[test]
 fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
     block_on(async {
-        let bytes: u64 =
-            FILES.iter().map(|file| unpack(&fs::read(packed(1, file)).expect("it reads")).len() as u64).sum();
+        let bytes: u64 = FILES
+            .iter()
+            .map(|file| unpack(&fs::read(packed(1, file)).expect("it reads")).len() as u64)
+            .sum();
         let mut refused = 0;
         for room in (0..).step_by(64 << 10) {
             let directory = directory();
@@ -160,25 +210,39 @@ fn a_conversion_without_room_changes_nothing_and_is_done_when_there_is_room() {
             let faults = Arc::new(Faults::default());
             faults.capacity.store(bytes + room, Ordering::SeqCst);
             let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-            let opened = Embedded::open(Config { storage, ..small(directory.path()) }).await;
+            let opened = Embedded::open(Config {
+                storage,
+                ..small(directory.path())
+            })
+            .await;
             if embedded::format_of(directory.path()).expect("it is known") == Some(NEWEST) {
                 break;
             }
             let error = opened.expect_err("a store of format 1 is not served");
-            assert!(error.to_string().contains("state.redb"), "with {room} bytes: {error}");
+            assert!(
+                error.to_string().contains("state.redb"),
+                "with {room} bytes: {error}"
+            );
             refused += 1;
             let later = contents(directory.path());
-            assert!(later.keys().eq(earlier.keys()), "with {room} bytes: {:?}", later.keys());
+            assert!(
+                later.keys().eq(earlier.keys()),
+                "with {room} bytes: {:?}",
+                later.keys()
+            );
             for (file, bytes) in later {
                 // redb notes in its file that it is open, as it did for the release that wrote it.
-                let is_noted_in = file.ends_with("state.redb") && bytes.len() == earlier[&file].len();
+                let is_noted_in =
+                    file.ends_with("state.redb") && bytes.len() == earlier[&file].len();
                 assert!(
                     is_noted_in || bytes == earlier[&file],
                     "with {room} bytes {} was changed",
                     file.display()
                 );
             }
-            let store = Embedded::open(small(directory.path())).await.expect("there is room");
+            let store = Embedded::open(small(directory.path()))
+                .await
+                .expect("there is room");
             holds_the_fixture(&store).await;
         }
         assert!(refused > 0, "no room was too little");
@@ -222,14 +286,19 @@ fn a_store_of_format_1_that_is_damaged_is_refused_or_converted_as_it_was() {
                 }
                 Err(error) => {
                     assert!(
-                        error.to_string().contains(directory.path().to_str().expect("a path")),
+                        error
+                            .to_string()
+                            .contains(directory.path().to_str().expect("a path")),
                         "byte {at}: {error}"
                     );
                     refused += 1;
                 }
             }
         }
-        assert!(refused > 0 && right > 0, "{refused} were refused, {right} were right");
+        assert!(
+            refused > 0 && right > 0,
+            "{refused} were refused, {right} were right"
+        );
     });
 }
 
@@ -241,13 +310,29 @@ fn a_newer_format_is_refused_and_says_which_version_can_read_it() {
         drop(open(directory.path()).await);
         let path = directory.path().join("format");
         let text = fs::read_to_string(&path).expect("the record reads");
-        let newer = text.replace("format 2", "format 3").replace("readable by 0.1.0", "readable by 7.8.9");
+        let newer = text
+            .replace("format 2", "format 3")
+            .replace("readable by 0.1.0", "readable by 7.8.9");
         fs::write(&path, newer).expect("the record is written");
-        let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is newer");
-        assert!(matches!(refused, OpenError::NewerFormat { found: 3, supported: 2, .. }), "{refused:?}");
+        let refused = Embedded::open(Config::new(directory.path()))
+            .await
+            .expect_err("it is newer");
+        assert!(
+            matches!(
+                refused,
+                OpenError::NewerFormat {
+                    found: 3,
+                    supported: 2,
+                    ..
+                }
+            ),
+            "{refused:?}"
+        );
         assert!(refused.to_string().contains("7.8.9"), "{refused}");
         fs::write(&path, "something else\n").expect("the record is written");
-        let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is no record");
+        let refused = Embedded::open(Config::new(directory.path()))
+            .await
+            .expect_err("it is no record");
         assert!(matches!(refused, OpenError::Damaged { .. }), "{refused:?}");
     });
 }
@@ -270,7 +355,9 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
                 fs::rename(absent, &hidden).expect("it is moved");
             }
             for refused in [
-                Embedded::open(Config::new(directory.path())).await.map(|_| ()),
+                Embedded::open(Config::new(directory.path()))
+                    .await
+                    .map(|_| ()),
                 embedded::format_of(directory.path()).map(|_| ()),
             ] {
                 let refused = refused.expect_err("the record is missing");
@@ -278,7 +365,10 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
                     matches!(&refused, OpenError::Missing { file } if *file == path),
                     "{absent:?}: {refused:?}"
                 );
-                assert!(refused.to_string().contains("put it back or restore"), "{refused}");
+                assert!(
+                    refused.to_string().contains("put it back or restore"),
+                    "{refused}"
+                );
             }
             assert!(!path.exists(), "nothing was made in its place");
             if let Some(absent) = absent {
@@ -287,8 +377,14 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
             }
         }
         fs::rename(&aside, &path).expect("the record is put back");
-        assert_eq!(embedded::format_of(directory.path()).expect("it is there"), Some(NEWEST));
-        assert_eq!(value(&open(directory.path()).await.key_value(), "item").await, Some(1));
+        assert_eq!(
+            embedded::format_of(directory.path()).expect("it is there"),
+            Some(NEWEST)
+        );
+        assert_eq!(
+            value(&open(directory.path()).await.key_value(), "item").await,
+            Some(1)
+        );
     });
 }
 
@@ -296,7 +392,12 @@ fn a_missing_format_record_beside_data_is_refused_by_name_and_taken_when_it_is_p
 #[test]
 fn a_checkpoint_store_of_other_bytes_is_refused_by_name_and_not_touched() {
     block_on(async {
-        for bytes in [Vec::new(), b"garbage".to_vec(), vec![0xa5; 1 << 16], vec![0; 1 << 20]] {
+        for bytes in [
+            Vec::new(),
+            b"garbage".to_vec(),
+            vec![0xa5; 1 << 16],
+            vec![0; 1 << 20],
+        ] {
             let directory = directory();
             let store = open(directory.path()).await;
             durably(&store.key_value(), put("item", 1)).await;
@@ -304,11 +405,25 @@ fn a_checkpoint_store_of_other_bytes_is_refused_by_name_and_not_touched() {
             drop(store);
             let path = directory.path().join("state.redb");
             fs::write(&path, &bytes).expect("it is written over");
-            let refused = Embedded::open(Config::new(directory.path())).await.expect_err("it is no store");
+            let refused = Embedded::open(Config::new(directory.path()))
+                .await
+                .expect_err("it is no store");
             let said = refused.to_string();
-            assert!(said.contains(&path.display().to_string()), "{} bytes: {said}", bytes.len());
-            assert!(said.contains("restore the whole data directory"), "{} bytes: {said}", bytes.len());
-            assert!(fs::read(&path).expect("it reads") == bytes, "{} bytes were changed", bytes.len());
+            assert!(
+                said.contains(&path.display().to_string()),
+                "{} bytes: {said}",
+                bytes.len()
+            );
+            assert!(
+                said.contains("restore the whole data directory"),
+                "{} bytes: {said}",
+                bytes.len()
+            );
+            assert!(
+                fs::read(&path).expect("it reads") == bytes,
+                "{} bytes were changed",
+                bytes.len()
+            );
         }
     });
 }
@@ -324,7 +439,10 @@ fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {
             let kv = store.key_value();
             kept.push(durably(&kv, put("item", start)).await.point);
             let beyond = kept[kept.len() - 1].position.0 + 1000;
-            lost.push(ports::DurabilityPoint { position: ports::Position(beyond), ..kept[kept.len() - 1] });
+            lost.push(ports::DurabilityPoint {
+                position: ports::Position(beyond),
+                ..kept[kept.len() - 1]
+            });
             settle(&kv).await;
             if start % 2 == 0 {
                 store.close().await;
@@ -333,18 +451,35 @@ fn points_of_many_earlier_starts_are_answered_by_where_each_ended() {
         let store = open(directory.path()).await;
         let kv = store.key_value();
         for number in 0..2000 {
-            kv.update(put("later", number)).await.expect("the update answers");
+            kv.update(put("later", number))
+                .await
+                .expect("the update answers");
         }
         settle(&kv).await;
         for (kept, lost) in kept.into_iter().zip(lost) {
-            kv.externalize(kept).await.expect("what was left behind is durable");
-            let told = kv.externalize(lost).await.expect_err("what was not is lost");
+            kv.externalize(kept)
+                .await
+                .expect("what was left behind is durable");
+            let told = kv
+                .externalize(lost)
+                .await
+                .expect_err("what was not is lost");
             assert_eq!(told.kind(), ports::ErrorKind::Lost);
         }
         assert_eq!(
-            kv.get(&key("item")).await.expect("get answers").value.and_then(|item| item.integer("value")),
+            kv.get(&key("item"))
+                .await
+                .expect("get answers")
+                .value
+                .and_then(|item| item.integer("value")),
             Some(4)
         );
-        assert_eq!(kv.get(&Key::new("other", "item")).await.expect("get answers").value, None);
+        assert_eq!(
+            kv.get(&Key::new("other", "item"))
+                .await
+                .expect("get answers")
+                .value,
+            None
+        );
     });
 }

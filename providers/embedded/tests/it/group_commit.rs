@@ -16,8 +16,8 @@ use ports::{
 use crate::{
     faulty::{Faults, FaultyStorage},
     world::{
-        block_on, config, directory, done, durably, eventually, found, key, message, open, patient, put,
-        settle, value,
+        block_on, config, directory, done, durably, eventually, found, key, message, open, patient,
+        put, settle, value,
     },
 };
 
@@ -29,7 +29,12 @@ fn concurrent_writers_share_a_sync() {
     block_on(async {
         let faults = Arc::new(Faults::default());
         let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-        let store = Embedded::open(Config { storage, ..config(directory.path()) }).await.expect("it opens");
+        let store = Embedded::open(Config {
+            storage,
+            ..config(directory.path())
+        })
+        .await
+        .expect("it opens");
         settle(&store.key_value()).await;
         faults.hold_syncs(true);
         let before = store.status().fsyncs;
@@ -40,17 +45,25 @@ fn concurrent_writers_share_a_sync() {
                 tokio::spawn(async move {
                     let receipt = done(&kv, put(&format!("writer-{writer}"), 1)).await;
                     written.fetch_add(1, Ordering::SeqCst);
-                    kv.externalize(receipt.point).await.expect("it becomes durable");
+                    kv.externalize(receipt.point)
+                        .await
+                        .expect("it becomes durable");
                 })
             })
             .collect();
-        eventually("all have written", || written.load(Ordering::SeqCst) == WRITERS).await;
+        eventually("all have written", || {
+            written.load(Ordering::SeqCst) == WRITERS
+        })
+        .await;
         faults.hold_syncs(false);
         for writer in writers {
             writer.await.expect("a writer ends well");
         }
         let syncs = store.status().fsyncs - before;
-        assert!((1..=2).contains(&syncs), "{syncs} syncs: the first to come, and all others together");
+        assert!(
+            (1..=2).contains(&syncs),
+            "{syncs} syncs: the first to come, and all others together"
+        );
     });
 }
 
@@ -65,7 +78,10 @@ fn a_lock_taken_and_released_leaves_the_journal_as_it_was() {
         durably(&kv, put("neighbour", 1)).await;
         let before = store.status().journal_bytes;
         for _ in 0..ROUNDS {
-            let lock = Update::put(key("lock"), vec![("holder".into(), ports::key_value::Value::Integer(1))]);
+            let lock = Update::put(
+                key("lock"),
+                vec![("holder".into(), ports::key_value::Value::Integer(1))],
+            );
             done(&kv, lock.when(Condition::Absent)).await;
             done(&kv, Update::delete(key("lock")).when(Condition::Exists)).await;
         }
@@ -83,17 +99,28 @@ fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
     block_on(async {
         let faults = Arc::new(Faults::default());
         let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-        let store = Embedded::open(Config { storage, ..config(directory.path()) }).await.expect("it opens");
+        let store = Embedded::open(Config {
+            storage,
+            ..config(directory.path())
+        })
+        .await
+        .expect("it opens");
         let kv = store.key_value();
         faults.hold_syncs(true);
         let neighbour = done(&kv, put("neighbour", 1)).await;
         let mut before = kv.externalize(neighbour.point);
-        assert!(poll!(&mut before).is_pending(), "its sync takes until it may end");
+        assert!(
+            poll!(&mut before).is_pending(),
+            "its sync takes until it may end"
+        );
         eventually("the group before is taken", || faults.waiting_syncs() == 1).await;
         done(&kv, put("lock", 1)).await;
         let released = done(&kv, Update::delete(key("lock"))).await;
         let mut waiting = kv.externalize(released.point);
-        assert!(poll!(&mut waiting).is_pending(), "nothing is written beside a sync");
+        assert!(
+            poll!(&mut waiting).is_pending(),
+            "nothing is written beside a sync"
+        );
         assert!(!kv.is_durable(released.point));
         faults.hold_syncs(false);
         before.await.expect("it becomes durable");
@@ -102,7 +129,9 @@ fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
         drop((store, kv));
         let store = open(directory.path()).await;
         let kv = store.key_value();
-        kv.externalize(released.point).await.expect("what was acknowledged is not lost");
+        kv.externalize(released.point)
+            .await
+            .expect("what was acknowledged is not lost");
         done(&kv, put("lock", 2).resting_on(released.point)).await;
     });
 }
@@ -121,7 +150,11 @@ fn a_store_closed_in_order_keeps_the_points_of_what_undid_itself() {
         assert!(kv.is_durable(released.point));
         drop((store, kv));
         let store = open(directory.path()).await;
-        store.key_value().externalize(released.point).await.expect("the point was left behind");
+        store
+            .key_value()
+            .externalize(released.point)
+            .await
+            .expect("the point was left behind");
     });
 }
 
@@ -133,18 +166,30 @@ fn a_message_sent_and_acknowledged_leaves_the_journal_as_it_was() {
     block_on(async {
         let store = open(directory.path()).await;
         let queue = store.queue();
-        queue.create("work", patient()).await.expect("create answers");
+        queue
+            .create("work", patient())
+            .await
+            .expect("create answers");
         settle(&store.key_value()).await;
         let before = store.status().journal_bytes;
         for _ in 0..ROUNDS {
-            queue.send("work", vec![message("group", vec![7; 100])]).await.expect("send answers");
+            queue
+                .send("work", vec![message("group", vec![7; 100])])
+                .await
+                .expect("send answers");
             let taken = queue.receive("work", 1).await.expect("receive answers");
             let handles: Vec<Handle> = taken.into_iter().map(|delivery| delivery.handle).collect();
-            queue.acknowledge("work", &handles).await.expect("acknowledge answers");
+            queue
+                .acknowledge("work", &handles)
+                .await
+                .expect("acknowledge answers");
         }
         settle(&store.key_value()).await;
         let grown = store.status().journal_bytes - before;
-        assert!(grown < 10 * ROUNDS, "{grown} bytes for {ROUNDS} messages of 100");
+        assert!(
+            grown < 10 * ROUNDS,
+            "{grown} bytes for {ROUNDS} messages of 100"
+        );
     });
 }
 
@@ -159,12 +204,18 @@ fn an_item_changed_often_within_a_group_is_written_once() {
         settle(&kv).await;
         let before = store.status().journal_bytes;
         for number in 0..ROUNDS {
-            let actions = vec![Action::set("data", vec![7; 100]), Action::set_integer("value", number)];
+            let actions = vec![
+                Action::set("data", vec![7; 100]),
+                Action::set_integer("value", number),
+            ];
             done(&kv, Update::modify(key("hot"), actions)).await;
         }
         settle(&kv).await;
         let grown = store.status().journal_bytes - before;
-        assert!(grown < 10 * ROUNDS as u64, "{grown} bytes for {ROUNDS} changes of 100");
+        assert!(
+            grown < 10 * ROUNDS as u64,
+            "{grown} bytes for {ROUNDS} changes of 100"
+        );
     });
 }
 
@@ -176,7 +227,10 @@ fn what_nobody_waits_for_becomes_durable_by_itself() {
         let store = open(directory.path()).await;
         let receipt = done(&store.key_value(), put("lonely", 1)).await;
         let kv = store.key_value();
-        eventually("a lonely write becomes durable", || kv.is_durable(receipt.point)).await;
+        eventually("a lonely write becomes durable", || {
+            kv.is_durable(receipt.point)
+        })
+        .await;
     });
 }
 
@@ -194,7 +248,11 @@ fn a_store_closed_in_order_has_made_everything_durable() {
         assert!(matches!(refused.kind(), ErrorKind::Unavailable { .. }));
         let store = open(directory.path()).await;
         assert_eq!(value(&store.key_value(), "last").await, Some(1));
-        store.key_value().externalize(receipt.point).await.expect("the point was left behind");
+        store
+            .key_value()
+            .externalize(receipt.point)
+            .await
+            .expect("the point was left behind");
     });
 }
 
@@ -203,10 +261,15 @@ fn a_store_closed_in_order_has_made_everything_durable() {
 fn checkpoints_fold_the_journal_in_while_writers_go_on() {
     const ITEMS: usize = 60;
     let directory = directory();
-    let config =
-        Config { checkpoint_bytes: 64 << 10, journal_segment_bytes: 64 << 10, ..config(directory.path()) };
+    let config = Config {
+        checkpoint_bytes: 64 << 10,
+        journal_segment_bytes: 64 << 10,
+        ..config(directory.path())
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         let mut model = vec![None; ITEMS];
         let mut random = fastrand::Rng::with_seed(7);
@@ -217,7 +280,10 @@ fn checkpoints_fold_the_journal_in_while_writers_go_on() {
                 done(&kv, Update::delete(key(&name))).await;
                 model[chosen] = None;
             } else {
-                let actions = vec![Action::set_integer("value", round), Action::set("data", vec![7; 300])];
+                let actions = vec![
+                    Action::set_integer("value", round),
+                    Action::set("data", vec![7; 300]),
+                ];
                 done(&kv, Update::modify(key(&name), actions)).await;
                 model[chosen] = Some(round);
             }
@@ -246,12 +312,19 @@ fn checkpoints_fold_the_journal_in_while_writers_go_on() {
 
 /// The whole partition, by scan and by get, is what the model says.
 async fn check(kv: &Arc<dyn ports::KeyValue>, model: &[Option<i64>]) {
-    let page = kv.scan(&ports::key_value::Scan::partition("test", 1000)).await.expect("scan answers").value;
+    let page = kv
+        .scan(&ports::key_value::Scan::partition("test", 1000))
+        .await
+        .expect("scan answers")
+        .value;
     let scanned: Vec<(String, i64)> = page
         .items
         .iter()
         .map(|(sort, item)| {
-            (String::from_utf8_lossy(sort).into_owned(), item.integer("value").expect("it has one"))
+            (
+                String::from_utf8_lossy(sort).into_owned(),
+                item.integer("value").expect("it has one"),
+            )
         })
         .collect();
     let expected: Vec<(String, i64)> = model

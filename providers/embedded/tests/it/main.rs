@@ -1,6 +1,9 @@
 //! Integration tests of the embedded provider.
 
-#![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests run on real threads, in real time"
+)]
 
 mod ballast;
 mod child;

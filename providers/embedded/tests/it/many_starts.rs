@@ -94,14 +94,20 @@ impl Change {
     async fn make(self, kv: &dyn KeyValue, blob_bytes: usize) -> Result<Receipt, Error> {
         let put = |item, value: i64| {
             let blob = Bytes::from(vec![value as u8; blob_bytes]);
-            let actions = vec![Action::set_integer("value", value), Action::set("blob", blob)];
+            let actions = vec![
+                Action::set_integer("value", value),
+                Action::set("blob", blob),
+            ];
             Update::modify(key(item), actions)
         };
         match self {
             Self::Put(item, value) => Ok(kv.update(put(item, value)).await?.receipt),
             Self::Delete(item) => Ok(kv.update(Update::delete(key(item))).await?.receipt),
             Self::PutBoth(left, right, value) => {
-                match kv.transact(vec![put(left, value), put(right, value)]).await? {
+                match kv
+                    .transact(vec![put(left, value), put(right, value)])
+                    .await?
+                {
                     Transacted::Done { receipt, .. } => Ok(receipt),
                     conflict @ Transacted::Conflict { .. } => panic!("{conflict:?}"),
                 }
@@ -117,15 +123,31 @@ fn key(item: u8) -> Key {
 /// The items as a scan has them, which single reads agree with.
 async fn read(kv: &dyn KeyValue) -> Result<Items, Error> {
     let mut items = Items::new();
-    for (sort, item) in kv.scan(&Scan::partition(PARTITION, 1 + usize::from(ITEMS))).await?.value.items {
+    for (sort, item) in kv
+        .scan(&Scan::partition(PARTITION, 1 + usize::from(ITEMS)))
+        .await?
+        .value
+        .items
+    {
         let value = item.integer("value").expect("every item has one");
         let blob = item.bytes("blob").expect("every item has one");
-        assert!(blob.iter().all(|byte| *byte == value as u8), "torn: {item:?}");
+        assert!(
+            blob.iter().all(|byte| *byte == value as u8),
+            "torn: {item:?}"
+        );
         items.insert(sort[0], value);
     }
     for item in 0..ITEMS {
-        let single = kv.get(&key(item)).await?.value.and_then(|item| item.integer("value"));
-        assert_eq!(single, items.get(&item).copied(), "a read and a scan differ at {item}");
+        let single = kv
+            .get(&key(item))
+            .await?
+            .value
+            .and_then(|item| item.integer("value"));
+        assert_eq!(
+            single,
+            items.get(&item).copied(),
+            "a read and a scan differ at {item}"
+        );
     }
     Ok(items)
 }
@@ -191,7 +213,12 @@ impl Run {
     async fn start(&mut self) -> Result<(), End> {
         let storage = Arc::new(self.disk.process());
         let (journal_segment_bytes, checkpoint_bytes) = self.sizes;
-        let config = Config { storage, journal_segment_bytes, checkpoint_bytes, ..small(&self.data) };
+        let config = Config {
+            storage,
+            journal_segment_bytes,
+            checkpoint_bytes,
+            ..small(&self.data)
+        };
         let dies_early = self.random.u8(..4) == 0;
         let faults = self.faults_of_opening(dies_early);
         self.disk.set_faults(faults);
@@ -222,9 +249,15 @@ impl Run {
 
     fn faults_of_opening(&mut self, dies_early: bool) -> Faults {
         let random = &mut self.random;
-        let (trusts_names, trusts_removals) =
-            (self.trouble == Trouble::TrustedNames, self.trouble == Trouble::TrustedRemovals);
-        let mut faults = Faults { trusts_names, trusts_removals, ..Faults::default() };
+        let (trusts_names, trusts_removals) = (
+            self.trouble == Trouble::TrustedNames,
+            self.trouble == Trouble::TrustedRemovals,
+        );
+        let mut faults = Faults {
+            trusts_names,
+            trusts_removals,
+            ..Faults::default()
+        };
         if dies_early {
             faults.dies_in = random.u64(1..=CHANGES_OF_A_START);
         }
@@ -263,7 +296,8 @@ impl Run {
             match change.make(kv, self.random.usize(..BLOB_BYTES_MAX)).await {
                 Ok(receipt) => self.made(kv, change, receipt).await?,
                 Err(_) if self.disk.is_dead() => return Err(End::Death),
-                Err(error) if error.kind() == ErrorKind::NoRoom && self.trouble != Trouble::None => {}
+                Err(error)
+                    if error.kind() == ErrorKind::NoRoom && self.trouble != Trouble::None => {}
                 // It is on its way back to the durable state.
                 Err(_) if self.disk.has_failed() => self.serves(kv, None).await?,
                 Err(error) => return Err(End::Broken(format!("{change:?}: {error}"))),
@@ -273,7 +307,12 @@ impl Run {
     }
 
     /// A change was made; perhaps its durability is waited for.
-    async fn made(&mut self, kv: &dyn KeyValue, change: Change, receipt: Receipt) -> Result<(), End> {
+    async fn made(
+        &mut self,
+        kv: &dyn KeyValue,
+        change: Change,
+        receipt: Receipt,
+    ) -> Result<(), End> {
         if receipt.point.incarnation != self.incarnation {
             // The store has been back at its durable state since the change before.
             return self.serves(kv, Some(change)).await;
@@ -360,7 +399,11 @@ impl Run {
 
 /// Segments in `data` that a start goes on in unless they are half full.
 fn small(data: &Path) -> Config {
-    Config { journal_segment_bytes: 48 << 10, cache_bytes: 1 << 16, ..Config::new(data) }
+    Config {
+        journal_segment_bytes: 48 << 10,
+        cache_bytes: 1 << 16,
+        ..Config::new(data)
+    }
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -372,7 +415,10 @@ fn broken(seeds: impl IntoIterator<Item = u64>, trouble: Trouble) -> impl Iterat
     seeds.into_iter().filter_map(move |seed| {
         let mut run = Run::new(seed, trouble);
         let how = block_on(run.starts()).err()?;
-        Some(format!("SEED={seed} with {trouble:?}, after\n{}: {how}", run.disk.told()))
+        Some(format!(
+            "SEED={seed} with {trouble:?}, after\n{}: {how}",
+            run.disk.told()
+        ))
     })
 }
 
@@ -407,34 +453,59 @@ fn many_starts_on_a_disk_with_little_room_lose_nothing_that_was_acknowledged() {
 /// The tests above would notice.
 #[test]
 fn a_store_that_takes_the_names_it_finds_for_durable_is_caught() {
-    assert!(broken(0..200, Trouble::TrustedNames).next().is_some(), "losing writes went unnoticed");
+    assert!(
+        broken(0..200, Trouble::TrustedNames).next().is_some(),
+        "losing writes went unnoticed"
+    );
 }
 
 /// The tests above would notice.
 #[test]
 fn a_store_that_removes_a_segment_before_the_older_one_is_gone_for_good_is_caught() {
-    assert!(broken(0..200, Trouble::TrustedRemovals).next().is_some(), "a gap went unnoticed");
+    assert!(
+        broken(0..200, Trouble::TrustedRemovals).next().is_some(),
+        "a gap went unnoticed"
+    );
 }
 
 /// Starts on what is left of `disk`, which the last process left without its syncs, acknowledges a write and loses all that
 /// is not durable then; what a start after that finds of it.
-async fn start_and_lose_power(disk: &Disk, data: &Path, faults: Faults) -> Result<Option<i64>, OpenError> {
+async fn start_and_lose_power(
+    disk: &Disk,
+    data: &Path,
+    faults: Faults,
+) -> Result<Option<i64>, OpenError> {
     let storage = Arc::new(disk.process());
     disk.set_faults(faults);
-    let store = Embedded::open(Config { storage, ..small(data) }).await?;
+    let store = Embedded::open(Config {
+        storage,
+        ..small(data)
+    })
+    .await?;
     durably(&store.key_value(), put("acknowledged", 1)).await;
     disk.kill();
     drop(store);
     disk.lose_power(Unsynced::None);
-    let store = Embedded::open(Config { storage: Arc::new(disk.process()), ..small(data) }).await?;
+    let store = Embedded::open(Config {
+        storage: Arc::new(disk.process()),
+        ..small(data)
+    })
+    .await?;
     Ok(value(&store.key_value(), "acknowledged").await)
 }
 
 /// Has a start die in change number `dies_in`; whether it came to its end before.
 async fn start_and_die(disk: &Disk, data: &Path, dies_in: u64) -> bool {
     let storage = Arc::new(disk.process());
-    disk.set_faults(Faults { dies_in, ..Faults::default() });
-    let store = Embedded::open(Config { storage, ..small(data) }).await;
+    disk.set_faults(Faults {
+        dies_in,
+        ..Faults::default()
+    });
+    let store = Embedded::open(Config {
+        storage,
+        ..small(data)
+    })
+    .await;
     disk.kill();
     store.is_ok()
 }
@@ -458,7 +529,10 @@ fn in_whatever_change_a_first_start_dies_the_next_one_keeps_what_it_acknowledges
                 );
             }
             if is_over {
-                assert!(dies_in > CHANGES_OF_A_START / 2, "the start was over after {dies_in} changes");
+                assert!(
+                    dies_in > CHANGES_OF_A_START / 2,
+                    "the start was over after {dies_in} changes"
+                );
                 return;
             }
         }
@@ -468,11 +542,21 @@ fn in_whatever_change_a_first_start_dies_the_next_one_keeps_what_it_acknowledges
 /// What a start has kept of its write that goes on in a segment whose name its predecessor did not live to sync.
 async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, OpenError> {
     let directory = directory();
-    let (disk, data) = (Disk::new(directory.path(), 1), directory.path().join("store"));
-    let store = Embedded::open(Config { storage: Arc::new(disk.process()), ..small(&data) }).await?;
+    let (disk, data) = (
+        Disk::new(directory.path(), 1),
+        directory.path().join("store"),
+    );
+    let store = Embedded::open(Config {
+        storage: Arc::new(disk.process()),
+        ..small(&data)
+    })
+    .await?;
     let kv = store.key_value();
     // No checkpoint is made meanwhile: the first directory that is synced is the journal's, for a new segment.
-    disk.set_faults(Faults { dies_in_journal_directory_sync: 1, ..Faults::default() });
+    disk.set_faults(Faults {
+        dies_in_journal_directory_sync: 1,
+        ..Faults::default()
+    });
     let fill = async {
         loop {
             durably(&kv, put("filling", 0)).await;
@@ -489,7 +573,8 @@ async fn go_on_in_an_unsynced_segment(faults: Faults) -> Result<Option<i64>, Ope
 
 /// D1.
 #[test]
-fn a_segment_that_was_named_by_a_start_that_died_before_its_sync_keeps_what_is_acknowledged_in_it() {
+fn a_segment_that_was_named_by_a_start_that_died_before_its_sync_keeps_what_is_acknowledged_in_it()
+{
     let kept = block_on(go_on_in_an_unsynced_segment(Faults::default()));
     assert!(matches!(kept, Ok(Some(1))), "{kept:?}");
 }
@@ -497,8 +582,14 @@ fn a_segment_that_was_named_by_a_start_that_died_before_its_sync_keeps_what_is_a
 /// The test above would notice.
 #[test]
 fn a_start_that_does_not_sync_the_name_it_goes_on_under_is_caught() {
-    let kept = block_on(go_on_in_an_unsynced_segment(Faults { trusts_names: true, ..Faults::default() }));
-    assert!(!matches!(kept, Ok(Some(1))), "losing an acknowledged write went unnoticed");
+    let kept = block_on(go_on_in_an_unsynced_segment(Faults {
+        trusts_names: true,
+        ..Faults::default()
+    }));
+    assert!(
+        !matches!(kept, Ok(Some(1))),
+        "losing an acknowledged write went unnoticed"
+    );
 }
 
 /// Storage on the real disk on which syncs fail when told.
@@ -516,7 +607,9 @@ impl Failing {
         let failing = Arc::clone(self);
         Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
             let is_segment = path.extension().is_some_and(|extension| extension == "log");
-            let is_in_journal = path.parent().is_some_and(|parent| parent.ends_with("journal"));
+            let is_in_journal = path
+                .parent()
+                .is_some_and(|parent| parent.ends_with("journal"));
             let fails = match operation {
                 Operation::Remove if is_segment => {
                     failing.is_removed.store(true, Ordering::SeqCst);
@@ -525,10 +618,16 @@ impl Failing {
                 Operation::SyncDirectory if failing.is_removed.swap(false, Ordering::SeqCst) => {
                     failing.removal.swap(false, Ordering::SeqCst)
                 }
-                Operation::SyncData if is_in_journal => failing.segment.swap(false, Ordering::SeqCst),
+                Operation::SyncData if is_in_journal => {
+                    failing.segment.swap(false, Ordering::SeqCst)
+                }
                 _ => false,
             };
-            if fails { Err(io::Error::from_raw_os_error(libc::EIO)) } else { Ok(()) }
+            if fails {
+                Err(io::Error::from_raw_os_error(libc::EIO))
+            } else {
+                Ok(())
+            }
         }))
     }
 }
@@ -544,7 +643,11 @@ fn a_segment_whose_removal_could_not_be_synced_keeps_no_other_one_from_going() {
     let directory = directory();
     let failing = Arc::new(Failing::default());
     failing.removal.store(true, Ordering::SeqCst);
-    let config = Config { storage: failing.storage(), checkpoint_bytes: 20 << 10, ..small(directory.path()) };
+    let config = Config {
+        storage: failing.storage(),
+        checkpoint_bytes: 20 << 10,
+        ..small(directory.path())
+    };
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
@@ -569,9 +672,15 @@ fn a_segment_whose_removal_could_not_be_synced_keeps_no_other_one_from_going() {
 fn a_return_to_the_durable_state_survives_a_removal_that_could_not_be_synced() {
     let directory = directory();
     let failing = Arc::new(Failing::default());
-    let config = Config { storage: failing.storage(), checkpoint_bytes: 1, ..small(directory.path()) };
+    let config = Config {
+        storage: failing.storage(),
+        checkpoint_bytes: 1,
+        ..small(directory.path())
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         durably(&kv, put("kept", 1)).await;
         eventually("a checkpoint holds it", || {
@@ -587,13 +696,28 @@ fn a_return_to_the_durable_state_survives_a_removal_that_could_not_be_synced() {
             status.incarnation > lost.point.incarnation && status.health == Health::Serving
         })
         .await;
-        assert_eq!(kv.externalize(lost.point).await.expect_err("its sync fails").kind(), ErrorKind::Lost);
-        assert!(!failing.removal.load(Ordering::SeqCst), "a segment was removed");
-        assert_eq!((value(&kv, "kept").await, value(&kv, "lost").await), (Some(1), None));
+        assert_eq!(
+            kv.externalize(lost.point)
+                .await
+                .expect_err("its sync fails")
+                .kind(),
+            ErrorKind::Lost
+        );
+        assert!(
+            !failing.removal.load(Ordering::SeqCst),
+            "a segment was removed"
+        );
+        assert_eq!(
+            (value(&kv, "kept").await, value(&kv, "lost").await),
+            (Some(1), None)
+        );
         durably(&kv, put("later", 3)).await;
         drop((store, kv));
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        assert_eq!((value(&kv, "kept").await, value(&kv, "later").await), (Some(1), Some(3)));
+        assert_eq!(
+            (value(&kv, "kept").await, value(&kv, "later").await),
+            (Some(1), Some(3))
+        );
     });
 }

@@ -12,13 +12,23 @@ use ports::queue::{Message, QueueOptions};
 use crate::world::{block_on, config, directory, message, open, settle};
 
 fn named(group: &str, id: &'static str) -> Message {
-    Message { deduplication: Some(Bytes::from_static(id.as_bytes())), ..message(group, id) }
+    Message {
+        deduplication: Some(Bytes::from_static(id.as_bytes())),
+        ..message(group, id)
+    }
 }
 
 /// Takes all messages of the next group.
 async fn next(store: &Embedded) -> (Vec<ports::queue::Handle>, Vec<(Option<Bytes>, Bytes)>) {
-    let taken = store.queue().receive("work", 10).await.expect("receive answers");
-    taken.into_iter().map(|delivery| (delivery.handle, (delivery.deduplication, delivery.body))).unzip()
+    let taken = store
+        .queue()
+        .receive("work", 10)
+        .await
+        .expect("receive answers");
+    taken
+        .into_iter()
+        .map(|delivery| (delivery.handle, (delivery.deduplication, delivery.body)))
+        .unzip()
 }
 
 /// Q8, over restarts.
@@ -26,34 +36,75 @@ async fn next(store: &Embedded) -> (Vec<ports::queue::Handle>, Vec<(Option<Bytes
 fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
     let directory = directory();
     block_on(async {
-        let options = QueueOptions { attempts_max: 1, ..QueueOptions::default() };
+        let options = QueueOptions {
+            attempts_max: 1,
+            ..QueueOptions::default()
+        };
         let store = open(directory.path()).await;
-        store.queue().create("work", options).await.expect("create answers");
-        store.queue().send("work", vec![named("group", "checkpointed")]).await.expect("send answers");
+        store
+            .queue()
+            .create("work", options)
+            .await
+            .expect("create answers");
+        store
+            .queue()
+            .send("work", vec![named("group", "checkpointed")])
+            .await
+            .expect("send answers");
         store.close().await;
         drop(store);
         let store = open(directory.path()).await;
-        let messages =
-            vec![message("group", "nameless"), named("group", "journaled"), named("other", "failing")];
-        store.queue().send("work", messages).await.expect("send answers");
+        let messages = vec![
+            message("group", "nameless"),
+            named("group", "journaled"),
+            named("other", "failing"),
+        ];
+        store
+            .queue()
+            .send("work", messages)
+            .await
+            .expect("send answers");
         settle(&store.key_value()).await;
         drop(store);
 
         let store = open(directory.path()).await;
         let (handles, taken) = next(&store).await;
         let named = |id: &'static str| (Some(Bytes::from(id)), Bytes::from(id));
-        assert_eq!(taken, [named("checkpointed"), (None, Bytes::from("nameless")), named("journaled")]);
-        store.queue().acknowledge("work", &handles).await.expect("acknowledge answers");
+        assert_eq!(
+            taken,
+            [
+                named("checkpointed"),
+                (None, Bytes::from("nameless")),
+                named("journaled")
+            ]
+        );
+        store
+            .queue()
+            .acknowledge("work", &handles)
+            .await
+            .expect("acknowledge answers");
         let (failing, taken) = next(&store).await;
         assert_eq!(taken, [named("failing")]);
-        store.queue().release("work", &failing[0], 0, "it fails").await.expect("release answers");
+        store
+            .queue()
+            .release("work", &failing[0], 0, "it fails")
+            .await
+            .expect("release answers");
         settle(&store.key_value()).await;
         drop(store);
 
         // An id without its message would not open.
         let store = open(directory.path()).await;
         assert!(next(&store).await.0.is_empty());
-        assert_eq!(store.queue().dead_letters("work", None, 10).await.expect("it answers").len(), 1);
+        assert_eq!(
+            store
+                .queue()
+                .dead_letters("work", None, 10)
+                .await
+                .expect("it answers")
+                .len(),
+            1
+        );
     });
 }
 
@@ -65,18 +116,38 @@ fn a_send_reserves_room_for_the_ids_that_it_forgets() {
         let mut config = config(directory.path());
         config.queue_limits.deduplication_window_ms = 1;
         let store = Embedded::open(config).await.expect("it opens");
-        store.queue().create("work", QueueOptions::default()).await.expect("create answers");
+        store
+            .queue()
+            .create("work", QueueOptions::default())
+            .await
+            .expect("create answers");
         let long = |number: usize| Message {
             deduplication: Some(Bytes::from(format!("{number:0>160}"))),
             ..message("group", "body")
         };
-        let sent = store.queue().send("work", (0..256).map(long).collect()).await.expect("send answers");
-        store.queue().externalize(sent.point).await.expect("it is durable");
+        let sent = store
+            .queue()
+            .send("work", (0..256).map(long).collect())
+            .await
+            .expect("send answers");
+        store
+            .queue()
+            .externalize(sent.point)
+            .await
+            .expect("it is durable");
         let window = Instant::now();
         while window.elapsed() < Duration::from_millis(2) {
             hint::spin_loop();
         }
-        let more = store.queue().send("work", vec![long(256)]).await.expect("send answers");
-        store.queue().externalize(more.point).await.expect("the journal goes on");
+        let more = store
+            .queue()
+            .send("work", vec![long(256)])
+            .await
+            .expect("send answers");
+        store
+            .queue()
+            .externalize(more.point)
+            .await
+            .expect("the journal goes on");
     });
 }

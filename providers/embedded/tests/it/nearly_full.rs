@@ -29,22 +29,39 @@ const DATA_BYTES: usize = 50_000;
 /// One of a few items, again and again: the store stays small.
 fn overwrite(number: usize) -> Update {
     let data = Bytes::from(vec![number as u8; DATA_BYTES]);
-    Update::modify(key(&format!("item-{}", number % 5)), vec![Action::set("data", data)])
+    Update::modify(
+        key(&format!("item-{}", number % 5)),
+        vec![Action::set("data", data)],
+    )
 }
 
 /// The spare segment in `data`.
 fn spare_bytes(data: &Path) -> Option<u64> {
-    let entries = fs::read_dir(data.join("journal")).expect("it lists").flatten();
-    let mut spares = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("spare"));
-    spares.next().map(|entry| entry.metadata().expect("it is there").len())
+    let entries = fs::read_dir(data.join("journal"))
+        .expect("it lists")
+        .flatten();
+    let mut spares =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("spare"));
+    spares
+        .next()
+        .map(|entry| entry.metadata().expect("it is there").len())
 }
 
 /// Opens a store that has a whole segment and nothing in it, on a disk with `free` bytes beside that and the ballast.
 async fn open_with(free: u64, config: Config, faults: &Faults) -> Embedded {
-    let config = Config { journal_segment_bytes: SEGMENT_BYTES, ..config };
-    drop(Embedded::open(config.clone()).await.expect("the store opens"));
+    let config = Config {
+        journal_segment_bytes: SEGMENT_BYTES,
+        ..config
+    };
+    drop(
+        Embedded::open(config.clone())
+            .await
+            .expect("the store opens"),
+    );
     // The spare goes with the next start, which makes another one.
-    faults.capacity.store(faults.used() - SEGMENT_BYTES + free, Ordering::SeqCst);
+    faults
+        .capacity
+        .store(faults.used() - SEGMENT_BYTES + free, Ordering::SeqCst);
     Embedded::open(config).await.expect("the store opens")
 }
 
@@ -66,8 +83,10 @@ fn a_spare_leaves_room_for_a_checkpoint_of_the_segment_before_it() {
             number += 1;
         }
         // Of 14 the journal now takes 6 at most, whatever the checkpoint that fails has tried.
-        eventually("there is another spare", || spare_bytes(directory.path()).is_some_and(|bytes| bytes > 0))
-            .await;
+        eventually("there is another spare", || {
+            spare_bytes(directory.path()).is_some_and(|bytes| bytes > 0)
+        })
+        .await;
         assert_eq!(spare_bytes(directory.path()), Some(MEBIBYTE / 2));
     });
 }
@@ -80,18 +99,31 @@ fn nobody_is_refused_on_a_nearly_full_disk_while_checkpoints_have_room() {
         let (faults, config) = faulty(directory.path());
         block_on(async {
             let store = open_with(free * MEBIBYTE, config, &faults).await;
-            assert_eq!(spare_bytes(directory.path()), None, "no segment fits beside this one");
+            assert_eq!(
+                spare_bytes(directory.path()),
+                None,
+                "no segment fits beside this one"
+            );
             let kv = store.key_value();
             let (mut made, mut since) = (0, 0);
             for number in 0..4 * SEGMENT_BYTES as usize / DATA_BYTES {
                 durably(&kv, overwrite(number)).await;
                 since += DATA_BYTES;
                 // Until half of the first segment is written there is nothing to be done ahead of time.
-                if since > if made == 0 { SEGMENT_BYTES as usize / 2 } else { EARLY_BYTES } {
+                if since
+                    > if made == 0 {
+                        SEGMENT_BYTES as usize / 2
+                    } else {
+                        EARLY_BYTES
+                    }
+                {
                     eventually("a checkpoint is made", || store.status().checkpoints > made).await;
                 }
                 // The next one is small until this one has gone.
-                eventually("a segment that was left goes", || store.status().segments == 1).await;
+                eventually("a segment that was left goes", || {
+                    store.status().segments == 1
+                })
+                .await;
                 let checkpoints = store.status().checkpoints;
                 if checkpoints > made {
                     (made, since) = (checkpoints, 0);
@@ -107,11 +139,17 @@ fn nothing_is_folded_ahead_of_time_on_a_disk_with_room() {
     let directory = directory();
     let (_, config) = faulty(directory.path());
     block_on(async {
-        let config = Config { journal_segment_bytes: DATA_BYTES as u64 * 3 / 2, ..config };
+        let config = Config {
+            journal_segment_bytes: DATA_BYTES as u64 * 3 / 2,
+            ..config
+        };
         let store = Embedded::open(config).await.expect("the store opens");
         for number in 0..20 {
             durably(&store.key_value(), overwrite(number)).await;
         }
-        assert_eq!((store.status().segments, store.status().checkpoints), (20, 0));
+        assert_eq!(
+            (store.status().segments, store.status().checkpoints),
+            (20, 0)
+        );
     });
 }

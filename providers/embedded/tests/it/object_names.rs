@@ -49,14 +49,20 @@ impl Syncs {
                 SYNCED => {}
                 error => return Err(io::Error::from_raw_os_error(error)),
             }
-            syncs.synced.lock().expect("nobody panics holding it").insert(path.to_owned());
+            syncs
+                .synced
+                .lock()
+                .expect("nobody panics holding it")
+                .insert(path.to_owned());
             Ok(())
         }))
     }
 
     fn has(&self, directories: &[PathBuf]) -> bool {
         let synced = self.synced.lock().expect("nobody panics holding it");
-        directories.iter().all(|directory| synced.contains(directory))
+        directories
+            .iter()
+            .all(|directory| synced.contains(directory))
     }
 }
 
@@ -78,37 +84,71 @@ async fn left(error: i32) -> Left {
         fs::create_dir_all(root.join(made)).expect("it is made");
     }
     fs::write(root.join(LEFT), "whole").expect("the disk has room");
-    let syncs = Arc::new(Syncs { error: AtomicI32::new(error), ..Syncs::default() });
-    let config = Config { storage: syncs.storage(root.clone()), ..Config::new(&data) };
+    let syncs = Arc::new(Syncs {
+        error: AtomicI32::new(error),
+        ..Syncs::default()
+    });
+    let config = Config {
+        storage: syncs.storage(root.clone()),
+        ..Config::new(&data)
+    };
     let store = Embedded::open(config).await.expect("the store opens");
-    Left { _directory: directory, root, syncs, store }
+    Left {
+        _directory: directory,
+        root,
+        syncs,
+        store,
+    }
 }
 
 async fn create(objects: &Arc<dyn ObjectStore>, name: &str) -> Result<(), ObjectError> {
-    let put = objects.put_opts(&ObjectPath::from(name), "new".into(), PutMode::Create.into()).await;
+    let put = objects
+        .put_opts(
+            &ObjectPath::from(name),
+            "new".into(),
+            PutMode::Create.into(),
+        )
+        .await;
     put.map(|_| ())
 }
 
 fn row(root: &Path, below: &[&str]) -> Vec<PathBuf> {
-    below.iter().map(|below| root.join(below)).chain([root.to_owned()]).collect()
+    below
+        .iter()
+        .map(|below| root.join(below))
+        .chain([root.to_owned()])
+        .collect()
 }
 
 /// O2.
 #[test]
 fn an_object_is_said_to_exist_when_its_name_is_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
+        let Left {
+            root, syncs, store, ..
+        } = &left(NOT_ASKED).await;
         let refused = create(&store.objects(), LEFT).await;
-        assert!(matches!(refused, Err(ObjectError::Generic { .. })), "its name is not durable: {refused:?}");
+        assert!(
+            matches!(refused, Err(ObjectError::Generic { .. })),
+            "its name is not durable: {refused:?}"
+        );
         syncs.error.store(SYNCED, Ordering::SeqCst);
         let exists = create(&store.objects(), LEFT).await;
-        assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
+        assert!(
+            matches!(exists, Err(ObjectError::AlreadyExists { .. })),
+            "{exists:?}"
+        );
         assert!(syncs.has(&row(root, &["znodes", "znodes/1"])), "{syncs:?}");
         // Of this start's own objects, too: whoever makes them may not be done yet.
-        create(&store.objects(), "znodes/1/new").await.expect("the disk has room");
+        create(&store.objects(), "znodes/1/new")
+            .await
+            .expect("the disk has room");
         syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         let refused = create(&store.objects(), "znodes/1/new").await;
-        assert!(matches!(refused, Err(ObjectError::Generic { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ObjectError::Generic { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -116,14 +156,22 @@ fn an_object_is_said_to_exist_when_its_name_is_durable() {
 #[test]
 fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
-        create(&store.objects(), "znodes/2/new").await.expect_err("znodes/2 may not last");
+        let Left {
+            root, syncs, store, ..
+        } = &left(NOT_ASKED).await;
+        create(&store.objects(), "znodes/2/new")
+            .await
+            .expect_err("znodes/2 may not last");
         syncs.error.store(SYNCED, Ordering::SeqCst);
-        create(&store.objects(), "znodes/2/newer").await.expect("the disk has room");
+        create(&store.objects(), "znodes/2/newer")
+            .await
+            .expect("the disk has room");
         assert!(syncs.has(&row(root, &["znodes"])), "{syncs:?}");
         // Now they are known to be: nobody asks the disk again.
         syncs.error.store(NOT_ASKED, Ordering::SeqCst);
-        create(&store.objects(), "znodes/2/newest").await.expect("the disk has room");
+        create(&store.objects(), "znodes/2/newest")
+            .await
+            .expect("the disk has room");
     });
 }
 
@@ -131,11 +179,22 @@ fn a_put_is_acknowledged_when_the_directories_above_the_object_are_durable() {
 #[test]
 fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(NOT_ASKED).await;
+        let Left {
+            root, syncs, store, ..
+        } = &left(NOT_ASKED).await;
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
-        objects.get(&path).await.expect_err("its name is not durable");
-        objects.head(&path).await.expect_err("its name is not durable");
-        objects.get_range(&path, 0..2).await.expect_err("its name is not durable");
+        objects
+            .get(&path)
+            .await
+            .expect_err("its name is not durable");
+        objects
+            .head(&path)
+            .await
+            .expect_err("its name is not durable");
+        objects
+            .get_range(&path, 0..2)
+            .await
+            .expect_err("its name is not durable");
         syncs.error.store(SYNCED, Ordering::SeqCst);
         let whole = objects.get(&path).await.expect("it is there").bytes().await;
         assert_eq!(whole.expect("it is read"), "whole");
@@ -146,13 +205,21 @@ fn an_object_that_an_earlier_start_left_is_read_when_its_name_is_durable() {
 #[test]
 fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_for_that() {
     block_on(async {
-        let Left { root, syncs, store, .. } = &left(SYNCED).await;
-        eventually("all are synced", || syncs.has(&row(root, &["znodes", "znodes/1", "znodes/2"]))).await;
+        let Left {
+            root, syncs, store, ..
+        } = &left(SYNCED).await;
+        eventually("all are synced", || {
+            syncs.has(&row(root, &["znodes", "znodes/1", "znodes/2"]))
+        })
+        .await;
         syncs.error.store(NOT_ASKED, Ordering::SeqCst);
         // The walk notes its end behind the last sync.
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
         found("reads go on", async || objects.get(&path).await.ok()).await;
-        objects.head(&path).await.expect_err("who asks whether it exists may rest on the answer");
+        objects
+            .head(&path)
+            .await
+            .expect_err("who asks whether it exists may rest on the answer");
     });
 }
 
@@ -160,28 +227,53 @@ fn every_directory_that_an_earlier_start_left_is_synced_and_then_nobody_waits_fo
 #[test]
 fn a_directory_whose_sync_has_failed_is_not_believed_before_a_restart() {
     block_on(async {
-        let Left { syncs, store, root, _directory } = left(SYNCED).await;
+        let Left {
+            syncs,
+            store,
+            root,
+            _directory,
+        } = left(SYNCED).await;
         let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
-        eventually("all are synced", || syncs.has(&row(&root, &["znodes", "znodes/1", "znodes/2"]))).await;
-        create(&objects, "znodes/1/earlier").await.expect("the disk has room");
+        eventually("all are synced", || {
+            syncs.has(&row(&root, &["znodes", "znodes/1", "znodes/2"]))
+        })
+        .await;
+        create(&objects, "znodes/1/earlier")
+            .await
+            .expect("the disk has room");
         syncs.error.store(FAILED, Ordering::SeqCst);
         found("the walk is over", async || objects.get(&path).await.ok()).await;
-        create(&objects, LEFT).await.expect_err("its name is not durable");
+        create(&objects, LEFT)
+            .await
+            .expect_err("its name is not durable");
         syncs.error.store(SYNCED, Ordering::SeqCst);
         for name in [LEFT, "znodes/1/new"] {
             let refused = create(&objects, name).await;
-            assert!(matches!(refused, Err(ObjectError::Generic { .. })), "{name}: {refused:?}");
+            assert!(
+                matches!(refused, Err(ObjectError::Generic { .. })),
+                "{name}: {refused:?}"
+            );
         }
-        objects.head(&path).await.expect_err("who asks whether it exists may rest on the answer");
+        objects
+            .head(&path)
+            .await
+            .expect_err("who asks whether it exists may rest on the answer");
         objects.get(&path).await.expect("it was there before");
-        create(&objects, "znodes/2/new").await.expect("its directory is synced");
+        create(&objects, "znodes/2/new")
+            .await
+            .expect("its directory is synced");
         drop((objects, store));
 
-        let config =
-            Config { storage: syncs.storage(root.clone()), ..Config::new(root.parent().expect("data")) };
+        let config = Config {
+            storage: syncs.storage(root.clone()),
+            ..Config::new(root.parent().expect("data"))
+        };
         let store = Embedded::open(config).await.expect("the store opens");
         let exists = create(&store.objects(), LEFT).await;
-        assert!(matches!(exists, Err(ObjectError::AlreadyExists { .. })), "{exists:?}");
+        assert!(
+            matches!(exists, Err(ObjectError::AlreadyExists { .. })),
+            "{exists:?}"
+        );
     });
 }
 
@@ -192,7 +284,9 @@ fn a_directory_that_found_no_room_is_synced_when_there_is_some() {
         for full in [libc::ENOSPC, libc::EDQUOT] {
             let Left { syncs, store, .. } = &left(full).await;
             let (objects, path) = (store.objects(), ObjectPath::from(LEFT));
-            let refused = create(&objects, "znodes/2/new").await.expect_err("the disk is full");
+            let refused = create(&objects, "znodes/2/new")
+                .await
+                .expect_err("the disk is full");
             assert!(ports::objects::is_for_want_of_room(&refused), "{refused:?}");
             syncs.error.store(SYNCED, Ordering::SeqCst);
             objects.get(&path).await.expect("it was there before");

@@ -30,14 +30,28 @@ const NEW: &str = "packs/home/2";
 async fn opened() -> Opened {
     let parent = directory();
     let (place, aside) = (parent.path().join("objects"), parent.path().join("aside"));
-    let directory = embedded::open_objects(place.clone()).await.expect("they open");
+    let directory = embedded::open_objects(place.clone())
+        .await
+        .expect("they open");
     let objects = directory.objects();
     create(&objects, BEFORE).await.expect("the disk has room");
-    Opened { _directory: parent, place, aside, directory, objects }
+    Opened {
+        _directory: parent,
+        place,
+        aside,
+        directory,
+        objects,
+    }
 }
 
 async fn create(objects: &Arc<dyn ObjectStore>, name: &str) -> Result<(), ObjectError> {
-    let put = objects.put_opts(&ObjectPath::from(name), "whole".into(), PutMode::Create.into()).await;
+    let put = objects
+        .put_opts(
+            &ObjectPath::from(name),
+            "whole".into(),
+            PutMode::Create.into(),
+        )
+        .await;
     put.map(|_| ())
 }
 
@@ -46,9 +60,15 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 fn assert_refused<T: std::fmt::Debug>(answer: Result<T, ObjectError>) {
-    assert!(matches!(answer, Err(ObjectError::Generic { .. })), "{answer:?}");
+    assert!(
+        matches!(answer, Err(ObjectError::Generic { .. })),
+        "{answer:?}"
+    );
     let kind = ports::objects::failed("ask".into(), answer.expect_err("it was looked at")).kind();
-    assert!(matches!(kind, ports::ErrorKind::Unavailable { .. }), "{kind:?}");
+    assert!(
+        matches!(kind, ports::ErrorKind::Unavailable { .. }),
+        "{kind:?}"
+    );
 }
 
 async fn assert_nothing_is_answered(objects: &Arc<dyn ObjectStore>) {
@@ -66,7 +86,13 @@ async fn assert_nothing_is_answered(objects: &Arc<dyn ObjectStore>) {
 #[test]
 fn an_empty_directory_in_the_place_of_the_objects_is_neither_written_nor_believed() {
     block_on(async {
-        let Opened { _directory, place, aside, directory, objects } = opened().await;
+        let Opened {
+            _directory,
+            place,
+            aside,
+            directory,
+            objects,
+        } = opened().await;
         fs::rename(&place, &aside).expect("it is renamed");
         fs::create_dir(&place).expect("it is made");
         assert_nothing_is_answered(&objects).await;
@@ -75,10 +101,18 @@ fn an_empty_directory_in_the_place_of_the_objects_is_neither_written_nor_believe
         fs::rename(&aside, &place).expect("it is renamed");
         create(&objects, NEW).await.expect("it goes on by itself");
         assert!(!directory.is_missing());
-        let whole = objects.get(&ObjectPath::from(BEFORE)).await.expect("it is there").bytes().await;
+        let whole = objects
+            .get(&ObjectPath::from(BEFORE))
+            .await
+            .expect("it is there")
+            .bytes()
+            .await;
         assert_eq!(whole.expect("it is read"), "whole");
         let absent = objects.head(&ObjectPath::from("packs/home/3")).await;
-        assert!(matches!(absent, Err(ObjectError::NotFound { .. })), "{absent:?}");
+        assert!(
+            matches!(absent, Err(ObjectError::NotFound { .. })),
+            "{absent:?}"
+        );
     });
 }
 
@@ -86,7 +120,13 @@ fn an_empty_directory_in_the_place_of_the_objects_is_neither_written_nor_believe
 #[test]
 fn a_directory_of_objects_that_is_gone_is_not_made_anew_while_it_is_open() {
     block_on(async {
-        let Opened { _directory, place, aside, directory, objects } = opened().await;
+        let Opened {
+            _directory,
+            place,
+            aside,
+            directory,
+            objects,
+        } = opened().await;
         fs::rename(&place, &aside).expect("it is renamed");
         directory.look().await.expect_err("it is gone");
         assert!(directory.is_missing());
@@ -104,15 +144,28 @@ fn what_opening_objects_has_made_is_removed_if_nothing_is_in_it() {
     block_on(async {
         let parent = directory();
         let deep = parent.path().join("made/for/them");
-        embedded::open_objects(deep.clone()).await.expect("they open").remove_made();
+        embedded::open_objects(deep.clone())
+            .await
+            .expect("they open")
+            .remove_made();
         assert!(is_empty(parent.path()));
-        let used = embedded::open_objects(deep.clone()).await.expect("they open");
-        create(&used.objects(), BEFORE).await.expect("the disk has room");
+        let used = embedded::open_objects(deep.clone())
+            .await
+            .expect("they open");
+        create(&used.objects(), BEFORE)
+            .await
+            .expect("the disk has room");
         used.remove_made();
-        used.objects().head(&ObjectPath::from(BEFORE)).await.expect("it stays");
+        used.objects()
+            .head(&ObjectPath::from(BEFORE))
+            .await
+            .expect("it stays");
         let there = parent.path().join("there");
         fs::create_dir(&there).expect("it is made");
-        embedded::open_objects(there.clone()).await.expect("they open").remove_made();
+        embedded::open_objects(there.clone())
+            .await
+            .expect("they open")
+            .remove_made();
         assert!(there.exists());
     });
 }

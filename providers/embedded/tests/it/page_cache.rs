@@ -45,7 +45,10 @@ impl Disk {
             let mut behind = behind.lock().expect("nobody panics holding it");
             behind.dirty.clear();
             let mut bytes = behind.durable.clone();
-            bytes.resize(fs::metadata(path).expect("the file is there").len() as usize, 0);
+            bytes.resize(
+                fs::metadata(path).expect("the file is there").len() as usize,
+                0,
+            );
             fs::write(path, bytes).expect("the file is written");
         }
     }
@@ -66,9 +69,16 @@ struct CachedFile {
 impl Storage for Cached {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn StorageFile>> {
         let behind = Arc::clone(self.0.files().entry(path.to_owned()).or_default());
-        let is_journal = path.parent().is_some_and(|parent| parent.ends_with("journal"));
+        let is_journal = path
+            .parent()
+            .is_some_and(|parent| parent.ends_with("journal"));
         let file = DiskStorage.open(path)?;
-        Ok(Arc::new(CachedFile { disk: Arc::clone(&self.0), is_journal, behind, file }))
+        Ok(Arc::new(CachedFile {
+            disk: Arc::clone(&self.0),
+            is_journal,
+            behind,
+            file,
+        }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -128,7 +138,11 @@ impl StorageFile for CachedFile {
             durable.resize(durable.len().max(end), 0);
             durable[start..end].copy_from_slice(&data);
         }
-        if fails { Err(io::Error::from_raw_os_error(libc::EIO)) } else { self.file.sync_data() }
+        if fails {
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        } else {
+            self.file.sync_data()
+        }
     }
 }
 
@@ -138,26 +152,43 @@ impl StorageFile for CachedFile {
 fn a_record_that_only_the_page_cache_has_is_written_again_before_it_is_served() {
     let directory = directory();
     let disk = Arc::new(Disk::default());
-    let config = Config { storage: Arc::new(Cached(Arc::clone(&disk))), ..config(directory.path()) };
+    let config = Config {
+        storage: Arc::new(Cached(Arc::clone(&disk))),
+        ..config(directory.path())
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         durably(&store.key_value(), put("kept", 1)).await;
         disk.fails_journal_sync.store(true, Ordering::SeqCst);
         done(&store.key_value(), put("unsynced", 2)).await;
-        eventually("the sync fails", || store.status().health != Health::Serving).await;
+        eventually("the sync fails", || {
+            store.status().health != Health::Serving
+        })
+        .await;
         drop(store);
         disk.fails_journal_sync.store(false, Ordering::SeqCst);
 
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
-        assert_eq!(value(&kv, "unsynced").await, Some(2), "the page cache has it");
+        assert_eq!(
+            value(&kv, "unsynced").await,
+            Some(2),
+            "the page cache has it"
+        );
         durably(&kv, put("later", 3)).await;
         drop((store, kv));
         disk.lose_power();
 
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        assert_eq!((value(&kv, "kept").await, value(&kv, "later").await), (Some(1), Some(3)));
+        assert_eq!(
+            (value(&kv, "kept").await, value(&kv, "later").await),
+            (Some(1), Some(3))
+        );
         assert_eq!(value(&kv, "unsynced").await, Some(2), "it was served");
     });
 }

@@ -95,7 +95,15 @@ fn next_record(bytes: &[u8]) -> Option<(Recorded, &[u8])> {
         *field = rest.get(4..4 + length)?.to_vec();
         rest = &rest[4 + length..];
     }
-    Some((Recorded { kind, inode, value, fields }, rest))
+    Some((
+        Recorded {
+            kind,
+            inode,
+            value,
+            fields,
+        },
+        rest,
+    ))
 }
 
 /// Reads the shim's records; files are numbered anew, since inodes are used again.
@@ -105,25 +113,58 @@ fn read_log(mut bytes: &[u8]) -> Vec<Step> {
     let mut created = 0;
     while let Some((recorded, rest)) = next_record(bytes) {
         bytes = rest;
-        let Recorded { kind, inode, value, fields: [first, second, data] } = recorded;
-        let path = |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
+        let Recorded {
+            kind,
+            inode,
+            value,
+            fields: [first, second, data],
+        } = recorded;
+        let path =
+            |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
         if kind == b'C' {
             created += 1;
             current.insert(inode, created);
         }
         let file = current.get(&inode).copied().unwrap_or(0);
         steps.push(match kind {
-            b'C' => Step::Create { file, path: path(first) },
-            b'W' => Step::Write { file, offset: value, data },
-            b'T' => Step::Resize { file, length: value },
-            b'F' => Step::Allocate { file, length: value },
-            b's' => Step::BeginSync { file, thread: value },
-            b'S' => Step::Sync { file, thread: value },
+            b'C' => Step::Create {
+                file,
+                path: path(first),
+            },
+            b'W' => Step::Write {
+                file,
+                offset: value,
+                data,
+            },
+            b'T' => Step::Resize {
+                file,
+                length: value,
+            },
+            b'F' => Step::Allocate {
+                file,
+                length: value,
+            },
+            b's' => Step::BeginSync {
+                file,
+                thread: value,
+            },
+            b'S' => Step::Sync {
+                file,
+                thread: value,
+            },
             b'd' => Step::BeginSyncDirectory { thread: value },
-            b'D' => Step::SyncDirectory { path: path(first), thread: value },
-            b'R' => Step::Rename { from: path(first), to: path(second) },
+            b'D' => Step::SyncDirectory {
+                path: path(first),
+                thread: value,
+            },
+            b'R' => Step::Rename {
+                from: path(first),
+                to: path(second),
+            },
             b'U' => Step::Unlink { path: path(first) },
-            b'A' => Step::Acknowledge { text: String::from_utf8_lossy(&data).into_owned() },
+            b'A' => Step::Acknowledge {
+                text: String::from_utf8_lossy(&data).into_owned(),
+            },
             other => panic!("the shim wrote {other}"),
         });
     }
@@ -183,7 +224,9 @@ fn apply_name(names: &mut BTreeMap<PathBuf, u64>, step: &Step) {
 
 fn directory_of(step: &Step) -> Option<&Path> {
     match step {
-        Step::Create { path, .. } | Step::Unlink { path } | Step::Rename { from: path, .. } => path.parent(),
+        Step::Create { path, .. } | Step::Unlink { path } | Step::Rename { from: path, .. } => {
+            path.parent()
+        }
         _ => None,
     }
 }
@@ -192,7 +235,11 @@ impl Disk {
     fn run(&mut self, step: &Step) {
         match step {
             Step::Write { file, .. } | Step::Resize { file, .. } | Step::Allocate { file, .. } => {
-                self.files.entry(*file).or_default().pending.push(step.clone());
+                self.files
+                    .entry(*file)
+                    .or_default()
+                    .pending
+                    .push(step.clone());
             }
             Step::BeginSync { file, thread } => {
                 let file = self.files.entry(*file).or_default();
@@ -200,7 +247,10 @@ impl Disk {
             }
             Step::Sync { file, thread } => {
                 let file = self.files.entry(*file).or_default();
-                let begun = self.begun.remove(thread).expect("a sync that ends has begun");
+                let begun = self
+                    .begun
+                    .remove(thread)
+                    .expect("a sync that ends has begun");
                 let covered = begun.saturating_sub(file.synced);
                 file.synced += covered;
                 for step in file.pending.drain(..covered) {
@@ -211,7 +261,10 @@ impl Disk {
                 self.begun.insert(*thread, self.named);
             }
             Step::SyncDirectory { path, thread } => {
-                let begun = self.begun.remove(thread).expect("a sync that ends has begun");
+                let begun = self
+                    .begun
+                    .remove(thread)
+                    .expect("a sync that ends has begun");
                 for (number, step) in std::mem::take(&mut self.pending_names) {
                     if number < begun && directory_of(&step) == Some(path) {
                         apply_name(&mut self.names, &step);
@@ -246,8 +299,12 @@ impl Disk {
                     _ => tear(&mut content, step, random),
                 }
             }
-            let path = target.join(path.strip_prefix(original).expect("all names lie in the directory"));
-            fs::create_dir_all(path.parent().expect("it lies in one")).expect("the directory is made");
+            let path = target.join(
+                path.strip_prefix(original)
+                    .expect("all names lie in the directory"),
+            );
+            fs::create_dir_all(path.parent().expect("it lies in one"))
+                .expect("the directory is made");
             fs::write(path, content).expect("the file is written");
         }
     }
@@ -255,13 +312,23 @@ impl Disk {
 
 /// Some sectors of a write, in no order.
 fn tear(content: &mut Vec<u8>, step: &Step, random: &mut fastrand::Rng) {
-    let Step::Write { file, offset, data } = step else { return };
+    let Step::Write { file, offset, data } = step else {
+        return;
+    };
     let first = SECTOR - (*offset as usize % SECTOR);
     let mut at = 0;
     while at < data.len() {
-        let end = if at == 0 { first.min(data.len()) } else { (at + SECTOR).min(data.len()) };
+        let end = if at == 0 {
+            first.min(data.len())
+        } else {
+            (at + SECTOR).min(data.len())
+        };
         if random.bool() {
-            let piece = Step::Write { file: *file, offset: offset + at as u64, data: data[at..end].to_vec() };
+            let piece = Step::Write {
+                file: *file,
+                offset: offset + at as u64,
+                data: data[at..end].to_vec(),
+            };
             apply(content, &piece);
         }
         at = end;
@@ -279,7 +346,11 @@ fn shim(directory: &Path) -> PathBuf {
         .args(["-ldl", "-lpthread"])
         .output()
         .expect("cc runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     library
 }
 
@@ -292,13 +363,27 @@ fn record(workspace: &Path, orders: Orders) -> (PathBuf, Vec<Step>) {
     if orders.acknowledge_early {
         command.env("POWER_LOSS_HOLDS_SYNCS", "1");
     }
-    command.env("LD_PRELOAD", shim(workspace)).env("POWER_LOSS_DIRECTORY", &data).env("POWER_LOSS_LOG", &log);
-    Talking::start(command).finish().expect("the child works to its end");
+    command
+        .env("LD_PRELOAD", shim(workspace))
+        .env("POWER_LOSS_DIRECTORY", &data)
+        .env("POWER_LOSS_LOG", &log);
+    Talking::start(command)
+        .finish()
+        .expect("the child works to its end");
     let steps = read_log(&fs::read(log).expect("the shim wrote"));
     let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
-    assert!(count(|step| matches!(step, Step::Sync { .. })) > 50, "the shim saw the syncs");
-    assert!(count(|step| matches!(step, Step::Rename { .. })) > 2, "segments were turned");
-    assert!(count(|step| matches!(step, Step::Unlink { .. })) > 1, "checkpoints removed segments");
+    assert!(
+        count(|step| matches!(step, Step::Sync { .. })) > 50,
+        "the shim saw the syncs"
+    );
+    assert!(
+        count(|step| matches!(step, Step::Rename { .. })) > 2,
+        "segments were turned"
+    );
+    assert!(
+        count(|step| matches!(step, Step::Unlink { .. })) > 1,
+        "checkpoints removed segments"
+    );
     (data, steps)
 }
 
@@ -336,14 +421,18 @@ fn lose_power_often(orders: Orders, seed: u64) -> Vec<Result<(), String>> {
 /// When power is lost: after every step of the first start, and then now and again.
 fn instants(steps: &[Step], random: &mut fastrand::Rng) -> Vec<usize> {
     let acknowledged = |step: &usize| matches!(steps[step - 1], Step::Acknowledge { .. });
-    let says_ready =
-        |step: &Step| matches!(step, Step::Acknowledge { text } if text.lines().any(|line| line == "ready"));
-    let started = 1 + steps.iter().position(says_ready).expect("the child becomes ready");
+    let says_ready = |step: &Step| matches!(step, Step::Acknowledge { text } if text.lines().any(|line| line == "ready"));
+    let started = 1 + steps
+        .iter()
+        .position(says_ready)
+        .expect("the child becomes ready");
     let mut instants: Vec<usize> = (1..=started).collect();
     instants.extend((0..INSTANTS).map(|number| {
         let any = random.usize(1..=steps.len());
         // Every other one right behind an acknowledgement, where a missing sync shows best.
-        let next = (any..=steps.len()).find(acknowledged).filter(|_| number % 2 == 0);
+        let next = (any..=steps.len())
+            .find(acknowledged)
+            .filter(|_| number % 2 == 0);
         next.unwrap_or(any)
     }));
     instants.sort_unstable();
@@ -363,8 +452,14 @@ fn misses_its_journal(left: &Path) -> Result<(), String> {
 /// D1, D2, K5, Q3.
 #[test]
 fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
-    let orders = Orders { rounds: 150, ..Orders::default() };
-    let broken: Vec<_> = lose_power_often(orders, 1).into_iter().filter_map(Result::err).collect();
+    let orders = Orders {
+        rounds: 150,
+        ..Orders::default()
+    };
+    let broken: Vec<_> = lose_power_often(orders, 1)
+        .into_iter()
+        .filter_map(Result::err)
+        .collect();
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
@@ -372,9 +467,24 @@ fn a_loss_of_power_at_any_instant_loses_nothing_that_was_acknowledged() {
 /// each sync until somebody was told of what it covers. Objects are not synced at all then.
 #[test]
 fn a_store_that_acknowledges_before_it_syncs_is_caught() {
-    let orders = Orders { rounds: 150, acknowledge_early: true, ..Orders::default() };
+    let orders = Orders {
+        rounds: 150,
+        acknowledge_early: true,
+        ..Orders::default()
+    };
     let found = lose_power_often(orders, 2);
-    let lost = |what| found.iter().filter_map(|found| found.as_ref().err()).any(|lost| lost.contains(what));
-    assert!(lost(": pair ") || lost(": group "), "losing acknowledged writes went unnoticed");
-    assert!(lost("object "), "losing acknowledged objects went unnoticed");
+    let lost = |what| {
+        found
+            .iter()
+            .filter_map(|found| found.as_ref().err())
+            .any(|lost| lost.contains(what))
+    };
+    assert!(
+        lost(": pair ") || lost(": group "),
+        "losing acknowledged writes went unnoticed"
+    );
+    assert!(
+        lost("object "),
+        "losing acknowledged objects went unnoticed"
+    );
 }

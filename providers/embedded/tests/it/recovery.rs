@@ -10,7 +10,9 @@ use embedded::{Config, Embedded, OpenError};
 
 use ports::Update;
 
-use crate::world::{block_on, config, directory, done, durably, key, open, put, put_pair, settle, value};
+use crate::world::{
+    block_on, config, directory, done, durably, key, open, put, put_pair, settle, value,
+};
 
 /// Every file of a data directory.
 type Image = BTreeMap<PathBuf, Vec<u8>>;
@@ -38,7 +40,10 @@ fn restore(directory: &Path, image: &Image) {
 }
 
 fn small(directory: &Path) -> Config {
-    Config { journal_segment_bytes: 16 << 10, ..config(directory) }
+    Config {
+        journal_segment_bytes: 16 << 10,
+        ..config(directory)
+    }
 }
 
 fn segment(directory: &Path, number: u64) -> PathBuf {
@@ -47,8 +52,16 @@ fn segment(directory: &Path, number: u64) -> PathBuf {
 
 /// Where the bytes of two segments of one length first differ, and behind where they last do.
 fn difference(before: &[u8], after: &[u8]) -> (usize, usize) {
-    let first = before.iter().zip(after).position(|(left, right)| left != right).expect("they differ");
-    let last = before.iter().zip(after).rposition(|(left, right)| left != right).expect("they differ");
+    let first = before
+        .iter()
+        .zip(after)
+        .position(|(left, right)| left != right)
+        .expect("they differ");
+    let last = before
+        .iter()
+        .zip(after)
+        .rposition(|(left, right)| left != right)
+        .expect("they differ");
     (first, last + 1)
 }
 
@@ -72,7 +85,12 @@ async fn reopened(path: &Path) -> (Option<i64>, Option<i64>, Option<i64>, bool) 
     let store = Embedded::open(small(path)).await.expect("the store opens");
     let kv = store.key_value();
     let cut = store.status().recovery.cut.is_some();
-    (value(&kv, "kept").await, value(&kv, "left").await, value(&kv, "right").await, cut)
+    (
+        value(&kv, "kept").await,
+        value(&kv, "left").await,
+        value(&kv, "right").await,
+        cut,
+    )
 }
 
 /// D1, D2: that a file has become shorter is said, also where it ends with a record: nothing else tells of those behind it.
@@ -86,14 +104,26 @@ fn a_journal_cut_at_any_byte_of_its_last_record_recovers_all_before_it_and_says_
             restore(path, &image);
             let bytes = &image[&segment(path, 1)][..cut];
             fs::write(segment(path, 1), bytes).expect("the segment is cut");
-            assert_eq!(reopened(path).await, (Some(1), None, None, true), "cut at {cut}");
+            assert_eq!(
+                reopened(path).await,
+                (Some(1), None, None, true),
+                "cut at {cut}"
+            );
             assert!(!reopened(path).await.3, "it is said once");
         }
         let whole = image[&segment(path, 1)].len();
-        for cut in (end..end + 16).chain((end..whole).step_by(641)).chain([whole - 1]) {
+        for cut in (end..end + 16)
+            .chain((end..whole).step_by(641))
+            .chain([whole - 1])
+        {
             restore(path, &image);
-            fs::write(segment(path, 1), &image[&segment(path, 1)][..cut]).expect("the segment is cut");
-            assert_eq!(reopened(path).await, (Some(1), Some(2), Some(2), true), "cut at {cut}");
+            fs::write(segment(path, 1), &image[&segment(path, 1)][..cut])
+                .expect("the segment is cut");
+            assert_eq!(
+                reopened(path).await,
+                (Some(1), Some(2), Some(2), true),
+                "cut at {cut}"
+            );
         }
         restore(path, &image);
         assert_eq!(reopened(path).await, (Some(1), Some(2), Some(2), false));
@@ -112,7 +142,11 @@ fn a_bit_flipped_anywhere_in_the_last_record_is_cut_with_it_and_reported() {
             let mut bytes = image[&segment(path, 1)].clone();
             bytes[at] ^= 1 << (at % 8);
             fs::write(segment(path, 1), bytes).expect("the segment is written");
-            assert_eq!(reopened(path).await, (Some(1), None, None, true), "flipped at {at}");
+            assert_eq!(
+                reopened(path).await,
+                (Some(1), None, None, true),
+                "flipped at {at}"
+            );
         }
     });
 }
@@ -129,27 +163,46 @@ fn a_record_without_entries_is_read_and_missed_like_any_other() {
         let before = fs::read(segment(path, 1)).expect("the segment reads");
         done(&kv, put("undone", 1)).await;
         let undone = done(&kv, Update::delete(key("undone"))).await;
-        kv.externalize(undone.point).await.expect("it becomes durable");
-        let (start, end) = difference(&before, &fs::read(segment(path, 1)).expect("the segment reads"));
+        kv.externalize(undone.point)
+            .await
+            .expect("it becomes durable");
+        let (start, end) = difference(
+            &before,
+            &fs::read(segment(path, 1)).expect("the segment reads"),
+        );
         assert!(end - start <= 40, "{} bytes of a header alone", end - start);
         drop((store, kv));
         let alone = image(path);
         for cut in start..end {
             restore(path, &alone);
-            fs::write(segment(path, 1), &alone[&segment(path, 1)][..cut]).expect("the segment is cut");
-            assert_eq!(reopened(path).await, (Some(1), None, None, true), "cut at {cut}");
+            fs::write(segment(path, 1), &alone[&segment(path, 1)][..cut])
+                .expect("the segment is cut");
+            assert_eq!(
+                reopened(path).await,
+                (Some(1), None, None, true),
+                "cut at {cut}"
+            );
         }
         restore(path, &alone);
         let store = open(path).await;
-        store.key_value().externalize(undone.point).await.expect("a record says so");
+        store
+            .key_value()
+            .externalize(undone.point)
+            .await
+            .expect("a record says so");
         durably(&store.key_value(), put("left", 2)).await;
         drop(store);
         let mut followed = image(path);
         for at in start..end {
             followed.get_mut(&segment(path, 1)).expect("it is there")[at] ^= 1;
             restore(path, &followed);
-            let error = Embedded::open(small(path)).await.expect_err("it had been durable");
-            assert!(matches!(error, OpenError::Damaged { .. }), "flipped at {at}: {error}");
+            let error = Embedded::open(small(path))
+                .await
+                .expect_err("it had been durable");
+            assert!(
+                matches!(error, OpenError::Damaged { .. }),
+                "flipped at {at}: {error}"
+            );
             followed.get_mut(&segment(path, 1)).expect("it is there")[at] ^= 1;
         }
         restore(path, &followed);
@@ -171,8 +224,15 @@ fn a_store_goes_on_behind_a_cut_tail() {
         drop(store);
         let store = Embedded::open(small(path)).await.expect("the store opens");
         let kv = store.key_value();
-        assert_eq!(store.status().recovery.cut, None, "the cut is reported once");
-        assert_eq!((value(&kv, "left").await, value(&kv, "later").await), (None, Some(3)));
+        assert_eq!(
+            store.status().recovery.cut,
+            None,
+            "the cut is reported once"
+        );
+        assert_eq!(
+            (value(&kv, "left").await, value(&kv, "later").await),
+            (None, Some(3))
+        );
     });
 }
 
@@ -199,11 +259,19 @@ fn a_bit_flipped_in_a_record_that_another_follows_refuses_to_start_naming_file_a
             fs::write(segment(path, 1), &bytes).expect("the segment is written");
             match Embedded::open(small(path)).await {
                 Err(OpenError::Damaged { file, offset }) => {
-                    assert_eq!((file, offset), (segment(path, 1), start as u64), "flipped at {at}");
+                    assert_eq!(
+                        (file, offset),
+                        (segment(path, 1), start as u64),
+                        "flipped at {at}"
+                    );
                 }
                 other => panic!("flipped at {at}: {other:?}"),
             }
-            assert_eq!(fs::read(segment(path, 1)).expect("it reads"), bytes, "nothing was changed");
+            assert_eq!(
+                fs::read(segment(path, 1)).expect("it reads"),
+                bytes,
+                "nothing was changed"
+            );
         }
     });
 }
@@ -250,7 +318,10 @@ fn damage_in_an_earlier_segment_or_a_missing_one_refuses_to_start() {
         restore(path, &image);
         fs::write(segment(path, 3), &image[&segment(path, 3)][..3000]).expect("the segment is cut");
         let refused = Embedded::open(small(path)).await;
-        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Damaged { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -270,7 +341,11 @@ fn a_segment_without_its_header_refuses_to_start() {
                 matches!(&refused, Err(OpenError::Damaged { file, offset: 0 }) if *file == segment(path, 2)),
                 "{refused:?}"
             );
-            assert_eq!(fs::read(segment(path, 2)).expect("it reads"), leftover, "nothing was changed");
+            assert_eq!(
+                fs::read(segment(path, 2)).expect("it reads"),
+                leftover,
+                "nothing was changed"
+            );
         }
     });
 }
@@ -288,7 +363,10 @@ fn a_journal_that_ends_before_its_checkpoint_refuses_to_start() {
         store.close().await;
         drop(store);
         let whole = fs::read(segment(path, 1)).expect("the segment reads");
-        let end = whole.iter().rposition(|byte| *byte != 0).expect("it holds records");
+        let end = whole
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .expect("it holds records");
         for cut in [HEADER, HEADER + 1, usize::midpoint(HEADER, end), end] {
             fs::write(segment(path, 1), &whole[..cut]).expect("the segment is cut");
             let refused = Embedded::open(config(path)).await;
@@ -311,7 +389,10 @@ fn a_checkpoint_without_its_journal_refuses_to_start() {
         store.close().await;
         fs::remove_file(segment(path, 1)).expect("the segment goes");
         let refused = Embedded::open(config(path)).await;
-        assert!(matches!(refused, Err(OpenError::Damaged { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Damaged { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -326,7 +407,10 @@ fn a_journal_without_its_checkpoint_refuses_to_start() {
         store.close().await;
         fs::remove_file(path.join("state.redb")).expect("the checkpoint store goes");
         let refused = Embedded::open(small(path)).await;
-        assert!(matches!(refused, Err(OpenError::Missing { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Missing { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -341,8 +425,15 @@ fn a_store_closed_in_order_opens_with_everything_and_no_journal_to_read() {
         store.close().await;
         let store = open(path).await;
         let kv = store.key_value();
-        assert_eq!((value(&kv, "left").await, value(&kv, "right").await), (Some(5), Some(5)));
-        assert_eq!(store.status().overlay_records, 1, "the incarnations' record alone");
+        assert_eq!(
+            (value(&kv, "left").await, value(&kv, "right").await),
+            (Some(5), Some(5))
+        );
+        assert_eq!(
+            store.status().overlay_records,
+            1,
+            "the incarnations' record alone"
+        );
     });
 }
 
@@ -355,11 +446,21 @@ fn a_checkpoint_store_that_is_garbage_refuses_to_start_naming_it() {
         fill_segments(path).await;
         let store = path.join("state.redb");
         let whole = fs::read(&store).expect("the store reads");
-        for garbage in [vec![0x5a; 4096], vec![0; whole.len()], whole[..whole.len() / 2].to_vec()] {
+        for garbage in [
+            vec![0x5a; 4096],
+            vec![0; whole.len()],
+            whole[..whole.len() / 2].to_vec(),
+        ] {
             fs::write(&store, &garbage).expect("the store is written");
-            let refused = Embedded::open(small(path)).await.expect_err("nobody can read it").to_string();
+            let refused = Embedded::open(small(path))
+                .await
+                .expect_err("nobody can read it")
+                .to_string();
             assert!(refused.contains(&*store.to_string_lossy()), "{refused}");
-            assert!(refused.contains("restore the whole data directory from a copy"), "{refused}");
+            assert!(
+                refused.contains("restore the whole data directory from a copy"),
+                "{refused}"
+            );
         }
     });
 }

@@ -30,9 +30,15 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
             durably(&reserved, put(&format!("session-{session}"), 1)).await;
         }
         let both = vec![put("session-5", 1), put("session-6", 1)];
-        let transacted = reserved.transact(both).await.expect("the reserve takes transactions");
+        let transacted = reserved
+            .transact(both)
+            .await
+            .expect("the reserve takes transactions");
         assert!(matches!(transacted, Transacted::Done { .. }));
-        let refused = kv.update(filler(written)).await.expect_err("others are still refused");
+        let refused = kv
+            .update(filler(written))
+            .await
+            .expect_err("others are still refused");
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
 
         let used_up = fill(&reserved).await;
@@ -50,7 +56,10 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
 
 /// Sets `bytes` of data under `name`.
 fn set(name: &str, bytes: usize) -> Update {
-    Update::modify(key(name), vec![Action::set("data", Bytes::from(vec![1; bytes]))])
+    Update::modify(
+        key(name),
+        vec![Action::set("data", Bytes::from(vec![1; bytes]))],
+    )
 }
 
 /// Fills the disk to the last byte that is not of the reserve: whoever asks for little fills what the last filler did not fit in.
@@ -69,9 +78,15 @@ async fn fill_to_the_reserve(kv: &Arc<dyn KeyValue>) {
 }
 
 async fn is_refused(kv: &Arc<dyn KeyValue>, update: Update) {
-    let refused = kv.update(update.clone()).await.expect_err("it frees too little");
+    let refused = kv
+        .update(update.clone())
+        .await
+        .expect_err("it frees too little");
     assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-    let refused = kv.transact(vec![update]).await.expect_err("it frees too little");
+    let refused = kv
+        .transact(vec![update])
+        .await
+        .expect_err("it frees too little");
     assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
 }
 
@@ -84,17 +99,29 @@ fn a_change_that_frees_less_than_the_journal_takes_for_it_leaves_the_reserve_alo
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
         let long = "k".repeat(1_000);
-        for (name, bytes) in [(&long[..], 400), ("remembers", 150), ("large", 10_000), ("long-gone", 10)] {
+        for (name, bytes) in [
+            (&long[..], 400),
+            ("remembers", 150),
+            ("large", 10_000),
+            ("long-gone", 10),
+        ] {
             durably(&kv, set(name, bytes)).await;
         }
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         fill_to_the_reserve(&kv).await;
         let operation = OperationId(u128::MAX);
-        for update in [set(&long, 1), set("remembers", 1).as_operation(operation, Version(0))] {
+        for update in [
+            set(&long, 1),
+            set("remembers", 1).as_operation(operation, Version(0)),
+        ] {
             is_refused(&kv, update).await;
         }
         durably(&kv, set("large", 1_000)).await;
-        durably(&kv, Update::delete(key("long-gone")).as_operation(operation, Version(0))).await;
+        durably(
+            &kv,
+            Update::delete(key("long-gone")).as_operation(operation, Version(0)),
+        )
+        .await;
         durably(&kv, Update::delete(key(&long))).await;
     });
 }
@@ -107,8 +134,9 @@ fn a_change_of_an_item_that_remembers_much_may_use_the_reserve_where_it_frees_en
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        let operation =
-            |update: Update, number: u128| update.as_operation(OperationId(u128::MAX - number), Version(0));
+        let operation = |update: Update, number: u128| {
+            update.as_operation(OperationId(u128::MAX - number), Version(0))
+        };
         // As many as are remembered take some 1,300 bytes.
         for number in 0..64 {
             for name in ["enough", "too-little"] {
@@ -133,11 +161,17 @@ fn a_batch_that_frees_less_than_its_cursor_takes_leaves_the_reserve_alone() {
         let batch = |lane: &str, sequence, name: &str| {
             let data = Action::set("data", Bytes::from_static(b"1"));
             let changes = vec![(key(name), Change::Modify(vec![data]))];
-            Batch { lane: Bytes::copy_from_slice(lane.as_bytes()), sequence, changes }
+            Batch {
+                lane: Bytes::copy_from_slice(lane.as_bytes()),
+                sequence,
+                changes,
+            }
         };
         let (known, new, longest) = ("a".repeat(500), "b".repeat(500), "c".repeat(1_000));
         for lane in [&known, &longest] {
-            kv.write_batch(batch(lane, 1, "first")).await.expect("there is room");
+            kv.write_batch(batch(lane, 1, "first"))
+                .await
+                .expect("there is room");
         }
         for name in ["freed", "kept"] {
             durably(&kv, set(name, 1_000)).await;
@@ -145,11 +179,16 @@ fn a_batch_that_frees_less_than_its_cursor_takes_leaves_the_reserve_alone() {
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         fill_to_the_reserve(&kv).await;
         for (lane, sequence) in [(&new, 1), (&longest, 2)] {
-            let refused =
-                kv.write_batch(batch(lane, sequence, "kept")).await.expect_err("it frees too little");
+            let refused = kv
+                .write_batch(batch(lane, sequence, "kept"))
+                .await
+                .expect_err("it frees too little");
             assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
         }
-        let done = kv.write_batch(batch(&known, 2, "freed")).await.expect("it frees enough");
+        let done = kv
+            .write_batch(batch(&known, 2, "freed"))
+            .await
+            .expect("it frees enough");
         assert!(matches!(done, Batched::Done(_)), "{done:?}");
     });
 }

@@ -19,14 +19,17 @@ use ports::{
 use crate::{
     faulty::{Faults, FaultyStorage},
     world::{
-        SEGMENT_BYTES, block_on, config, directory, done, durably, eventually, found, key, message, patient,
-        put, settle, value,
+        SEGMENT_BYTES, block_on, config, directory, done, durably, eventually, found, key, message,
+        patient, put, settle, value,
     },
 };
 
 pub(crate) fn filler(number: usize) -> Update {
     let data = Bytes::from(vec![number as u8; 20_000]);
-    Update::modify(key(&format!("filler-{number:04}")), vec![Action::set("data", data)])
+    Update::modify(
+        key(&format!("filler-{number:04}")),
+        vec![Action::set("data", data)],
+    )
 }
 
 /// Writes fillers until one is refused; answers how many were done.
@@ -46,10 +49,18 @@ pub(crate) async fn fill(kv: &Arc<dyn KeyValue>) -> usize {
 /// A refusal changed nothing, and everything that was done is there.
 async fn reads_go_on(kv: &Arc<dyn KeyValue>, done: usize) {
     for number in 0..done {
-        let item = kv.get(&key(&format!("filler-{number:04}"))).await.expect("reads go on").value;
+        let item = kv
+            .get(&key(&format!("filler-{number:04}")))
+            .await
+            .expect("reads go on")
+            .value;
         assert!(item.is_some(), "filler {number} is gone");
     }
-    let refused = kv.get(&key(&format!("filler-{done:04}"))).await.expect("reads go on").value;
+    let refused = kv
+        .get(&key(&format!("filler-{done:04}")))
+        .await
+        .expect("reads go on")
+        .value;
     assert_eq!(refused, None, "a refused write was seen");
 }
 
@@ -63,13 +74,21 @@ pub(crate) async fn space_returns(kv: &Arc<dyn KeyValue>, number: usize) {
         }
     };
     let receipt = found("space returned and the store notices", written).await;
-    kv.externalize(receipt.point).await.expect("it becomes durable");
+    kv.externalize(receipt.point)
+        .await
+        .expect("it becomes durable");
 }
 
 pub(crate) fn faulty(path: &Path) -> (Arc<Faults>, Config) {
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-    (faults, Config { storage, ..config(path) })
+    (
+        faults,
+        Config {
+            storage,
+            ..config(path)
+        },
+    )
 }
 
 /// P6.
@@ -78,22 +97,43 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         let queue = store.queue();
-        queue.create("work", patient()).await.expect("create answers");
+        queue
+            .create("work", patient())
+            .await
+            .expect("create answers");
         settle(&kv).await;
-        faults.capacity.store(faults.used() + (600 << 10), Ordering::SeqCst);
+        faults
+            .capacity
+            .store(faults.used() + (600 << 10), Ordering::SeqCst);
         let written = fill(&kv).await;
-        assert!(written > 10, "{written} were written before the disk was full");
+        assert!(
+            written > 10,
+            "{written} were written before the disk was full"
+        );
         assert_eq!(store.status().room, Room::Refusing);
         reads_go_on(&kv, written).await;
-        let pair = kv.transact(vec![filler(9000), filler(9001)]).await.expect_err("no room for two either");
+        let pair = kv
+            .transact(vec![filler(9000), filler(9001)])
+            .await
+            .expect_err("no room for two either");
         assert_eq!(pair.kind(), ErrorKind::NoRoom);
-        let sent =
-            queue.send("work", vec![message("group", vec![1; 30_000])]).await.expect_err("nor for a message");
+        let sent = queue
+            .send("work", vec![message("group", vec![1; 30_000])])
+            .await
+            .expect_err("nor for a message");
         assert_eq!(sent.kind(), ErrorKind::NoRoom);
-        assert!(queue.receive("work", 1).await.expect("receive answers").is_empty());
+        assert!(
+            queue
+                .receive("work", 1)
+                .await
+                .expect("receive answers")
+                .is_empty()
+        );
 
         faults.capacity.store(0, Ordering::SeqCst);
         space_returns(&kv, written).await;
@@ -124,7 +164,9 @@ fn a_transient_update_takes_no_room_and_is_seen_by_everybody() {
         faults.capacity.store(0, Ordering::SeqCst);
         let later = async || kv.update(put("lease", 10_000)).await.ok();
         let receipt = found("space returns", later).await.receipt;
-        kv.externalize(receipt.point).await.expect("it becomes durable");
+        kv.externalize(receipt.point)
+            .await
+            .expect("it becomes durable");
     });
 }
 
@@ -141,14 +183,22 @@ fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_roo
         Faults::set(&faults.no_room_for_checkpoints, true);
         let written = fill(&kv).await;
         let journaled = store.status().journal_bytes;
-        assert!(journaled > SEGMENT_BYTES, "{journaled} bytes are less than were allocated at first");
+        assert!(
+            journaled > SEGMENT_BYTES,
+            "{journaled} bytes are less than were allocated at first"
+        );
         // It may take twice what it folds, of all that is not the journal's.
         let left = room - faults.used_in(&directory.path().join("journal"));
-        assert!(2 * journaled <= left, "{journaled} bytes are more than a checkpoint has room for: {left}");
+        assert!(
+            2 * journaled <= left,
+            "{journaled} bytes are more than a checkpoint has room for: {left}"
+        );
         reads_go_on(&kv, written).await;
 
         Faults::set(&faults.no_room_for_checkpoints, false);
-        faults.capacity.store(room + 2 * written as u64 * 20_000, Ordering::SeqCst);
+        faults
+            .capacity
+            .store(room + 2 * written as u64 * 20_000, Ordering::SeqCst);
         space_returns(&kv, written).await;
         found("a checkpoint gives segments back", async || {
             // Until then there may be no room again: whatever came back is small.
@@ -164,9 +214,14 @@ fn a_nearly_full_disk_gives_the_journal_no_more_than_a_checkpoint_would_have_roo
 fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
     let directory = directory();
     let (faults, config) = faulty(directory.path());
-    let config = Config { checkpoint_bytes: 200 << 10, ..config };
+    let config = Config {
+        checkpoint_bytes: 200 << 10,
+        ..config
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         Faults::set(&faults.no_room_for_checkpoints, true);
         let mut written = 0;
@@ -174,18 +229,33 @@ fn a_checkpoint_that_meets_a_full_disk_keeps_everything_and_is_tried_again() {
             written += 1;
             assert!(written < 1000, "no checkpoint met the full disk");
         }
-        eventually("a checkpoint fails", || store.status().checkpoint_error.is_some()).await;
-        assert!(!tried(&kv, filler(written)).await, "no checkpoint would have room for it");
+        eventually("a checkpoint fails", || {
+            store.status().checkpoint_error.is_some()
+        })
+        .await;
+        assert!(
+            !tried(&kv, filler(written)).await,
+            "no checkpoint would have room for it"
+        );
         durably(&kv, Update::delete(key("filler-0000"))).await;
-        assert!(kv.get(&key("filler-0000")).await.expect("reads go on").value.is_none());
+        assert!(
+            kv.get(&key("filler-0000"))
+                .await
+                .expect("reads go on")
+                .value
+                .is_none()
+        );
         let filler_again = async || tried(&kv, filler(0)).await.then_some(());
         let made = store.status().checkpoints;
         Faults::set(&faults.no_room_for_checkpoints, false);
-        found("the checkpoint is tried again by a later commit", async || {
-            // Until then there may be no room again: whatever came back is small.
-            let _ = kv.update(put("nudge", 1)).await;
-            (store.status().checkpoints > made).then_some(())
-        })
+        found(
+            "the checkpoint is tried again by a later commit",
+            async || {
+                // Until then there may be no room again: whatever came back is small.
+                let _ = kv.update(put("nudge", 1)).await;
+                (store.status().checkpoints > made).then_some(())
+            },
+        )
         .await;
         assert_eq!(store.status().checkpoint_error, None);
         found("growth is taken again", filler_again).await;
@@ -202,7 +272,10 @@ fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_leng
     let directory = directory();
     let (faults, config) = faulty(directory.path());
     let usual = 200 << 10;
-    let config = Config { checkpoint_bytes: usual, ..config };
+    let config = Config {
+        checkpoint_bytes: usual,
+        ..config
+    };
     block_on(async {
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
@@ -210,16 +283,30 @@ fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_leng
         let mut written = 0;
         while tried(&kv, filler(written)).await {
             written += 1;
-            assert!(written < 1000, "the journal grew to {} bytes", store.status().journal_bytes);
+            assert!(
+                written < 1000,
+                "the journal grew to {} bytes",
+                store.status().journal_bytes
+            );
         }
         let journaled = store.status().journal_bytes;
-        assert!(journaled >= 4 * usual, "growth was refused at {journaled} bytes");
+        assert!(
+            journaled >= 4 * usual,
+            "growth was refused at {journaled} bytes"
+        );
         // One more part of the usual length, and what is written while its checkpoint fails.
-        assert!(journaled <= 8 * usual, "the journal grew to {journaled} bytes");
+        assert!(
+            journaled <= 8 * usual,
+            "the journal grew to {journaled} bytes"
+        );
         durably(&kv, Update::delete(key("filler-0000"))).await;
         Faults::set(&faults.fail_checkpoints, false);
         let taken = async || {
-            durably(&kv, Update::delete(key(&format!("filler-{:04}", written - 1)))).await;
+            durably(
+                &kv,
+                Update::delete(key(&format!("filler-{:04}", written - 1))),
+            )
+            .await;
             tried(&kv, filler(0)).await.then_some(())
         };
         found("growth is taken again", taken).await;
@@ -233,14 +320,18 @@ fn a_journal_that_no_checkpoint_can_be_made_of_ends_at_four_times_its_usual_leng
 fn a_transaction_larger_than_a_segment_is_all_there_after_a_crash() {
     let directory = directory();
     block_on(async {
-        let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+        let store = Embedded::open(config(directory.path()))
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         let updates = (0..100).map(filler).collect();
         let outcome = kv.transact(updates).await.expect("transact answers");
         assert!(matches!(outcome, Transacted::Done { .. }));
         settle(&kv).await;
         drop((store, kv));
-        let store = Embedded::open(config(directory.path())).await.expect("the store opens");
+        let store = Embedded::open(config(directory.path()))
+            .await
+            .expect("the store opens");
         reads_go_on(&store.key_value(), 100).await;
     });
 }
@@ -251,8 +342,10 @@ pub(crate) struct SmallDisk<'directory>(&'directory Path);
 impl<'directory> SmallDisk<'directory> {
     /// For `test`, which is skipped where this may not be done.
     pub(crate) fn mount(directory: &'directory Path, test: &str) -> Option<Self> {
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(directory).output();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+            .arg(directory)
+            .output();
         if !mounted.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: {test}: this machine does not let the test mount a tmpfs");
             return None;
@@ -271,26 +364,42 @@ impl Drop for SmallDisk<'_> {
 #[test]
 fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
     let directory = directory();
-    let test = "room::a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns";
-    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
+    let test =
+        "room::a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns";
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
+        return;
+    };
     block_on(async {
-        let store = Embedded::open(config(&directory.path().join("data"))).await.expect("the store opens");
+        let store = Embedded::open(config(&directory.path().join("data")))
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         done(&kv, put("early", 1)).await;
         settle(&kv).await;
         let ballast = directory.path().join("ballast");
         let mut taken = 0;
         while fs::write(directory.path().join("piece"), vec![1; 4096]).is_ok() {
-            let mut file = fs::OpenOptions::new().create(true).append(true).open(&ballast).expect("it opens");
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&ballast)
+                .expect("it opens");
             if std::io::Write::write_all(&mut file, &[1; 4096]).is_err() {
                 break;
             }
             taken += 4096;
         }
         assert!(taken > 0);
-        assert_ne!(store.status().room, Room::Refusing, "the journal has room of its own");
+        assert_ne!(
+            store.status().room,
+            Room::Refusing,
+            "the journal has room of its own"
+        );
         let large = || Bytes::from(vec![1; 1 << 20]);
-        let refused = store.objects().put(&ObjectPath::from("large"), large().into()).await;
+        let refused = store
+            .objects()
+            .put(&ObjectPath::from("large"), large().into())
+            .await;
         let refused = objects::failed("put".to_owned(), refused.expect_err("files have no room"));
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
         assert_eq!(store.status().room, Room::Refusing);
@@ -301,7 +410,11 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
         space_returns(&kv, written).await;
         let has_room = async || (store.status().room != Room::Refusing).then_some(());
         found("what an object needed is there again", has_room).await;
-        store.objects().put(&ObjectPath::from("large"), large().into()).await.expect("it is written");
+        store
+            .objects()
+            .put(&ObjectPath::from("large"), large().into())
+            .await
+            .expect("it is written");
         reads_go_on(&kv, written + 1).await;
         store.close().await;
         drop(store);
@@ -321,7 +434,9 @@ pub(crate) fn varied(number: usize) -> Update {
 pub(crate) async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
     match kv.update(update).await {
         Ok(updated) => {
-            kv.externalize(updated.receipt.point).await.expect("what was taken becomes durable");
+            kv.externalize(updated.receipt.point)
+                .await
+                .expect("what was taken becomes durable");
             true
         }
         Err(error) => {
@@ -333,7 +448,11 @@ pub(crate) async fn tried(kv: &Arc<dyn KeyValue>, update: Update) -> bool {
 
 /// Writes new items from `next` on, until one is refused that is refused again after a checkpoint was tried. Answers the next
 /// number.
-pub(crate) async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &mut BTreeSet<usize>) -> usize {
+pub(crate) async fn fill_to_the_end(
+    store: &Embedded,
+    mut next: usize,
+    there: &mut BTreeSet<usize>,
+) -> usize {
     let kv = store.key_value();
     let mut refused = 0;
     while refused < 3 {
@@ -347,7 +466,9 @@ pub(crate) async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &m
         let made = store.status().checkpoints;
         eventually("a checkpoint is tried", || {
             let status = store.status();
-            status.checkpoints > made || status.checkpoint_error.is_some() || status.room != Room::Refusing
+            status.checkpoints > made
+                || status.checkpoint_error.is_some()
+                || status.room != Room::Refusing
         })
         .await;
     }
@@ -357,10 +478,16 @@ pub(crate) async fn fill_to_the_end(store: &Embedded, mut next: usize, there: &m
 /// Exactly the items in `there`, each whole.
 pub(crate) async fn holds(kv: &Arc<dyn KeyValue>, there: &BTreeSet<usize>, next: usize) {
     for number in 0..next {
-        let item = kv.get(&key(&format!("varied-{number:05}"))).await.expect("reads go on").value;
+        let item = kv
+            .get(&key(&format!("varied-{number:05}")))
+            .await
+            .expect("reads go on")
+            .value;
         let length = item.map(|item| item.bytes("data").map(|data| (data[0], data.len())));
         let expected = [150, 900, 3_000, 20_000][number % 4];
-        let expected = there.contains(&number).then_some(Some((number as u8, expected)));
+        let expected = there
+            .contains(&number)
+            .then_some(Some((number as u8, expected)));
         assert_eq!(length, expected, "item {number}");
     }
 }
@@ -374,12 +501,19 @@ pub(crate) async fn delete_half_and_go_on(
 ) -> usize {
     let going: Vec<usize> = there.iter().copied().step_by(2).collect();
     for number in going {
-        let gone = kv.update(Update::delete(key(&format!("varied-{number:05}")))).await;
+        let gone = kv
+            .update(Update::delete(key(&format!("varied-{number:05}"))))
+            .await;
         let gone = gone.unwrap_or_else(|error| panic!("deleting is refused: {error}"));
-        kv.externalize(gone.receipt.point).await.expect("it is durable");
+        kv.externalize(gone.receipt.point)
+            .await
+            .expect("it is durable");
         there.remove(&number);
     }
-    found("what was deleted makes room", async || tried(kv, varied(next)).await.then_some(())).await;
+    found("what was deleted makes room", async || {
+        tried(kv, varied(next)).await.then_some(())
+    })
+    .await;
     there.insert(next);
     holds(kv, there, next + 1).await;
     next + 1
@@ -399,22 +533,40 @@ enum Between {
 fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
     let directory = directory();
     let test = "room::a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting";
-    let Some(_disk) = SmallDisk::mount(directory.path(), test) else { return };
+    let Some(_disk) = SmallDisk::mount(directory.path(), test) else {
+        return;
+    };
     let data = directory.path().join("data");
     block_on(async {
-        let mut store = Embedded::open(config(&data)).await.expect("the store opens");
+        let mut store = Embedded::open(config(&data))
+            .await
+            .expect("the store opens");
         let (mut there, mut next) = (BTreeSet::new(), 0);
-        for between in [Between::Nothing, Between::AStopInOrder, Between::ADeath, Between::Nothing] {
+        for between in [
+            Between::Nothing,
+            Between::AStopInOrder,
+            Between::ADeath,
+            Between::Nothing,
+        ] {
             next = fill_to_the_end(&store, next, &mut there).await;
             assert_eq!(store.status().room, Room::Refusing, "{between:?}");
-            let held: usize = there.iter().map(|number| [150, 900, 3_000, 20_000][number % 4]).sum();
-            assert!(held > 1 << 20, "{between:?}: full of {held} bytes in {} items", there.len());
+            let held: usize = there
+                .iter()
+                .map(|number| [150, 900, 3_000, 20_000][number % 4])
+                .sum();
+            assert!(
+                held > 1 << 20,
+                "{between:?}: full of {held} bytes in {} items",
+                there.len()
+            );
             if matches!(between, Between::AStopInOrder) {
                 store.close().await;
             }
             if !matches!(between, Between::Nothing) {
                 drop(store);
-                store = Embedded::open(config(&data)).await.expect("a full store opens");
+                store = Embedded::open(config(&data))
+                    .await
+                    .expect("a full store opens");
             }
             let kv = store.key_value();
             holds(&kv, &there, next).await;
@@ -422,7 +574,9 @@ fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
         }
         store.close().await;
         drop(store);
-        let store = Embedded::open(config(&data)).await.expect("the store opens");
+        let store = Embedded::open(config(&data))
+            .await
+            .expect("the store opens");
         holds(&store.key_value(), &there, next).await;
         store.close().await;
         drop(store);

@@ -15,19 +15,39 @@ fn what_unfinished_puts_have_staged_is_removed_by_the_next_start() {
     let directory = directory();
     block_on(async {
         let finished = ObjectPath::from("znodes/1/finished");
-        let store = Embedded::open(Config::new(directory.path())).await.expect("the store opens");
-        store.objects().put(&finished, "whole".into()).await.expect("the disk has room");
+        let store = Embedded::open(Config::new(directory.path()))
+            .await
+            .expect("the store opens");
+        store
+            .objects()
+            .put(&finished, "whole".into())
+            .await
+            .expect("the disk has room");
         store.close().await;
         let folder = directory.path().join("objects/znodes/1");
         let staged = folder.join("unfinished#12");
         fs::write(&staged, "par").expect("the disk has room");
         let earlier = SystemTime::now() - Duration::from_hours(1);
-        let file = File::options().write(true).open(&staged).expect("it was just written");
+        let file = File::options()
+            .write(true)
+            .open(&staged)
+            .expect("it was just written");
         file.set_modified(earlier).expect("it can be dated");
 
-        let store = Embedded::open(Config::new(directory.path())).await.expect("the store opens");
-        found("the staged file goes", async || (!staged.exists()).then_some(())).await;
-        let whole = store.objects().get(&finished).await.expect("it is there").bytes().await;
+        let store = Embedded::open(Config::new(directory.path()))
+            .await
+            .expect("the store opens");
+        found("the staged file goes", async || {
+            (!staged.exists()).then_some(())
+        })
+        .await;
+        let whole = store
+            .objects()
+            .get(&finished)
+            .await
+            .expect("it is there")
+            .bytes()
+            .await;
         assert_eq!(whole.expect("it is read"), "whole");
     });
 }

@@ -14,7 +14,9 @@ use ports::{
 
 use crate::{
     faulty::{Faults, FaultyStorage},
-    world::{block_on, config, directory, done, durably, eventually, key, open, put, settle, value},
+    world::{
+        block_on, config, directory, done, durably, eventually, key, open, put, settle, value,
+    },
 };
 
 /// What an item may be like after a crash: as its last durable change left it, or as any transient one since did.
@@ -44,14 +46,28 @@ impl Ordeal {
     async fn begin(directory: &std::path::Path, seed: u64) -> Self {
         let faults = Arc::new(Faults::default());
         let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-        let config = Config { storage, checkpoint_bytes: 300, ..config(directory) };
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let config = Config {
+            storage,
+            checkpoint_bytes: 300,
+            ..config(directory)
+        };
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let mut allowed = <[Allowed; ITEMS.len()]>::default();
         for allowed in &mut allowed {
             allowed.durably(None);
         }
         let (kv, random) = (store.key_value(), fastrand::Rng::with_seed(seed));
-        Self { faults, config, kv, store, allowed, random, checkpoints: 0 }
+        Self {
+            faults,
+            config,
+            kv,
+            store,
+            allowed,
+            random,
+            checkpoints: 0,
+        }
     }
 
     async fn step(&mut self) {
@@ -81,10 +97,14 @@ impl Ordeal {
         settle(&self.kv).await;
         self.checkpoints += self.store.status().checkpoints;
         let gone = directory();
-        let other = Embedded::open(config(gone.path())).await.expect("the store opens");
+        let other = Embedded::open(config(gone.path()))
+            .await
+            .expect("the store opens");
         self.kv = other.key_value();
         drop(std::mem::replace(&mut self.store, other));
-        self.store = Embedded::open(self.config.clone()).await.expect("the store opens");
+        self.store = Embedded::open(self.config.clone())
+            .await
+            .expect("the store opens");
         self.kv = self.store.key_value();
         self.check().await;
     }
@@ -94,10 +114,19 @@ impl Ordeal {
         let before = self.store.status().incarnation;
         Faults::set(&self.faults.fail_journal_sync, true);
         done(&self.kv, put("lost", 1)).await;
-        eventually("the store notices", || self.store.status().health != Health::Serving).await;
+        eventually("the store notices", || {
+            self.store.status().health != Health::Serving
+        })
+        .await;
         Faults::set(&self.faults.fail_journal_sync, false);
-        eventually("it serves again", || self.store.status().incarnation > before).await;
-        eventually("it serves again", || self.store.status().health == Health::Serving).await;
+        eventually("it serves again", || {
+            self.store.status().incarnation > before
+        })
+        .await;
+        eventually("it serves again", || {
+            self.store.status().health == Health::Serving
+        })
+        .await;
         self.check().await;
     }
 
@@ -105,14 +134,34 @@ impl Ordeal {
         for (index, name) in ITEMS.iter().enumerate() {
             let found = value(&self.kv, name).await;
             let allowed = &mut self.allowed[index];
-            assert!(allowed.0.contains(&found), "{name} is {found:?}, not one of {allowed:?}");
+            assert!(
+                allowed.0.contains(&found),
+                "{name} is {found:?}, not one of {allowed:?}"
+            );
             // It was read from the journal or a checkpoint, so that it is what the next crash may go back to.
             allowed.durably(found);
         }
-        let page = self.kv.scan(&Scan::partition("test", 100)).await.expect("scan answers").value;
-        let there = self.allowed.iter().filter(|allowed| !allowed.0.contains(&None)).count();
-        let lost = page.items.iter().filter(|(sort, _)| sort.as_ref() == b"lost").count();
-        assert_eq!(page.items.len() - lost, there, "a scan sees what a get sees");
+        let page = self
+            .kv
+            .scan(&Scan::partition("test", 100))
+            .await
+            .expect("scan answers")
+            .value;
+        let there = self
+            .allowed
+            .iter()
+            .filter(|allowed| !allowed.0.contains(&None))
+            .count();
+        let lost = page
+            .items
+            .iter()
+            .filter(|(sort, _)| sort.as_ref() == b"lost")
+            .count();
+        assert_eq!(
+            page.items.len() - lost,
+            there,
+            "a scan sees what a get sees"
+        );
     }
 }
 
@@ -131,7 +180,10 @@ fn only_transient_updates_are_lost_whatever_is_checkpointed_or_fails_in_between(
             checkpoints += ordeal.checkpoints;
         });
     }
-    assert!(checkpoints > 20, "only {checkpoints} checkpoints came in between");
+    assert!(
+        checkpoints > 20,
+        "only {checkpoints} checkpoints came in between"
+    );
 }
 
 /// D5, D4: what a point does not say.
@@ -141,21 +193,50 @@ fn after_a_failed_sync_a_transient_update_is_gone_though_its_point_is_durable() 
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
     block_on(async {
-        let store = Embedded::open(Config { storage, ..config(directory.path()) }).await.expect("it opens");
+        let store = Embedded::open(Config {
+            storage,
+            ..config(directory.path())
+        })
+        .await
+        .expect("it opens");
         let kv = store.key_value();
         durably(&kv, put("item", 1)).await;
         let transient = durably(&kv, put("item", 2).transient()).await;
-        let read = kv.get(&key("item")).await.expect("get answers").value.expect("it is there");
+        let read = kv
+            .get(&key("item"))
+            .await
+            .expect("get answers")
+            .value
+            .expect("it is there");
         Faults::set(&faults.fail_journal_sync, true);
         let lost = done(&kv, put("lost", 1)).await;
-        eventually("the store notices", || store.status().health != Health::Serving).await;
+        eventually("the store notices", || {
+            store.status().health != Health::Serving
+        })
+        .await;
         Faults::set(&faults.fail_journal_sync, false);
-        eventually("it serves again", || store.status().health == Health::Serving).await;
-        assert_eq!(kv.externalize(lost.point).await.expect_err("it is lost").kind(), ErrorKind::Lost);
-        kv.externalize(transient.point).await.expect("all that was journaled up to it is there");
+        eventually("it serves again", || {
+            store.status().health == Health::Serving
+        })
+        .await;
+        assert_eq!(
+            kv.externalize(lost.point)
+                .await
+                .expect_err("it is lost")
+                .kind(),
+            ErrorKind::Lost
+        );
+        kv.externalize(transient.point)
+            .await
+            .expect("all that was journaled up to it is there");
         assert_eq!(value(&kv, "item").await, Some(1));
         done(&kv, put("item", 3).resting_on(transient.point)).await;
-        let again = kv.get(&key("item")).await.expect("get answers").value.expect("it is there");
+        let again = kv
+            .get(&key("item"))
+            .await
+            .expect("get answers")
+            .value
+            .expect("it is there");
         assert_eq!(again.version, read.version, "given again, to another state");
         assert_eq!(again.integer("value"), Some(3));
     });
@@ -168,12 +249,19 @@ fn transient_updates_beyond_what_memory_is_for_are_journaled_like_others() {
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
     block_on(async {
-        let store = Embedded::open(Config { storage, ..config(directory.path()) }).await.expect("it opens");
+        let store = Embedded::open(Config {
+            storage,
+            ..config(directory.path())
+        })
+        .await
+        .expect("it opens");
         let kv = store.key_value();
         faults.capacity.store(faults.used(), Ordering::SeqCst);
         let large = |number: usize| {
             let data = Action::set("data", vec![1; 100_000]);
-            Update::modify(key(&format!("large-{number}")), vec![data]).when(Condition::Absent).transient()
+            Update::modify(key(&format!("large-{number}")), vec![data])
+                .when(Condition::Absent)
+                .transient()
         };
         let mut taken = 0;
         let refused = loop {
@@ -193,17 +281,35 @@ fn transient_updates_beyond_what_memory_is_for_are_journaled_like_others() {
 #[test]
 fn what_a_queue_holds_from_when_it_was_durable_is_acknowledged_for_good() {
     let group = vec![b'g'; 100];
-    let message =
-        |body: &'static str| Message { group: group.clone().into(), deduplication: None, body: body.into() };
+    let message = |body: &'static str| Message {
+        group: group.clone().into(),
+        deduplication: None,
+        body: body.into(),
+    };
     let durable = QueueOptions::default();
-    let transient = QueueOptions { retention: Retention::Transient, ..durable.clone() };
+    let transient = QueueOptions {
+        retention: Retention::Transient,
+        ..durable.clone()
+    };
     for is_reopened in [false, true] {
         let directory = directory();
         block_on(async {
             let mut store = open(directory.path()).await;
-            store.queue().create("q", durable.clone()).await.expect("it is made");
-            store.queue().send("q", (0..8).map(|_| message("body")).collect()).await.expect("it is sent");
-            store.queue().create("q", transient.clone()).await.expect("it is made anew");
+            store
+                .queue()
+                .create("q", durable.clone())
+                .await
+                .expect("it is made");
+            store
+                .queue()
+                .send("q", (0..8).map(|_| message("body")).collect())
+                .await
+                .expect("it is sent");
+            store
+                .queue()
+                .create("q", transient.clone())
+                .await
+                .expect("it is made anew");
             settle(&store.key_value()).await;
             if is_reopened {
                 drop(store);
@@ -213,11 +319,22 @@ fn what_a_queue_holds_from_when_it_was_durable_is_acknowledged_for_good() {
             let got = queue.receive("q", 10).await.expect("they are there");
             assert_eq!(got.len(), 8);
             let handles: Vec<_> = got.into_iter().map(|delivery| delivery.handle).collect();
-            queue.acknowledge("q", &handles).await.expect("they are taken");
+            queue
+                .acknowledge("q", &handles)
+                .await
+                .expect("they are taken");
             settle(&store.key_value()).await;
             drop((queue, store));
             let store = open(directory.path()).await;
-            assert!(store.queue().receive("q", 10).await.expect("it answers").is_empty(), "they are back");
+            assert!(
+                store
+                    .queue()
+                    .receive("q", 10)
+                    .await
+                    .expect("it answers")
+                    .is_empty(),
+                "they are back"
+            );
         });
     }
 }

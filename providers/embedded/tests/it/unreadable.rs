@@ -28,14 +28,21 @@ fn nothing_is_said_to_be_absent_while_the_checkpoint_store_cannot_be_opened_agai
     let directory = directory();
     let faults = Arc::new(Faults::default());
     let storage = Arc::new(FaultyStorage(Arc::clone(&faults)));
-    let config = Config { storage, ..config(directory.path()) };
+    let config = Config {
+        storage,
+        ..config(directory.path())
+    };
     block_on(async {
-        let store = Embedded::open(config.clone()).await.expect("the store opens");
+        let store = Embedded::open(config.clone())
+            .await
+            .expect("the store opens");
         let kv = store.key_value();
         for number in 0..ITEMS {
             let filling = Action::set("filling", Bytes::from(vec![1; 1000]));
             let item = vec![Action::set_integer("value", number), filling];
-            kv.update(Update::modify(key(&name(number)), item)).await.expect("there is room");
+            kv.update(Update::modify(key(&name(number)), item))
+                .await
+                .expect("there is room");
         }
         store.close().await;
         drop((store, kv));
@@ -49,20 +56,31 @@ fn nothing_is_said_to_be_absent_while_the_checkpoint_store_cannot_be_opened_agai
             match kv.get(&key(&name(number))).await {
                 Ok(read) => assert!(read.value.is_some(), "item {number} is said to be absent"),
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::Unavailable { .. }), "{error}");
+                    assert!(
+                        matches!(error.kind(), ErrorKind::Unavailable { .. }),
+                        "{error}"
+                    );
                     refused += 1;
                 }
             }
-            match kv.update(put(&name(number), -1).when(Condition::Absent)).await {
+            match kv
+                .update(put(&name(number), -1).when(Condition::Absent))
+                .await
+            {
                 Ok(updated) => assert!(
                     matches!(updated.outcome, Outcome::Conflict(Some(_))),
                     "item {number} is made anew"
                 ),
-                Err(error) => assert!(matches!(error.kind(), ErrorKind::Unavailable { .. }), "{error}"),
+                Err(error) => assert!(
+                    matches!(error.kind(), ErrorKind::Unavailable { .. }),
+                    "{error}"
+                ),
             }
         }
         assert!(refused > ITEMS / 2, "{refused} reads were refused");
-        kv.scan(&Scan::partition("test", 10)).await.expect_err("the disk does not read");
+        kv.scan(&Scan::partition("test", 10))
+            .await
+            .expect_err("the disk does not read");
         Faults::set(&faults.fail_checkpoint_reads, false);
         for number in 0..ITEMS {
             assert_eq!(value(&kv, &name(number)).await, Some(number));

@@ -22,7 +22,11 @@ pub(crate) const SEGMENT_BYTES: u64 = 256 << 10;
 /// seconds, and a test that waits for idleness would wait for that.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).thread_keep_alive(Duration::ZERO).enable_all().build();
+    let runtime = runtime
+        .worker_threads(2)
+        .thread_keep_alive(Duration::ZERO)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(future)
 }
 
@@ -33,12 +37,17 @@ pub(crate) fn directory() -> TempDir {
 
 /// Small segments in `directory`.
 pub(crate) fn config(directory: &Path) -> Config {
-    Config { journal_segment_bytes: SEGMENT_BYTES, ..Config::new(directory) }
+    Config {
+        journal_segment_bytes: SEGMENT_BYTES,
+        ..Config::new(directory)
+    }
 }
 
 /// Opens the store in `directory`.
 pub(crate) async fn open(directory: &Path) -> Embedded {
-    Embedded::open(config(directory)).await.expect("the store opens")
+    Embedded::open(config(directory))
+        .await
+        .expect("the store opens")
 }
 
 /// The key of a test's item.
@@ -61,13 +70,21 @@ pub(crate) async fn done(store: &Arc<dyn KeyValue>, update: Update) -> ports::Re
 /// Updates and waits until it is durable.
 pub(crate) async fn durably(store: &Arc<dyn KeyValue>, update: Update) -> ports::Receipt {
     let receipt = done(store, update).await;
-    store.externalize(receipt.point).await.expect("it becomes durable");
+    store
+        .externalize(receipt.point)
+        .await
+        .expect("it becomes durable");
     receipt
 }
 
 /// The value that [`put`] sets.
 pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> {
-    store.get(&key(name)).await.expect("get answers").value.and_then(|item| item.integer("value"))
+    store
+        .get(&key(name))
+        .await
+        .expect("get answers")
+        .value
+        .and_then(|item| item.integer("value"))
 }
 
 /// Both or none.
@@ -77,7 +94,11 @@ pub(crate) async fn put_pair(
     right: &str,
     value: i64,
 ) -> ports::Receipt {
-    match store.transact(vec![put(left, value), put(right, value)]).await.expect("transact answers") {
+    match store
+        .transact(vec![put(left, value), put(right, value)])
+        .await
+        .expect("transact answers")
+    {
         Transacted::Done { receipt, .. } => receipt,
         conflict @ Transacted::Conflict { .. } => panic!("{conflict:?}"),
     }
@@ -85,12 +106,19 @@ pub(crate) async fn put_pair(
 
 /// A message without a deduplication id.
 pub(crate) fn message(group: &str, body: impl Into<bytes::Bytes>) -> Message {
-    Message { group: bytes::Bytes::copy_from_slice(group.as_bytes()), deduplication: None, body: body.into() }
+    Message {
+        group: bytes::Bytes::copy_from_slice(group.as_bytes()),
+        deduplication: None,
+        body: body.into(),
+    }
 }
 
 /// A queue that blocks on failure and hides for long.
 pub(crate) fn patient() -> QueueOptions {
-    QueueOptions { visibility_timeout_ms: 60_000, ..QueueOptions::default() }
+    QueueOptions {
+        visibility_timeout_ms: 60_000,
+        ..QueueOptions::default()
+    }
 }
 
 /// The longest wait for something that a background thread brings about.
@@ -124,5 +152,8 @@ async fn let_others_run(what: &str, started: Instant) {
 
 /// Waits for the durability of everything so far.
 pub(crate) async fn settle(store: &Arc<dyn KeyValue>) {
-    store.externalize(store.point()).await.expect("everything becomes durable");
+    store
+        .externalize(store.point())
+        .await
+        .expect("everything becomes durable");
 }

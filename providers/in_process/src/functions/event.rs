@@ -14,29 +14,46 @@ pub(super) enum Envelope {
     /// An event sent by somebody.
     Call(Bytes),
     /// An event without an id that another function gave up on.
-    Failed { function: String, payload: Bytes, reason: String },
+    Failed {
+        function: String,
+        payload: Bytes,
+        reason: String,
+    },
     /// The same with one.
-    NamedFailed { function: String, id: Bytes, payload: Bytes, reason: String },
+    NamedFailed {
+        function: String,
+        id: Bytes,
+        payload: Bytes,
+        reason: String,
+    },
     /// One that several functions gave up on, each told by the one before it: the last one last.
-    HandedOn { functions: Vec<String>, id: Option<Bytes>, payload: Bytes, reason: String },
+    HandedOn {
+        functions: Vec<String>,
+        id: Option<Bytes>,
+        payload: Bytes,
+        reason: String,
+    },
 }
 
 impl Envelope {
     pub(super) fn encode(&self) -> Result<Bytes> {
-        let encoded =
-            postcard::to_stdvec(self).map_err(|error| Error::invalid("encode an event").caused_by(error))?;
+        let encoded = postcard::to_stdvec(self)
+            .map_err(|error| Error::invalid("encode an event").caused_by(error))?;
         Ok(Bytes::from(encoded))
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
-        postcard::from_bytes(bytes).map_err(|error| Error::corrupt("decode an event").caused_by(error))
+        postcard::from_bytes(bytes)
+            .map_err(|error| Error::corrupt("decode an event").caused_by(error))
     }
 
     /// The functions that gave up on it, each told by the one before it.
     pub(super) fn given_up_by(&self) -> &[String] {
         match self {
             Self::Call(_) => &[],
-            Self::Failed { function, .. } | Self::NamedFailed { function, .. } => slice::from_ref(function),
+            Self::Failed { function, .. } | Self::NamedFailed { function, .. } => {
+                slice::from_ref(function)
+            }
             Self::HandedOn { functions, .. } => functions,
         }
     }
@@ -48,31 +65,80 @@ impl Envelope {
         let (mut functions, inner, payload) = match self {
             Self::Call(payload) => {
                 return match id {
-                    None => Self::Failed { function, payload, reason },
-                    Some(id) => Self::NamedFailed { function, id, payload, reason },
+                    None => Self::Failed {
+                        function,
+                        payload,
+                        reason,
+                    },
+                    Some(id) => Self::NamedFailed {
+                        function,
+                        id,
+                        payload,
+                        reason,
+                    },
                 };
             }
-            Self::Failed { function, payload, .. } => (vec![function], None, payload),
-            Self::NamedFailed { function, id, payload, .. } => (vec![function], Some(id), payload),
-            Self::HandedOn { functions, id, payload, .. } => (functions, id, payload),
+            Self::Failed {
+                function, payload, ..
+            } => (vec![function], None, payload),
+            Self::NamedFailed {
+                function,
+                id,
+                payload,
+                ..
+            } => (vec![function], Some(id), payload),
+            Self::HandedOn {
+                functions,
+                id,
+                payload,
+                ..
+            } => (functions, id, payload),
         };
         functions.push(function);
-        Self::HandedOn { functions, id: id.or(inner), payload, reason }
+        Self::HandedOn {
+            functions,
+            id: id.or(inner),
+            payload,
+            reason,
+        }
     }
 
     /// The event as its function sees it; `id` is its message's.
     pub(super) fn into_event(self, id: Option<Bytes>) -> Event {
         match self {
             Self::Call(payload) => Event::Call { id, payload },
-            Self::Failed { function, payload, reason } => {
-                Event::Failed { function, id: None, payload, reason }
-            }
-            Self::NamedFailed { function, id, payload, reason } => {
-                Event::Failed { function, id: Some(id), payload, reason }
-            }
-            Self::HandedOn { mut functions, id, payload, reason } => {
-                Event::Failed { function: functions.pop().unwrap_or_default(), id, payload, reason }
-            }
+            Self::Failed {
+                function,
+                payload,
+                reason,
+            } => Event::Failed {
+                function,
+                id: None,
+                payload,
+                reason,
+            },
+            Self::NamedFailed {
+                function,
+                id,
+                payload,
+                reason,
+            } => Event::Failed {
+                function,
+                id: Some(id),
+                payload,
+                reason,
+            },
+            Self::HandedOn {
+                mut functions,
+                id,
+                payload,
+                reason,
+            } => Event::Failed {
+                function: functions.pop().unwrap_or_default(),
+                id,
+                payload,
+                reason,
+            },
         }
     }
 }
@@ -93,13 +159,24 @@ mod tests {
     #[test]
     fn what_is_handed_on_says_who_gave_up_on_it() {
         let event = Envelope::Call("payload".into());
-        let told = event.failed("f", Some("id".into()), "first").failed("g", None, "second");
+        let told = event
+            .failed("f", Some("id".into()), "first")
+            .failed("g", None, "second");
         let told = Envelope::decode(&told.encode().expect("it is written")).expect("it is read");
         assert_eq!(told.given_up_by(), ["f", "g"]);
-        let Event::Failed { function, id, payload, reason } = told.into_event(None) else {
+        let Event::Failed {
+            function,
+            id,
+            payload,
+            reason,
+        } = told.into_event(None)
+        else {
             panic!("a failure")
         };
-        assert_eq!((function.as_str(), id, reason.as_str()), ("g", Some("id".into()), "second"));
+        assert_eq!(
+            (function.as_str(), id, reason.as_str()),
+            ("g", Some("id".into()), "second")
+        );
         assert_eq!(payload, "payload");
     }
 }

@@ -15,7 +15,8 @@ use futures_util::FutureExt;
 use ports::functions::{Definition, Event, Failure, Room};
 use tokio::time::Sleep;
 
-type Running = Pin<Box<dyn Future<Output = Result<Result<Bytes, Failure>, Box<dyn Any + Send>>> + Send>>;
+type Running =
+    Pin<Box<dyn Future<Output = Result<Result<Bytes, Failure>, Box<dyn Any + Send>>> + Send>>;
 
 /// A run of a handler. Dropping it drops the run.
 pub(super) struct Invocation {
@@ -34,7 +35,11 @@ impl Invocation {
     pub(super) fn within(room: Room, definition: Arc<Definition>, event: Event) -> Self {
         let timeout = definition.options.timeout;
         let run = async move { definition.handler.handle_in(room, event).await };
-        Self { running: Box::pin(AssertUnwindSafe(run).catch_unwind()), timeout, timer: None }
+        Self {
+            running: Box::pin(AssertUnwindSafe(run).catch_unwind()),
+            timeout,
+            timer: None,
+        }
     }
 }
 
@@ -50,9 +55,13 @@ impl Future for Invocation {
             Poll::Pending => {}
         }
         let timeout = self.timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
         match timer.as_mut().poll(context) {
-            Poll::Ready(()) => Poll::Ready(Err(Failure::new(format!("ran longer than {timeout:?}")))),
+            Poll::Ready(()) => {
+                Poll::Ready(Err(Failure::new(format!("ran longer than {timeout:?}"))))
+            }
             Poll::Pending => Poll::Pending,
         }
     }

@@ -28,8 +28,10 @@ use super::{
 use crate::SystemEntropy;
 
 /// What this provider cannot exceed.
-const LIMITS: FunctionLimits =
-    FunctionLimits { payload_bytes_max: (4 << 20) - 4096, timeout_max: Duration::from_mins(15) };
+const LIMITS: FunctionLimits = FunctionLimits {
+    payload_bytes_max: (4 << 20) - 4096,
+    timeout_max: Duration::from_mins(15),
+};
 
 /// The events of a function wait in a queue of this name and the function's.
 const EVENT_QUEUE: &str = "landfast.events/";
@@ -95,11 +97,18 @@ impl Functions {
     /// As [`Register::register`](ports::functions::Register::register).
     pub fn register(&self, definition: Definition) {
         let name = definition.name.clone();
-        let earlier = self.inner.definitions.lock().insert(name.clone().into_owned(), Arc::new(definition));
+        let earlier = self
+            .inner
+            .definitions
+            .lock()
+            .insert(name.clone().into_owned(), Arc::new(definition));
         // Its events are looked for once.
         if earlier.is_none() {
             let inner = Arc::clone(&self.inner);
-            self.inner.looking.lock().spawn(async move { inner.arm_earlier_events(&name).await });
+            self.inner
+                .looking
+                .lock()
+                .spawn(async move { inner.arm_earlier_events(&name).await });
         }
     }
 
@@ -158,7 +167,16 @@ impl Inner {
         group.put_u64(self.origin);
         group.put_u64(number);
         let group = group.freeze();
-        self.queue.send(&queue, vec![Message { group, deduplication: id, body }]).await
+        self.queue
+            .send(
+                &queue,
+                vec![Message {
+                    group,
+                    deduplication: id,
+                    body,
+                }],
+            )
+            .await
     }
 
     fn arm(self: &Arc<Self>, trigger: QueueTrigger, work: Work) {
@@ -174,8 +192,15 @@ impl Inner {
             earlier.stop();
         }
         let stop = Arc::new(Stop::default());
-        tokio::spawn(trigger::run(Arc::clone(self), trigger.clone(), work, Arc::clone(&stop)));
-        triggers.armed.insert(trigger.queue.clone(), (trigger, stop));
+        tokio::spawn(trigger::run(
+            Arc::clone(self),
+            trigger.clone(),
+            work,
+            Arc::clone(&stop),
+        ));
+        triggers
+            .armed
+            .insert(trigger.queue.clone(), (trigger, stop));
     }
 
     fn arm_events(self: &Arc<Self>, function: &str) {
@@ -193,7 +218,9 @@ impl Inner {
             match self.check_queue(&event_queue(function)).await {
                 Ok(()) => return self.arm_events(function),
                 Err(error) if error.kind() == ErrorKind::Invalid => return,
-                Err(error) => tracing::debug!(%error, function, "its events cannot be looked for yet"),
+                Err(error) => {
+                    tracing::debug!(%error, function, "its events cannot be looked for yet")
+                }
             }
             tokio::time::sleep(trigger::QUEUE_PAUSE).await;
         }
@@ -229,7 +256,9 @@ impl ports::Functions for Functions {
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         check_payload(function, &payload)?;
-        self.inner.send_event(function, id, &Envelope::Call(payload)).await
+        self.inner
+            .send_event(function, id, &Envelope::Call(payload))
+            .await
     }
 
     async fn knows(&self, function: &str) -> Result<bool> {
@@ -256,7 +285,11 @@ impl ports::Functions for Functions {
             return Err(Error::invalid(format!("arm {function:?} with no period")));
         }
         if let Some(timer) = self.inner.timers.lock().arm(function, period) {
-            tokio::spawn(timer::run(Arc::clone(&self.inner), function.to_owned(), timer));
+            tokio::spawn(timer::run(
+                Arc::clone(&self.inner),
+                function.to_owned(),
+                timer,
+            ));
         }
         Ok(())
     }

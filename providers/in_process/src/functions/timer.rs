@@ -75,7 +75,11 @@ struct State {
 
 impl Timer {
     fn new(period: Duration) -> Self {
-        let state = State { period, armed: true, is_starting: false };
+        let state = State {
+            period,
+            armed: true,
+            is_starting: false,
+        };
         Self {
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -141,16 +145,23 @@ pub(super) async fn run(functions: Arc<Inner>, function: String, timer: Arc<Time
     let _ = timer.task.set(task::id());
     while timer.turn(last).await {
         last = Instant::now();
-        let Some(definition) = functions.definition(&function) else { return timer.has_started() };
+        let Some(definition) = functions.definition(&function) else {
+            return timer.has_started();
+        };
         let mut invocation = pin!(Invocation::new(definition, Event::Timer));
-        let begun = std::future::poll_fn(|context| Poll::Ready(invocation.as_mut().poll(context))).await;
+        let begun =
+            std::future::poll_fn(|context| Poll::Ready(invocation.as_mut().poll(context))).await;
         timer.has_started();
         let ran = match begun {
             Poll::Ready(ran) => ran,
             Poll::Pending => invocation.await,
         };
         if let Err(failure) = ran {
-            tracing::warn!(function, reason = failure.reason, "a scheduled function failed");
+            tracing::warn!(
+                function,
+                reason = failure.reason,
+                "a scheduled function failed"
+            );
         }
     }
 }

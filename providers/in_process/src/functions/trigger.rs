@@ -84,7 +84,11 @@ type Run<'task> = Pin<Box<dyn Future<Output = ()> + Send + 'task>>;
 /// Takes messages until stopped, then lets what runs finish.
 pub(super) async fn run(functions: Arc<Inner>, trigger: QueueTrigger, work: Work, stop: Arc<Stop>) {
     let mut running: FuturesUnordered<Run<'_>> = FuturesUnordered::new();
-    let task = Task { functions: &functions, trigger: &trigger, work };
+    let task = Task {
+        functions: &functions,
+        trigger: &trigger,
+        work,
+    };
     let mut next = task.wait();
     while !stop.is_stopped() {
         tokio::select! {
@@ -166,13 +170,21 @@ impl<'task> Task<'task> {
             let ready = self.functions.queue.ready(&self.trigger.queue).await;
             self.or_pause(ready.map(|()| Came::Ready)).await
         };
-        Next { receives: false, is_asked_for: false, step: Box::pin(step) }
+        Next {
+            receives: false,
+            is_asked_for: false,
+            step: Box::pin(step),
+        }
     }
 
     /// Ends once the function has room for one more invocation.
     fn ask_for_room(self) -> Next<'task> {
         let step = async move { Came::Room(self.definition().handler.room().await) };
-        Next { receives: false, is_asked_for: false, step: Box::pin(step) }
+        Next {
+            receives: false,
+            is_asked_for: false,
+            step: Box::pin(step),
+        }
     }
 
     /// Ends with the messages of one group, if one is in line.
@@ -184,11 +196,19 @@ impl<'task> Task<'task> {
             };
             let hidden_ms = hidden.as_millis() as u64;
             let batch = self.trigger.batch_messages_max.max(1);
-            let received =
-                self.functions.queue.receive_hidden(&self.trigger.queue, batch, Some(hidden_ms)).await;
-            self.or_pause(received.map(|deliveries| Came::Batch(room, deliveries))).await
+            let received = self
+                .functions
+                .queue
+                .receive_hidden(&self.trigger.queue, batch, Some(hidden_ms))
+                .await;
+            self.or_pause(received.map(|deliveries| Came::Batch(room, deliveries)))
+                .await
         };
-        Next { receives: true, is_asked_for: false, step: Box::pin(step) }
+        Next {
+            receives: true,
+            is_asked_for: false,
+            step: Box::pin(step),
+        }
     }
 
     async fn or_pause(self, came: Result<Came>) -> Came {
@@ -217,10 +237,23 @@ impl<'task> Task<'task> {
     }
 
     /// One invocation with messages of one group.
-    async fn run_messages(self, room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
-        let handles: Vec<_> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
-        let Some(handle) = handles.first() else { return };
-        let event = Event::Messages { queue: self.trigger.queue.clone(), deliveries };
+    async fn run_messages(
+        self,
+        room: Room,
+        definition: Arc<Definition>,
+        deliveries: Vec<Delivery>,
+    ) {
+        let handles: Vec<_> = deliveries
+            .iter()
+            .map(|delivery| delivery.handle.clone())
+            .collect();
+        let Some(handle) = handles.first() else {
+            return;
+        };
+        let event = Event::Messages {
+            queue: self.trigger.queue.clone(),
+            deliveries,
+        };
         let invocation = Invocation::within(room, definition, event);
         let (completed, failure) = match self.kept(handle, invocation).await {
             Ok(_) => (handles.len(), None),
@@ -228,12 +261,23 @@ impl<'task> Task<'task> {
         };
         let queue = &self.trigger.queue;
         if completed > 0
-            && let Err(error) = self.functions.queue.acknowledge(queue, &handles[..completed]).await
+            && let Err(error) = self
+                .functions
+                .queue
+                .acknowledge(queue, &handles[..completed])
+                .await
         {
             tracing::warn!(%error, queue, "handled messages will be delivered again");
         }
         match (failure, handles.get(completed)) {
-            (Some(Failure { is_hopeless: true, reason, .. }), Some(handle)) => {
+            (
+                Some(Failure {
+                    is_hopeless: true,
+                    reason,
+                    ..
+                }),
+                Some(handle),
+            ) => {
                 self.give_up(handle, &reason).await;
             }
             (Some(failure), Some(handle)) => self.give_back(handle, &failure).await,
@@ -242,14 +286,25 @@ impl<'task> Task<'task> {
     }
 
     /// One invocation with one event.
-    async fn run_event(self, mut room: Room, definition: Arc<Definition>, deliveries: Vec<Delivery>) {
+    async fn run_event(
+        self,
+        mut room: Room,
+        definition: Arc<Definition>,
+        deliveries: Vec<Delivery>,
+    ) {
         for delivery in deliveries {
-            let Delivery { handle, deduplication: id, body, .. } = delivery;
+            let Delivery {
+                handle,
+                deduplication: id,
+                body,
+                ..
+            } = delivery;
             let attempts_max = attempts_max(&definition);
             let outcome = match Envelope::decode(&body) {
                 // Its last attempt came to no end, or its exception handler could not be given it.
                 Ok(envelope) if handle.attempt > attempts_max => {
-                    let reason = format!("failed {attempts_max} times; what it said last is not known");
+                    let reason =
+                        format!("failed {attempts_max} times; what it said last is not known");
                     Err((Failure::new(reason), envelope))
                 }
                 Ok(envelope) => {
@@ -264,7 +319,10 @@ impl<'task> Task<'task> {
             let left = match outcome {
                 Ok(()) => Left::Done,
                 Err((failure, _)) if handle.attempt < attempts_max => Left::Again(failure),
-                Err((failure, envelope)) => self.failed_for_good(&definition, id, envelope, failure).await,
+                Err((failure, envelope)) => {
+                    self.failed_for_good(&definition, id, envelope, failure)
+                        .await
+                }
             };
             match left {
                 Left::Done => self.acknowledge_event(handle).await,
@@ -287,11 +345,19 @@ impl<'task> Task<'task> {
             return Left::Hopeless(failure.reason);
         };
         if let Some(why) = why_it_ends(&envelope, &definition.name, handler) {
-            tracing::warn!(queue = self.trigger.queue, why, "an event is kept as a dead letter");
+            tracing::warn!(
+                queue = self.trigger.queue,
+                why,
+                "an event is kept as a dead letter"
+            );
             return Left::Hopeless(format!("{why}; it failed last with: {}", failure.reason));
         }
         let failed = envelope.failed(&definition.name, id, &failure.reason);
-        if self.hand_on(handler, &failed).await { Left::Done } else { Left::Again(failure) }
+        if self.hand_on(handler, &failed).await {
+            Left::Done
+        } else {
+            Left::Again(failure)
+        }
     }
 
     async fn acknowledge_event(self, handle: Handle) {
@@ -303,7 +369,9 @@ impl<'task> Task<'task> {
 
     /// Runs to the end, with the batch of `handle` hidden from others.
     async fn kept(self, handle: &Handle, invocation: Invocation) -> Result<Bytes, Failure> {
-        let Hiding::WhileRunning(hidden) = self.functions.hiding else { return invocation.await };
+        let Hiding::WhileRunning(hidden) = self.functions.hiding else {
+            return invocation.await;
+        };
         let hide_again = async {
             loop {
                 tokio::time::sleep(hidden / HIDDEN_AGAIN).await;
@@ -348,9 +416,20 @@ impl<'task> Task<'task> {
         if attempt < ALARM_ATTEMPT {
             tracing::debug!(queue, reason, attempt, delay_ms, "an invocation failed");
         } else {
-            tracing::warn!(queue, reason, attempt, delay_ms, "an invocation fails again and again");
+            tracing::warn!(
+                queue,
+                reason,
+                attempt,
+                delay_ms,
+                "an invocation fails again and again"
+            );
         }
-        if let Err(error) = self.functions.queue.release(queue, handle, delay_ms, &failure.reason).await {
+        if let Err(error) = self
+            .functions
+            .queue
+            .release(queue, handle, delay_ms, &failure.reason)
+            .await
+        {
             tracing::warn!(%error, queue, "messages stay hidden until their timeout");
         }
     }
@@ -358,7 +437,12 @@ impl<'task> Task<'task> {
     /// What failed for good, and nobody is told of, is kept as a dead letter.
     async fn give_up(self, handle: &Handle, reason: &str) {
         let (queue, attempt) = (&self.trigger.queue, handle.attempt);
-        tracing::debug!(queue, reason, attempt, "an event or a message has failed for good");
+        tracing::debug!(
+            queue,
+            reason,
+            attempt,
+            "an event or a message has failed for good"
+        );
         if let Err(error) = self.functions.queue.give_up(queue, handle, reason).await {
             tracing::warn!(%error, queue, "what failed for good stays hidden until its timeout");
         }

@@ -50,11 +50,17 @@ fn over_redis(case: Case<contract::functions::Subject>) {
     let server = server::shared();
     // A store of its own for each case, by a name that is not too long.
     let namespace = format!("{:.60}", case.name);
-    let config = Config { namespace, ..Config::single(server.url()) };
+    let config = Config {
+        namespace,
+        ..Config::single(server.url())
+    };
     block_on(async {
         let store = Redis::open(&config).await.expect("the store opens");
-        let functions =
-            Functions::beside_others(store.queue(), Duration::from_secs(5), &SystemEntropy::default());
+        let functions = Functions::beside_others(
+            store.queue(),
+            Duration::from_secs(5),
+            &SystemEntropy::default(),
+        );
         run(case, functions, store.queue()).await;
     });
 }
@@ -66,11 +72,15 @@ mod over_redis {
 /// L1, L2, L4. The system's randomness has no seed, so L3 asks nothing of it.
 #[test]
 fn the_clock_keeps_its_promises() {
-    for case in contract::clock::CASES.iter().filter(|case| case.promise != "L3") {
+    for case in contract::clock::CASES
+        .iter()
+        .filter(|case| case.promise != "L3")
+    {
         block_on(async {
             let no_seed = |_| unreachable!("these cases draw nothing");
             let clocks = || Arc::new(SystemClock) as Arc<dyn Clock>;
-            case.run(contract::clock::Subject::new(clocks, no_seed).spawning(SPAWN)).await;
+            case.run(contract::clock::Subject::new(clocks, no_seed).spawning(SPAWN))
+                .await;
         });
     }
 }

@@ -36,14 +36,21 @@ impl fmt::Debug for Noting {
 #[async_trait]
 impl Handler for Noting {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.seen.lock().expect("nobody panics holding it").push((self.clock.monotonic(), event));
+        self.seen
+            .lock()
+            .expect("nobody panics holding it")
+            .push((self.clock.monotonic(), event));
         (self.ends)()
     }
 }
 
 impl Noting {
     fn new(world: &World, ends: fn() -> Result<Bytes, Failure>) -> Arc<Self> {
-        Arc::new(Self { seen: Mutex::default(), clock: world.clock(), ends })
+        Arc::new(Self {
+            seen: Mutex::default(),
+            clock: world.clock(),
+            ends,
+        })
     }
 
     fn seen(&self) -> Vec<(Monotonic, Event)> {
@@ -53,9 +60,17 @@ impl Noting {
     /// The function, the payload and the reason of the only failure that was told of.
     fn told(&self) -> (String, Bytes, String) {
         match &self.seen()[..] {
-            [(_, Event::Failed { function, payload, reason, .. })] => {
-                (function.clone(), payload.clone(), reason.clone())
-            }
+            [
+                (
+                    _,
+                    Event::Failed {
+                        function,
+                        payload,
+                        reason,
+                        ..
+                    },
+                ),
+            ] => (function.clone(), payload.clone(), reason.clone()),
             other => panic!("one failure is expected, not {other:?}"),
         }
     }
@@ -74,7 +89,10 @@ impl Stopping {
 #[async_trait]
 impl Handler for Stopping {
     async fn handle(&self, _: Event) -> Result<Bytes, Failure> {
-        self.0.upgrade().expect("it is there for the whole test").stop();
+        self.0
+            .upgrade()
+            .expect("it is there for the whole test")
+            .stop();
         fails()
     }
 }
@@ -95,30 +113,57 @@ fn panics() -> Result<Bytes, Failure> {
 /// A function tried `attempts_max` times, then told of to `told`.
 fn define(functions: &Functions, code: &Arc<Noting>, attempts_max: u32) {
     let exception_handler = Some("told".to_owned());
-    let options = FunctionOptions { attempts_max, exception_handler, ..FunctionOptions::default() };
-    functions.register(Definition { name: "works".into(), options, handler: code.clone() });
+    let options = FunctionOptions {
+        attempts_max,
+        exception_handler,
+        ..FunctionOptions::default()
+    };
+    functions.register(Definition {
+        name: "works".into(),
+        options,
+        handler: code.clone(),
+    });
 }
 
 /// A function that is tried once, then told of to `handler`.
 fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<Noting>) {
     let exception_handler = Some(handler.to_owned());
-    let options = FunctionOptions { attempts_max: 1, exception_handler, ..FunctionOptions::default() };
-    functions.register(Definition { name: name.into(), options, handler: code.clone() });
+    let options = FunctionOptions {
+        attempts_max: 1,
+        exception_handler,
+        ..FunctionOptions::default()
+    };
+    functions.register(Definition {
+        name: name.into(),
+        options,
+        handler: code.clone(),
+    });
 }
 
 /// What was given up of the events of `function`.
 async fn letters(world: &World, functions: &Functions, function: &str) -> Vec<DeadLetter> {
     let queue = functions.event_queue(function);
-    world.queue().dead_letters(&queue, None, 100).await.expect("dead_letters answers")
+    world
+        .queue()
+        .dead_letters(&queue, None, 100)
+        .await
+        .expect("dead_letters answers")
 }
 
 fn define_told(functions: &Functions, code: &Arc<Noting>) {
     let options = FunctionOptions::default();
-    functions.register(Definition { name: "told".into(), options, handler: code.clone() });
+    functions.register(Definition {
+        name: "told".into(),
+        options,
+        handler: code.clone(),
+    });
 }
 
 async fn one_event(functions: &Functions) {
-    functions.send("works", None, Bytes::from("event")).await.expect("send answers");
+    functions
+        .send("works", None, Bytes::from("event"))
+        .await
+        .expect("send answers");
 }
 
 /// N2.
@@ -134,8 +179,14 @@ fn an_event_whose_function_panics_has_failed() {
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 2);
         let (function, payload, reason) = told.told();
-        assert_eq!((function.as_str(), payload), ("works", Bytes::from("event")));
-        assert!(reason.contains("panicked") && reason.contains("the ice broke"), "{reason}");
+        assert_eq!(
+            (function.as_str(), payload),
+            ("works", Bytes::from("event"))
+        );
+        assert!(
+            reason.contains("panicked") && reason.contains("the ice broke"),
+            "{reason}"
+        );
     });
 }
 
@@ -146,7 +197,10 @@ fn an_invocation_that_panics_says_so() {
         let world = World::new(1);
         let functions = Functions::new(world.queue());
         define(&functions, &Noting::new(&world, panics), 2);
-        let error = functions.invoke("works", Bytes::new()).await.expect_err("it panics");
+        let error = functions
+            .invoke("works", Bytes::new())
+            .await
+            .expect_err("it panics");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("the ice broke"), "{error}");
     });
@@ -161,18 +215,45 @@ fn messages_whose_function_panics_come_again() {
         let code = Noting::new(&world, panics);
         define(&functions, &code, 1);
         let queue = world.queue();
-        let options =
-            QueueOptions { attempts_max: 3, on_failure: OnFailure::DeadLetter, ..Default::default() };
-        queue.create("work", options).await.expect("the queue is made");
-        let trigger = QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 };
-        functions.arm_queue(trigger).await.expect("the trigger is armed");
-        let message = Message { group: "group".into(), deduplication: None, body: Bytes::new() };
-        queue.send("work", vec![message]).await.expect("send answers");
+        let options = QueueOptions {
+            attempts_max: 3,
+            on_failure: OnFailure::DeadLetter,
+            ..Default::default()
+        };
+        queue
+            .create("work", options)
+            .await
+            .expect("the queue is made");
+        let trigger = QueueTrigger {
+            queue: "work".into(),
+            function: "works".into(),
+            batch_messages_max: 1,
+        };
+        functions
+            .arm_queue(trigger)
+            .await
+            .expect("the trigger is armed");
+        let message = Message {
+            group: "group".into(),
+            deduplication: None,
+            body: Bytes::new(),
+        };
+        queue
+            .send("work", vec![message])
+            .await
+            .expect("send answers");
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 3);
-        let letters = queue.dead_letters("work", None, 10).await.expect("dead_letters answers");
+        let letters = queue
+            .dead_letters("work", None, 10)
+            .await
+            .expect("dead_letters answers");
         assert_eq!(letters.len(), 1);
-        assert!(letters[0].reason.contains("the ice broke"), "{}", letters[0].reason);
+        assert!(
+            letters[0].reason.contains("the ice broke"),
+            "{}",
+            letters[0].reason
+        );
     });
 }
 
@@ -183,7 +264,10 @@ fn an_event_waits_for_an_exception_handler_whose_queue_is_out_of_service() {
     simulated::run(async {
         let world = World::new(1);
         let refused = std::iter::repeat_n(Fault::RefuseBefore, REFUSALS);
-        let sends = Arc::new(Script::of("queue.send", std::iter::once(Fault::None).chain(refused)));
+        let sends = Arc::new(Script::of(
+            "queue.send",
+            std::iter::once(Fault::None).chain(refused),
+        ));
         let queue = FaultyQueue::new(world.queue(), sends, world.clock());
         let functions = Functions::new(Arc::new(queue));
         let (code, told) = (Noting::new(&world, fails), Noting::new(&world, done));
@@ -193,7 +277,10 @@ fn an_event_waits_for_an_exception_handler_whose_queue_is_out_of_service() {
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 2, "waiting is no further attempt");
         let (function, payload, _) = told.told();
-        assert_eq!((function.as_str(), payload), ("works", Bytes::from("event")));
+        assert_eq!(
+            (function.as_str(), payload),
+            ("works", Bytes::from("event"))
+        );
     });
 }
 
@@ -212,7 +299,11 @@ fn what_fails_waits_longer_before_each_further_attempt() {
         assert_eq!(waited.len(), 12);
         for (doublings, waited) in waited.into_iter().enumerate() {
             let least = Duration::from_millis((50 << doublings).min(30_000));
-            assert!(waited >= least && waited < least * 2, "{waited:?} after attempt {}", doublings + 1);
+            assert!(
+                waited >= least && waited < least * 2,
+                "{waited:?} after attempt {}",
+                doublings + 1
+            );
         }
     });
 }
@@ -232,7 +323,10 @@ fn an_event_of_an_earlier_start_runs_once_its_function_is_there() {
         define(&functions, &code, 100);
         world.clock().sleep(LONG).await;
         let seen = code.seen();
-        assert!(matches!(&seen[..], [(_, Event::Call { payload, .. })] if payload == "event"), "{seen:?}");
+        assert!(
+            matches!(&seen[..], [(_, Event::Call { payload, .. })] if payload == "event"),
+            "{seen:?}"
+        );
     });
 }
 
@@ -248,11 +342,18 @@ fn what_is_handed_on_after_the_stop_waits_for_the_next_start() {
             exception_handler: Some("told".to_owned()),
             ..FunctionOptions::default()
         };
-        functions.register(Definition { name: "works".into(), options, handler: code });
+        functions.register(Definition {
+            name: "works".into(),
+            options,
+            handler: code,
+        });
         define_told(&functions, &told);
         one_event(&functions).await;
         world.clock().sleep(LONG).await;
-        assert!(told.seen().is_empty(), "it was told by one that has stopped");
+        assert!(
+            told.seen().is_empty(),
+            "it was told by one that has stopped"
+        );
         let next = Functions::new(world.queue());
         define_told(&next, &told);
         world.clock().sleep(LONG).await;
@@ -274,7 +375,11 @@ fn an_event_is_not_handed_on_to_who_has_given_up_on_it() {
         assert_eq!((code.seen().len(), told.seen().len()), (1, 1));
         let kept = letters(&world, &functions, "told").await;
         assert_eq!(kept.len(), 1, "{kept:?}");
-        assert!(kept[0].reason.contains("works -> told -> works"), "{}", kept[0].reason);
+        assert!(
+            kept[0].reason.contains("works -> told -> works"),
+            "{}",
+            kept[0].reason
+        );
         assert!(kept[0].reason.ends_with("always"), "{}", kept[0].reason);
         define_hasty(&functions, "works".to_owned(), "works", &code);
         one_event(&functions).await;
@@ -293,11 +398,24 @@ fn an_event_is_handed_on_so_often_and_no_more() {
         let functions = Functions::new(world.queue());
         let code = Noting::new(&world, fails);
         for number in 0..2 * HANDED_ON_MAX {
-            define_hasty(&functions, format!("f{number}"), &format!("f{}", number + 1), &code);
+            define_hasty(
+                &functions,
+                format!("f{number}"),
+                &format!("f{}", number + 1),
+                &code,
+            );
         }
-        functions.send("f0", None, Bytes::from("event")).await.expect("send answers");
+        functions
+            .send("f0", None, Bytes::from("event"))
+            .await
+            .expect("send answers");
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 1 + HANDED_ON_MAX);
-        assert_eq!(letters(&world, &functions, &format!("f{HANDED_ON_MAX}")).await.len(), 1);
+        assert_eq!(
+            letters(&world, &functions, &format!("f{HANDED_ON_MAX}"))
+                .await
+                .len(),
+            1
+        );
     });
 }

@@ -63,27 +63,57 @@ impl Handler for Placed {
 /// A process that takes from the queue, and what it does.
 async fn process(queue: &Arc<dyn Queue>) -> (Functions, Arc<Work>) {
     let work = Arc::<Work>::default();
-    (process_of(queue, Arc::new(Worker(Arc::clone(&work)))).await, work)
+    (
+        process_of(queue, Arc::new(Worker(Arc::clone(&work)))).await,
+        work,
+    )
 }
 
 async fn process_of(queue: &Arc<dyn Queue>, handler: Arc<dyn Handler>) -> Functions {
     let functions = Functions::beside_others(Arc::clone(queue), HIDDEN, &SystemEntropy::default());
     // Longer than any of these tests, so that nothing but the hiding decides.
-    let options = FunctionOptions { timeout: Duration::from_hours(1), ..FunctionOptions::default() };
-    functions.register(Definition { name: "works".into(), options, handler });
-    functions.arm_queue(trigger()).await.expect("the trigger is armed");
+    let options = FunctionOptions {
+        timeout: Duration::from_hours(1),
+        ..FunctionOptions::default()
+    };
+    functions.register(Definition {
+        name: "works".into(),
+        options,
+        handler,
+    });
+    functions
+        .arm_queue(trigger())
+        .await
+        .expect("the trigger is armed");
     functions
 }
 
 fn trigger() -> QueueTrigger {
-    QueueTrigger { queue: "work".into(), function: "works".into(), batch_messages_max: 1 }
+    QueueTrigger {
+        queue: "work".into(),
+        function: "works".into(),
+        batch_messages_max: 1,
+    }
 }
 
 async fn one_message(queue: &Arc<dyn Queue>) {
-    let options = QueueOptions { on_failure: OnFailure::Block, ..QueueOptions::default() };
-    queue.create("work", options).await.expect("the queue is made");
-    let message = Message { group: "group".into(), deduplication: None, body: Bytes::new() };
-    queue.send("work", vec![message]).await.expect("send answers");
+    let options = QueueOptions {
+        on_failure: OnFailure::Block,
+        ..QueueOptions::default()
+    };
+    queue
+        .create("work", options)
+        .await
+        .expect("the queue is made");
+    let message = Message {
+        group: "group".into(),
+        deduplication: None,
+        body: Bytes::new(),
+    };
+    queue
+        .send("work", vec![message])
+        .await
+        .expect("send answers");
 }
 
 fn begun(work: &Work) -> usize {
@@ -99,7 +129,11 @@ fn a_message_is_nobody_elses_while_its_function_runs() {
         let (_one, first) = process_with_a_message(&queue).await;
         let (_other, second) = process(&queue).await;
         world.clock().sleep(HIDDEN * 10).await;
-        assert_eq!((begun(&first), begun(&second)), (1, 0), "it runs once, for as long as it takes");
+        assert_eq!(
+            (begun(&first), begun(&second)),
+            (1, 0),
+            "it runs once, for as long as it takes"
+        );
         first.may_end.notify_one();
         world.clock().sleep(HIDDEN * 2).await;
         assert_eq!((begun(&first), begun(&second)), (1, 0), "and is done then");
@@ -121,7 +155,10 @@ fn a_message_of_a_process_that_died_is_given_to_another() {
         one_message(&queue).await;
         // Who dies with a message in his hands: he took it as functions take theirs.
         let hidden_ms = HIDDEN.as_millis() as u64;
-        let taken = queue.receive_hidden("work", 1, Some(hidden_ms)).await.expect("receive answers");
+        let taken = queue
+            .receive_hidden("work", 1, Some(hidden_ms))
+            .await
+            .expect("receive answers");
         assert_eq!(taken.len(), 1);
         let (_functions, work) = process(&queue).await;
         world.clock().sleep(HIDDEN * 4 / 5).await;
@@ -137,17 +174,32 @@ fn a_trigger_that_is_disarmed_takes_no_message_to_nobody() {
     const LATENCY: Duration = Duration::from_millis(5);
     for after_ms in 0..50 {
         simulated::run(async {
-            let world =
-                World::with_options(1, Options { latency: Some(LATENCY..=LATENCY), ..Options::default() });
+            let world = World::with_options(
+                1,
+                Options {
+                    latency: Some(LATENCY..=LATENCY),
+                    ..Options::default()
+                },
+            );
             let queue: Arc<dyn Queue> = world.queue();
             let (functions, work) = process_with_a_message_on_its_way(&queue).await;
             work.may_end.notify_one();
             world.clock().sleep(Duration::from_millis(after_ms)).await;
-            functions.disarm_queue("work").await.expect("disarm_queue answers");
+            functions
+                .disarm_queue("work")
+                .await
+                .expect("disarm_queue answers");
             world.clock().sleep(HIDDEN / 10).await;
-            functions.arm_queue(trigger()).await.expect("the trigger is armed");
+            functions
+                .arm_queue(trigger())
+                .await
+                .expect("the trigger is armed");
             world.clock().sleep(HIDDEN / 10).await;
-            assert_eq!(begun(&work), 1, "disarmed after {after_ms} ms: it waits for nobody");
+            assert_eq!(
+                begun(&work),
+                1,
+                "disarmed after {after_ms} ms: it waits for nobody"
+            );
         });
     }
 }
@@ -160,13 +212,23 @@ fn a_trigger_that_is_disarmed_leaves_the_line_for_room_while_what_it_began_goes_
         let queue: Arc<dyn Queue> = world.queue();
         one_message(&queue).await;
         let places = Arc::new(Semaphore::new(2));
-        let taken = Arc::clone(&places).acquire_owned().await.expect("it is not closed");
+        let taken = Arc::clone(&places)
+            .acquire_owned()
+            .await
+            .expect("it is not closed");
         let work = Arc::<Work>::default();
         let handler = Placed(Worker(Arc::clone(&work)), Arc::clone(&places));
         let functions = process_of(&queue, Arc::new(handler)).await;
         world.clock().sleep(HIDDEN / 10).await;
-        assert_eq!((begun(&work), places.available_permits()), (1, 0), "one runs, for the next is no room");
-        functions.disarm_queue("work").await.expect("disarm_queue answers");
+        assert_eq!(
+            (begun(&work), places.available_permits()),
+            (1, 0),
+            "one runs, for the next is no room"
+        );
+        functions
+            .disarm_queue("work")
+            .await
+            .expect("disarm_queue answers");
         world.clock().sleep(HIDDEN / 10).await;
         drop(taken);
         let next = places.acquire().now_or_never();

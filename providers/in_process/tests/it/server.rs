@@ -25,11 +25,23 @@ impl Server {
     fn start() -> Self {
         for _ in 0..20 {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-            let port = listener.local_addr().expect("a listener has an address").port();
+            let port = listener
+                .local_addr()
+                .expect("a listener has an address")
+                .port();
             drop(listener);
             let directory = tempfile::tempdir().expect("a temporary directory");
             let mut child = Command::new("redis-server")
-                .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--logfile", "log"])
+                .args([
+                    "--port",
+                    &port.to_string(),
+                    "--bind",
+                    "127.0.0.1",
+                    "--save",
+                    "",
+                    "--logfile",
+                    "log",
+                ])
                 .args(["--appendonly", "yes", "--appendfsync", "always", "--dir"])
                 .arg(directory.path())
                 .stdin(Stdio::null())
@@ -37,7 +49,11 @@ impl Server {
                 .spawn()
                 .expect("redis-server is installed");
             if accepts(port, &mut child) {
-                return Self { child, port, _directory: directory };
+                return Self {
+                    child,
+                    port,
+                    _directory: directory,
+                };
             }
         }
         panic!("no redis-server starts");
@@ -58,7 +74,11 @@ impl Drop for Server {
 /// Whether it comes to accept; if not, somebody else took the port and it has ended.
 fn accepts(port: u16, child: &mut Child) -> bool {
     let started = Instant::now();
-    while child.try_wait().expect("a child can be waited for").is_none() {
+    while child
+        .try_wait()
+        .expect("a child can be waited for")
+        .is_none()
+    {
         if TcpStream::connect(("127.0.0.1", port)).is_ok() {
             return true;
         }

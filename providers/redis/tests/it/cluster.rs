@@ -26,15 +26,20 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Two masters and two replicas.
     pub(crate) fn replicated(keeps: Keeps) -> Self {
-        let cluster =
-            Self { masters: [start(keeps), start(keeps)], replicas: vec![start(keeps), start(keeps)] };
+        let cluster = Self {
+            masters: [start(keeps), start(keeps)],
+            replicas: vec![start(keeps), start(keeps)],
+        };
         cluster.assemble();
         cluster
     }
 
     /// Two masters alone.
     pub(crate) fn bare(keeps: Keeps) -> Self {
-        let cluster = Self { masters: [start(keeps), start(keeps)], replicas: Vec::new() };
+        let cluster = Self {
+            masters: [start(keeps), start(keeps)],
+            replicas: Vec::new(),
+        };
         cluster.assemble();
         cluster
     }
@@ -59,7 +64,9 @@ impl Cluster {
         self.eventually_all("everybody knows everybody", &everybody);
         for (replica, master) in self.replicas.iter().zip(&self.masters) {
             let id: String = master.tell(&["CLUSTER", "MYID"]);
-            eventually("the replica follows", || replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok());
+            eventually("the replica follows", || {
+                replica.ask::<()>(&["CLUSTER", "REPLICATE", &id]).is_ok()
+            });
         }
         self.settled();
     }
@@ -82,7 +89,9 @@ impl Cluster {
     fn eventually_all(&self, what: &str, line: &str) {
         for server in self.servers() {
             eventually(what, || {
-                server.ask::<String>(&["CLUSTER", "INFO"]).is_ok_and(|told| told.contains(line))
+                server
+                    .ask::<String>(&["CLUSTER", "INFO"])
+                    .is_ok_and(|told| told.contains(line))
             });
         }
     }
@@ -152,9 +161,17 @@ impl Cluster {
     /// Begins to move a slot from the master that has it to the other.
     pub(crate) fn begin_moving(&self, slot: u16) {
         let (from, to) = self.sides(slot);
-        let (from_id, to_id): (String, String) =
-            (from.tell(&["CLUSTER", "MYID"]), to.tell(&["CLUSTER", "MYID"]));
-        to.tell::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &from_id]);
+        let (from_id, to_id): (String, String) = (
+            from.tell(&["CLUSTER", "MYID"]),
+            to.tell(&["CLUSTER", "MYID"]),
+        );
+        to.tell::<()>(&[
+            "CLUSTER",
+            "SETSLOT",
+            &slot.to_string(),
+            "IMPORTING",
+            &from_id,
+        ]);
         from.tell::<()>(&["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &to_id]);
     }
 
@@ -192,6 +209,10 @@ impl Cluster {
 
     fn sides(&self, slot: u16) -> (&Server, &Server) {
         let [first, second] = &self.masters;
-        if slot < SECOND_HALF { (first, second) } else { (second, first) }
+        if slot < SECOND_HALF {
+            (first, second)
+        } else {
+            (second, first)
+        }
     }
 }

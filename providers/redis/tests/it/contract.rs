@@ -31,7 +31,10 @@ const DEAD_LETTERS_MAX: usize = 20;
 
 /// A store of its own for one case.
 fn config_for(name: &str, config: Config) -> Config {
-    let mut config = Config { namespace: namespace(), ..config };
+    let mut config = Config {
+        namespace: namespace(),
+        ..config
+    };
     config.queue_limits.dead_letters_max = DEAD_LETTERS_MAX;
     if name == WAITS_FOR_THE_WINDOW {
         config.queue_limits.deduplication_window_ms = WINDOW_MS;
@@ -44,8 +47,11 @@ fn run_key_value(case: Case<contract::key_value::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        case.run(contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock)).spawning(SPAWN))
-            .await;
+        case.run(
+            contract::key_value::Subject::new(store.key_value(), Arc::new(SystemClock))
+                .spawning(SPAWN),
+        )
+        .await;
     });
 }
 
@@ -55,7 +61,8 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     block_on(async {
         let store = open(&config).await;
         let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
-        case.run(subject.spawning(SPAWN).beside(store.key_value())).await;
+        case.run(subject.spawning(SPAWN).beside(store.key_value()))
+            .await;
     });
 }
 
@@ -100,11 +107,19 @@ impl<S: Crash> contract::durability::Crashable for Crashing<S> {
     }
 
     async fn crash_and_reopen(self: Box<Self>) -> contract::durability::Subject {
-        let Self { store, config, servers } = *self;
+        let Self {
+            store,
+            config,
+            servers,
+        } = *self;
         drop(store);
         servers.crash();
         let store = open(&config).await;
-        Box::new(Self { store, config, servers })
+        Box::new(Self {
+            store,
+            config,
+            servers,
+        })
     }
 }
 
@@ -134,7 +149,12 @@ mod single {
         let config = Config::single(server.url());
         block_on(async {
             let store = open(&config).await;
-            case.run(Box::new(Crashing { store, config, servers: server })).await;
+            case.run(Box::new(Crashing {
+                store,
+                config,
+                servers: server,
+            }))
+            .await;
         });
     }
 
@@ -148,7 +168,10 @@ mod cluster {
     use crate::cluster::shared;
 
     fn replicated(cluster: &Cluster) -> Config {
-        Config { acknowledged: Acknowledged::Replicas(1), ..Config::cluster(cluster.urls()) }
+        Config {
+            acknowledged: Acknowledged::Replicas(1),
+            ..Config::cluster(cluster.urls())
+        }
     }
 
     fn key_value(case: Case<contract::key_value::Subject>) {
@@ -167,7 +190,10 @@ mod cluster {
         block_on(async {
             let store = open(&config).await.key_value_in_one_slot("together");
             assert!(store.limits().transact_across_partitions);
-            case.run(contract::key_value::Subject::new(store, Arc::new(SystemClock)).spawning(SPAWN)).await;
+            case.run(
+                contract::key_value::Subject::new(store, Arc::new(SystemClock)).spawning(SPAWN),
+            )
+            .await;
         });
     }
 
@@ -189,7 +215,12 @@ mod cluster {
         let config = Config::cluster(cluster.urls());
         block_on(async {
             let store = open(&config).await;
-            case.run(Box::new(Crashing { store, config, servers: cluster })).await;
+            case.run(Box::new(Crashing {
+                store,
+                config,
+                servers: cluster,
+            }))
+            .await;
         });
     }
 

@@ -16,7 +16,11 @@ use crate::{
 };
 
 fn replicated(config: Config) -> Config {
-    Config { acknowledged: Acknowledged::Replicas(1), durability_timeout: Duration::from_secs(2), ..config }
+    Config {
+        acknowledged: Acknowledged::Replicas(1),
+        durability_timeout: Duration::from_secs(2),
+        ..config
+    }
 }
 
 fn set(place: Key, n: i64) -> Update {
@@ -33,18 +37,35 @@ fn what_a_replica_confirmed_is_there_when_it_takes_over() {
         told.contains("state=online")
     });
     block_on(async {
-        let store = open(&replicated(Config::single(master.url()))).await.key_value();
+        let store = open(&replicated(Config::single(master.url())))
+            .await
+            .key_value();
         let mut points = Vec::new();
         for n in 0..50 {
-            points
-                .push(store.update(set(key(&n.to_string()), n)).await.expect("update answers").receipt.point);
+            points.push(
+                store
+                    .update(set(key(&n.to_string()), n))
+                    .await
+                    .expect("update answers")
+                    .receipt
+                    .point,
+            );
         }
-        assert!(!store.is_durable(points[49]), "an answer alone is no confirmation");
-        store.externalize(points[49]).await.expect("the replica confirms");
+        assert!(
+            !store.is_durable(points[49]),
+            "an answer alone is no confirmation"
+        );
+        store
+            .externalize(points[49])
+            .await
+            .expect("the replica confirms");
         assert!(points.iter().all(|point| store.is_durable(*point)));
         master.kill();
         replica.tell::<()>(&["REPLICAOF", "NO", "ONE"]);
-        let config = Config { acknowledged: Acknowledged::InMemory, ..Config::single(replica.url()) };
+        let config = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(replica.url())
+        };
         let store = open(&config).await.key_value();
         for (n, point) in points.into_iter().enumerate() {
             assert_eq!(value(&store, &n.to_string()).await, Some(n as i64));
@@ -63,11 +84,21 @@ fn a_write_that_no_replica_confirms_is_not_acknowledged() {
         told.contains("state=online")
     });
     block_on(async {
-        let store = open(&replicated(Config::single(master.url()))).await.key_value();
+        let store = open(&replicated(Config::single(master.url())))
+            .await
+            .key_value();
         replica.kill();
-        let point = store.update(set(key("n"), 1)).await.expect("update answers").receipt.point;
+        let point = store
+            .update(set(key("n"), 1))
+            .await
+            .expect("update answers")
+            .receipt
+            .point;
         let late = store.externalize(point).await.expect_err("nobody confirms");
-        assert!(matches!(late.kind(), ErrorKind::Unavailable { .. }), "{late}");
+        assert!(
+            matches!(late.kind(), ErrorKind::Unavailable { .. }),
+            "{late}"
+        );
         assert!(!store.is_durable(point));
         replica.restart();
         replica.tell::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]);
@@ -99,20 +130,42 @@ fn what_a_cluster_answered_is_there_after_a_failover() {
     const PARTITIONS: usize = 40;
     let cluster = Cluster::replicated(Keeps::Memory);
     block_on(async {
-        let store = open(&replicated(Config::cluster(cluster.urls()))).await.key_value();
+        let store = open(&replicated(Config::cluster(cluster.urls())))
+            .await
+            .key_value();
         assert_eq!(write_all(&store, PARTITIONS, 1).await, 0);
         cluster.fail_over();
-        let orphaned = (0..PARTITIONS).map(partition).find(|place| cluster.is_in_first_half(place));
+        let orphaned = (0..PARTITIONS)
+            .map(partition)
+            .find(|place| cluster.is_in_first_half(place));
         let orphaned = orphaned.expect("every other partition is");
         for _ in 0..2 {
-            let unconfirmed = store.update(set(orphaned.clone(), 1)).await.expect_err("nobody confirms");
-            assert_eq!(unconfirmed.kind(), ErrorKind::OutcomeUnknown, "{unconfirmed}");
+            let unconfirmed = store
+                .update(set(orphaned.clone(), 1))
+                .await
+                .expect_err("nobody confirms");
+            assert_eq!(
+                unconfirmed.kind(),
+                ErrorKind::OutcomeUnknown,
+                "{unconfirmed}"
+            );
         }
-        let lax = Config { acknowledged: Acknowledged::InMemory, ..Config::cluster(cluster.urls()) };
+        let lax = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::cluster(cluster.urls())
+        };
         let store = open(&lax).await.key_value();
         for place in 0..PARTITIONS {
-            let found = store.get(&partition(place)).await.expect("get answers").value;
-            assert_eq!(found.and_then(|item| item.integer("n")), Some(1), "partition {place}");
+            let found = store
+                .get(&partition(place))
+                .await
+                .expect("get answers")
+                .value;
+            assert_eq!(
+                found.and_then(|item| item.integer("n")),
+                Some(1),
+                "partition {place}"
+            );
         }
         assert_eq!(write_all(&store, PARTITIONS, 2).await, 0);
     });
@@ -124,12 +177,18 @@ fn an_open_store_follows_a_failover() {
     const PARTITIONS: usize = 40;
     let cluster = Cluster::replicated(Keeps::Memory);
     block_on(async {
-        let lax = Config { acknowledged: Acknowledged::InMemory, ..Config::cluster(cluster.urls()) };
+        let lax = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::cluster(cluster.urls())
+        };
         let store = open(&lax).await.key_value();
         assert_eq!(write_all(&store, PARTITIONS, 1).await, 0);
         cluster.fail_over();
         let unknown = write_all(&store, PARTITIONS, 2).await;
-        assert!(unknown <= 1, "only what was sent on the broken connection is unknown: {unknown}");
+        assert!(
+            unknown <= 1,
+            "only what was sent on the broken connection is unknown: {unknown}"
+        );
         assert_eq!(write_all(&store, PARTITIONS, 3).await, 0);
     });
 }
@@ -141,14 +200,26 @@ fn slot_of(cluster: &Cluster, partition: &str) -> u16 {
 
 async fn write_items(store: &Arc<dyn KeyValue>, partition: &str, n: i64) {
     for item in 0..20 {
-        store.update(set(Key::new(partition, item.to_string()), n)).await.expect("update answers");
+        store
+            .update(set(Key::new(partition, item.to_string()), n))
+            .await
+            .expect("update answers");
     }
 }
 
 async fn assert_items(store: &Arc<dyn KeyValue>, partition: &'static str, n: i64) {
-    let page = store.scan(&Scan::partition(partition, 100)).await.expect("scan answers").value;
+    let page = store
+        .scan(&Scan::partition(partition, 100))
+        .await
+        .expect("scan answers")
+        .value;
     assert_eq!(page.items.len(), 20);
-    assert!(page.items.iter().all(|(_, item)| item.integer("n") == Some(n)), "{page:?}");
+    assert!(
+        page.items
+            .iter()
+            .all(|(_, item)| item.integer("n") == Some(n)),
+        "{page:?}"
+    );
 }
 
 /// K1, K6: a slot takes its items along, and the store follows each step (`ASK`, then `MOVED`).
@@ -156,7 +227,10 @@ async fn assert_items(store: &Arc<dyn KeyValue>, partition: &'static str, n: i64
 fn an_open_store_follows_a_slot_that_moves() {
     let cluster = Cluster::bare(Keeps::Memory);
     block_on(async {
-        let lax = Config { acknowledged: Acknowledged::InMemory, ..Config::cluster(cluster.urls()) };
+        let lax = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::cluster(cluster.urls())
+        };
         let store = open(&lax).await.key_value();
         write_items(&store, "test", 1).await;
         let slot = slot_of(&cluster, "test");
@@ -176,7 +250,10 @@ fn an_open_store_follows_a_slot_that_moves() {
 fn writers_go_on_while_their_slot_moves() {
     let cluster = Arc::new(Cluster::bare(Keeps::Memory));
     block_on(async {
-        let lax = Config { acknowledged: Acknowledged::InMemory, ..Config::cluster(cluster.urls()) };
+        let lax = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::cluster(cluster.urls())
+        };
         let store = open(&lax).await.key_value();
         write_items(&store, "test", 1).await;
         let slot = slot_of(&cluster, "test");
@@ -194,11 +271,18 @@ fn writers_go_on_while_their_slot_moves() {
 fn a_batch_over_several_partitions_is_finished_by_a_repeat() {
     let cluster = Cluster::bare(Keeps::Memory);
     block_on(async {
-        let lax = Config { acknowledged: Acknowledged::InMemory, ..Config::cluster(cluster.urls()) };
+        let lax = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::cluster(cluster.urls())
+        };
         let store = open(&lax).await.key_value();
         let add = || Change::Modify(vec![Action::Add("n".into(), 1)]);
         let changes: Vec<_> = (0..12).map(|n| (partition(n), add())).collect();
-        let batch = Batch { lane: Bytes::from_static(b"lane"), sequence: 1, changes };
+        let batch = Batch {
+            lane: Bytes::from_static(b"lane"),
+            sequence: 1,
+            changes,
+        };
         for attempt in 0..40 {
             let (store, batch) = (Arc::clone(&store), batch.clone());
             let running = tokio::spawn(async move { store.write_batch(batch).await });
@@ -209,10 +293,17 @@ fn a_batch_over_several_partitions_is_finished_by_a_repeat() {
             drop(running.await);
         }
         let last = store.write_batch(batch).await.expect("write_batch answers");
-        assert!(matches!(last, Batched::Done(_) | Batched::Repeat(_)), "{last:?}");
+        assert!(
+            matches!(last, Batched::Done(_) | Batched::Repeat(_)),
+            "{last:?}"
+        );
         for n in 0..12 {
             let item = store.get(&partition(n)).await.expect("get answers").value;
-            assert_eq!(item.and_then(|item| item.integer("n")), Some(1), "partition {n}");
+            assert_eq!(
+                item.and_then(|item| item.integer("n")),
+                Some(1),
+                "partition {n}"
+            );
         }
     });
 }

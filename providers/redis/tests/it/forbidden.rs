@@ -12,7 +12,10 @@ use crate::{
 fn what_the_user_may_not_do_is_refused_for_good_and_changes_nothing() {
     let server = Server::start(Keeps::Always);
     block_on(async {
-        let config = Config { namespace: namespace(), ..Config::single(server.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(server.url())
+        };
         let store = open(&config).await.key_value();
         let add = || Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);
         store.update(add()).await.expect("it may");

@@ -26,9 +26,12 @@ async fn write(store: &Arc<dyn KeyValue>, name: &str, n: i64) -> DurabilityPoint
 
 /// The file that the server appends to.
 fn append_file(server: &Server) -> PathBuf {
-    let files = fs::read_dir(server.directory().join("appendonlydir")).expect("the server has files");
+    let files =
+        fs::read_dir(server.directory().join("appendonlydir")).expect("the server has files");
     let mut paths = files.map(|file| file.expect("a file").path());
-    paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("it appends to one")
+    paths
+        .find(|path| path.to_string_lossy().ends_with(".incr.aof"))
+        .expect("it appends to one")
 }
 
 /// Writes a series, and cuts the server's file back to where it was after the first half, as a loss of power would. The
@@ -38,7 +41,9 @@ async fn lose_half(server: &Server, store: &Arc<dyn KeyValue>) -> Vec<Durability
     for n in 0..WRITES {
         points.push(write(store, &n.to_string(), n).await);
         if n == WRITES / 2 {
-            kept_bytes = fs::metadata(append_file(server)).expect("the file is there").len();
+            kept_bytes = fs::metadata(append_file(server))
+                .expect("the file is there")
+                .len();
         }
     }
     crash_back_to(server, kept_bytes);
@@ -48,7 +53,10 @@ async fn lose_half(server: &Server, store: &Arc<dyn KeyValue>) -> Vec<Durability
 /// Kills the server, cuts its file to `kept_bytes`, and starts it again.
 fn crash_back_to(server: &Server, kept_bytes: u64) {
     server.kill();
-    let file = fs::OpenOptions::new().write(true).open(append_file(server)).expect("the file opens");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(append_file(server))
+        .expect("the file opens");
     file.set_len(kept_bytes).expect("the file is cut");
     server.restart();
 }
@@ -58,10 +66,16 @@ async fn assert_lost_is_said(store: &Arc<dyn KeyValue>, points: &[DurabilityPoin
         let is_there = value(store, &n.to_string()).await.is_some();
         assert_eq!(is_there, n as i64 <= WRITES / 2, "item {n}");
         match store.externalize(*point).await {
-            Ok(()) => assert!(is_there && store.is_durable(*point), "{point:?} of item {n}"),
+            Ok(()) => assert!(
+                is_there && store.is_durable(*point),
+                "{point:?} of item {n}"
+            ),
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-                assert!(!is_there && !store.is_durable(*point), "{point:?} of item {n}");
+                assert!(
+                    !is_there && !store.is_durable(*point),
+                    "{point:?} of item {n}"
+                );
             }
         }
     }
@@ -72,7 +86,10 @@ async fn assert_lost_is_said(store: &Arc<dyn KeyValue>, points: &[DurabilityPoin
 fn an_open_store_says_which_points_went_with_the_servers_tail() {
     let server = Server::start(Keeps::Always);
     block_on(async {
-        let config = Config { acknowledged: Acknowledged::InMemory, ..Config::single(server.url()) };
+        let config = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(server.url())
+        };
         let store = open(&config).await.key_value();
         let points = lose_half(&server, &store).await;
         // New positions pass the lost ones before anybody asks.
@@ -90,8 +107,14 @@ fn an_open_store_says_which_points_went_with_the_servers_tail() {
 fn a_store_that_slept_through_a_restart_is_not_fooled_by_the_writes_of_another() {
     let server = Server::start(Keeps::Always);
     block_on(async {
-        let config = Config { acknowledged: Acknowledged::InMemory, ..Config::single(server.url()) };
-        let (store, other) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let config = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(server.url())
+        };
+        let (store, other) = (
+            open(&config).await.key_value(),
+            open(&config).await.key_value(),
+        );
         write(&other, "other", 0).await;
         let points = lose_half(&server, &store).await;
         until_connected(&other).await;
@@ -108,26 +131,68 @@ fn a_store_that_slept_through_a_restart_is_not_fooled_by_the_writes_of_another()
 fn a_handle_of_a_lost_message_acknowledges_nothing() {
     let server = Server::start(Keeps::Always);
     block_on(async {
-        let config = Config { acknowledged: Acknowledged::InMemory, ..Config::single(server.url()) };
+        let config = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(server.url())
+        };
         let queue = open(&config).await.queue();
-        queue.create("queue", QueueOptions::default()).await.expect("create answers");
-        let message = || Message { group: "g".into(), deduplication: None, body: Bytes::new() };
-        let kept_bytes = fs::metadata(append_file(&server)).expect("the file is there").len();
-        queue.send("queue", vec![message()]).await.expect("send answers");
-        let lost = queue.receive("queue", 1).await.expect("receive answers").remove(0);
+        queue
+            .create("queue", QueueOptions::default())
+            .await
+            .expect("create answers");
+        let message = || Message {
+            group: "g".into(),
+            deduplication: None,
+            body: Bytes::new(),
+        };
+        let kept_bytes = fs::metadata(append_file(&server))
+            .expect("the file is there")
+            .len();
+        queue
+            .send("queue", vec![message()])
+            .await
+            .expect("send answers");
+        let lost = queue
+            .receive("queue", 1)
+            .await
+            .expect("receive answers")
+            .remove(0);
         crash_back_to(&server, kept_bytes);
         let queue = open(&config).await.queue();
-        queue.send("queue", vec![message()]).await.expect("send answers");
-        let present = queue.receive("queue", 1).await.expect("receive answers").remove(0);
-        queue.acknowledge("queue", &[lost.handle]).await.expect("acknowledge answers");
-        queue.release("queue", &present.handle, 0, "once more").await.expect("release answers");
-        assert_eq!(queue.receive("queue", 1).await.expect("receive answers").len(), 1);
+        queue
+            .send("queue", vec![message()])
+            .await
+            .expect("send answers");
+        let present = queue
+            .receive("queue", 1)
+            .await
+            .expect("receive answers")
+            .remove(0);
+        queue
+            .acknowledge("queue", &[lost.handle])
+            .await
+            .expect("acknowledge answers");
+        queue
+            .release("queue", &present.handle, 0, "once more")
+            .await
+            .expect("release answers");
+        assert_eq!(
+            queue
+                .receive("queue", 1)
+                .await
+                .expect("receive answers")
+                .len(),
+            1
+        );
     });
 }
 
 /// A connection that a restart broke is noticed by the next call; a read costs nothing.
 async fn until_connected(store: &Arc<dyn KeyValue>) {
-    store.get(&key("nothing")).await.expect("a read connects again");
+    store
+        .get(&key("nothing"))
+        .await
+        .expect("a read connects again");
 }
 
 /// D1: kill -9 under concurrent writers.
@@ -170,8 +235,13 @@ fn what_was_externalized_survives_the_servers_death_under_load() {
 /// Counts up until the server is gone; the last count that was made durable.
 async fn write_until_it_fails(store: &Arc<dyn KeyValue>, writer: usize) -> i64 {
     for n in 1.. {
-        let update = Update::modify(key(&format!("writer {writer}")), vec![Action::set_integer("n", n)]);
-        let Ok(updated) = store.update(update).await else { return n - 1 };
+        let update = Update::modify(
+            key(&format!("writer {writer}")),
+            vec![Action::set_integer("n", n)],
+        );
+        let Ok(updated) = store.update(update).await else {
+            return n - 1;
+        };
         if store.externalize(updated.receipt.point).await.is_err() {
             return n - 1;
         }
@@ -188,7 +258,10 @@ fn a_server_that_only_forgot_its_scripts_has_lost_nothing() {
         let before = write(&store, "before", 1).await;
         server.tell::<()>(&["SCRIPT", "FLUSH"]);
         let after = write(&store, "after", 1).await;
-        assert!(after.incarnation > before.incarnation, "{before:?} {after:?}");
+        assert!(
+            after.incarnation > before.incarnation,
+            "{before:?} {after:?}"
+        );
         store.externalize(before).await.expect("it is there");
         assert_eq!(value(&store, "before").await, Some(1));
     });

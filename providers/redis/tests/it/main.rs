@@ -1,6 +1,9 @@
 //! Integration tests of the redis provider, against real servers that they start by themselves.
 
-#![allow(clippy::disallowed_methods, reason = "these tests run on real threads, in real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "these tests run on real threads, in real time"
+)]
 
 mod cluster;
 mod contract;

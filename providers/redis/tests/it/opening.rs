@@ -21,25 +21,45 @@ async fn refusal(config: &Config) -> String {
 /// D1: a promise that the server would not keep is not made.
 #[test]
 fn a_server_that_cannot_keep_what_is_asked_is_refused_with_what_to_change() {
-    let (memory, every_second) = (Server::start(Keeps::Memory), Server::start(Keeps::EverySecond));
+    let (memory, every_second) = (
+        Server::start(Keeps::Memory),
+        Server::start(Keeps::EverySecond),
+    );
     block_on(async {
-        assert!(refusal(&Config::single(memory.url())).await.contains("appendonly yes"));
+        assert!(
+            refusal(&Config::single(memory.url()))
+                .await
+                .contains("appendonly yes")
+        );
         let release: String = every_second.tell(&["INFO", "server"]);
         if release.contains("redis_version:7.0.") {
-            assert!(refusal(&Config::single(every_second.url())).await.contains("appendfsync always"));
+            assert!(
+                refusal(&Config::single(every_second.url()))
+                    .await
+                    .contains("appendfsync always")
+            );
         }
         for count in [0, 1] {
             let acknowledged = Acknowledged::Replicas(count);
-            let config = Config { acknowledged, ..Config::single(memory.url()) };
+            let config = Config {
+                acknowledged,
+                ..Config::single(memory.url())
+            };
             assert!(refusal(&config).await.contains("replica"));
         }
-        let in_memory = Config { acknowledged: Acknowledged::InMemory, ..Config::single(memory.url()) };
+        let in_memory = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(memory.url())
+        };
         open(&in_memory).await;
         memory.tell::<()>(&["CONFIG", "SET", "maxmemory", "100mb"]);
         memory.tell::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
         assert!(refusal(&in_memory).await.contains("noeviction"));
         every_second.tell::<()>(&["REPLICAOF", "127.0.0.1", &memory.port().to_string()]);
-        let replica = Config { acknowledged: Acknowledged::InMemory, ..Config::single(every_second.url()) };
+        let replica = Config {
+            acknowledged: Acknowledged::InMemory,
+            ..Config::single(every_second.url())
+        };
         assert!(refusal(&replica).await.contains("replica"));
     });
 }
@@ -51,7 +71,16 @@ fn a_newer_format_is_refused() {
         open(&Config::single(server.url())).await;
         server.tell::<()>(&["SET", "landfast{clock}f", "2"]);
         let refused = Redis::open(&Config::single(server.url())).await;
-        assert!(matches!(refused, Err(OpenError::NewerFormat { found: 2, supported: 1 })), "{refused:?}");
+        assert!(
+            matches!(
+                refused,
+                Err(OpenError::NewerFormat {
+                    found: 2,
+                    supported: 1
+                })
+            ),
+            "{refused:?}"
+        );
     });
 }
 
@@ -63,9 +92,16 @@ fn a_password_opens_and_is_never_shown() {
     block_on(async {
         let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port());
         let store = open(&Config::single(url(PASSWORD))).await;
-        store.key_value().update(Update::put(key("n"), vec![])).await.expect("update answers");
+        store
+            .key_value()
+            .update(Update::put(key("n"), vec![]))
+            .await
+            .expect("update answers");
         assert!(!format!("{store:?}").contains(PASSWORD));
-        for wrong in [Config::single(url("hunter2-wrong")), Config::single(server.url())] {
+        for wrong in [
+            Config::single(url("hunter2-wrong")),
+            Config::single(server.url()),
+        ] {
             let refused = Redis::open(&wrong).await.expect_err("it is not let in");
             let shown = format!("{refused} {refused:?}");
             assert!(!shown.contains("hunter2"), "{shown}");
@@ -79,16 +115,31 @@ fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
         let nowhere = "redis://127.0.0.1:1";
         for config in [
             Config::single("http://127.0.0.1:1"),
-            Config { urls: vec![], ..Config::single(nowhere) },
-            Config { urls: vec![nowhere.into(), nowhere.into()], ..Config::single(nowhere) },
-            Config { namespace: "a{b}".into(), ..Config::single(nowhere) },
+            Config {
+                urls: vec![],
+                ..Config::single(nowhere)
+            },
+            Config {
+                urls: vec![nowhere.into(), nowhere.into()],
+                ..Config::single(nowhere)
+            },
+            Config {
+                namespace: "a{b}".into(),
+                ..Config::single(nowhere)
+            },
             Config::cluster(["nonsense"]),
         ] {
             let refused = Redis::open(&config).await;
-            assert!(matches!(refused, Err(OpenError::Configuration(_))), "{config:?}: {refused:?}");
+            assert!(
+                matches!(refused, Err(OpenError::Configuration(_))),
+                "{config:?}: {refused:?}"
+            );
         }
         let refused = Redis::open(&Config::single(nowhere)).await;
-        assert!(matches!(refused, Err(OpenError::Unreachable { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(OpenError::Unreachable { .. })),
+            "{refused:?}"
+        );
     });
 }
 
@@ -97,7 +148,10 @@ fn what_cannot_be_meant_is_refused_before_anything_is_sent() {
 fn an_incarnation_is_above_the_one_before_whatever_the_servers_clock_says() {
     let server = shared();
     block_on(async {
-        let config = Config { namespace: namespace(), ..Config::single(server.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(server.url())
+        };
         let first = open(&config).await.key_value().point();
         let ahead = (first.incarnation.0 + 1_000_000_000_000).to_string();
         let clock = format!("{}{{clock}}c", config.namespace);
@@ -123,12 +177,21 @@ fn a_server_without_room_changes_nothing_and_goes_on_once_it_has_some() {
         server.tell::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
         let refused = store.update(add()).await.expect_err("there is no room");
         assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
-        let refused = store.transact(vec![add()]).await.expect_err("there is no room");
+        let refused = store
+            .transact(vec![add()])
+            .await
+            .expect_err("there is no room");
         assert_eq!(refused.kind(), ErrorKind::NoRoom, "{refused}");
         assert_eq!(count(&store, "n").await, 1);
-        let deleted = store.update(Update::delete(key("spare"))).await.expect("a deletion makes room");
+        let deleted = store
+            .update(Update::delete(key("spare")))
+            .await
+            .expect("a deletion makes room");
         assert_eq!(deleted.outcome, Outcome::Done(None));
-        assert_eq!(store.get(&key("spare")).await.expect("get answers").value, None);
+        assert_eq!(
+            store.get(&key("spare")).await.expect("get answers").value,
+            None
+        );
         server.tell::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
         store.update(add()).await.expect("there is room again");
         assert_eq!(count(&store, "n").await, 2);

@@ -33,7 +33,10 @@ impl Proxy {
     /// A way to the server on `port`.
     pub(crate) async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let own = listener.local_addr().expect("a listener has an address").port();
+        let own = listener
+            .local_addr()
+            .expect("a listener has an address")
+            .port();
         let next = Arc::new(AtomicU8::new(Next::Passes as u8));
         let armed = Arc::clone(&next);
         tokio::spawn(async move {

@@ -37,13 +37,18 @@ pub(crate) struct Server {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server").field("port", &self.port).finish_non_exhaustive()
+        f.debug_struct("Server")
+            .field("port", &self.port)
+            .finish_non_exhaustive()
     }
 }
 
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("a listener has an address").port()
+    listener
+        .local_addr()
+        .expect("a listener has an address")
+        .port()
 }
 
 impl Server {
@@ -60,16 +65,35 @@ impl Server {
             Keeps::Always => &["--appendonly", "yes", "--appendfsync", "always"],
             Keeps::EverySecond => &["--appendonly", "yes", "--appendfsync", "everysec"],
         };
-        let fixed = ["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--logfile", "log"];
-        let arguments: Vec<String> =
-            fixed.iter().chain(keeping).chain(further).map(|argument| (*argument).to_owned()).collect();
+        let fixed = [
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--daemonize",
+            "no",
+            "--logfile",
+            "log",
+        ];
+        let arguments: Vec<String> = fixed
+            .iter()
+            .chain(keeping)
+            .chain(further)
+            .map(|argument| (*argument).to_owned())
+            .collect();
         for _ in 0..20 {
             let (port, bus_port) = (free_port(), free_port());
             let mut arguments = arguments.clone();
             arguments.extend(["--cluster-port".to_owned(), bus_port.to_string()]);
             let mut child = spawn(port, &directory, &arguments);
             if answers(port, &mut child) {
-                return Self { child: Mutex::new(child), port, directory, arguments, bus_port };
+                return Self {
+                    child: Mutex::new(child),
+                    port,
+                    directory,
+                    arguments,
+                    bus_port,
+                };
             }
             // Somebody else took the port in between.
             drop(child.wait());
@@ -104,7 +128,8 @@ impl Server {
 
     /// Runs a command on it that cannot fail.
     pub(crate) fn tell<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        self.ask(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        self.ask(words)
+            .unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// Kills it at once, as a crash would.
@@ -124,7 +149,10 @@ impl Server {
                 return;
             }
             drop(child.wait());
-            assert!(started.elapsed() < PATIENCE, "the server does not start again");
+            assert!(
+                started.elapsed() < PATIENCE,
+                "the server does not start again"
+            );
         }
     }
 
@@ -159,7 +187,11 @@ fn answers(port: u16, child: &mut Child) -> bool {
     let started = Instant::now();
     let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).expect("a URL of ours");
     while started.elapsed() < PATIENCE {
-        if child.try_wait().expect("a child can be waited for").is_some() {
+        if child
+            .try_wait()
+            .expect("a child can be waited for")
+            .is_some()
+        {
             return false;
         }
         let connected = client.get_connection_with_timeout(Duration::from_secs(1));

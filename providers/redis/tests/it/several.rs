@@ -32,7 +32,9 @@ async fn add(store: Arc<dyn KeyValue>) -> (Vec<i64>, DurabilityPoint) {
     for _ in 0..ROUNDS {
         let add = Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);
         let updated = store.update(add).await.expect("nobody starves");
-        let Outcome::Done(Some(item)) = updated.outcome else { panic!("it has no condition") };
+        let Outcome::Done(Some(item)) = updated.outcome else {
+            panic!("it has no condition")
+        };
         seen.push(item.integer("n").expect("it is a counter"));
         last = updated.receipt.point;
     }
@@ -54,14 +56,25 @@ async fn count_together(config: &Config) {
         seen.extend(counted);
         points.push(last);
     }
-    println!("{} additions to one counter took {:?}", seen.len(), started.elapsed());
+    println!(
+        "{} additions to one counter took {:?}",
+        seen.len(),
+        started.elapsed()
+    );
     seen.sort_unstable();
     let total = (STORES * WRITERS * ROUNDS) as i64;
-    assert_eq!(seen, (1..=total).collect::<Vec<_>>(), "each addition is seen by itself");
+    assert_eq!(
+        seen,
+        (1..=total).collect::<Vec<_>>(),
+        "each addition is seen by itself"
+    );
     for store in &stores {
         assert_eq!(count(store, "n").await, total);
         for point in &points {
-            store.externalize(*point).await.expect("a point means the same to all");
+            store
+                .externalize(*point)
+                .await
+                .expect("a point means the same to all");
         }
     }
 }
@@ -70,7 +83,10 @@ async fn count_together(config: &Config) {
 #[test]
 fn writers_of_several_processes_count_exactly() {
     let server = shared();
-    block_on(count_together(&Config { namespace: namespace(), ..Config::single(server.url()) }));
+    block_on(count_together(&Config {
+        namespace: namespace(),
+        ..Config::single(server.url())
+    }));
 }
 
 /// K4.
@@ -87,10 +103,22 @@ fn writers_of_several_processes_count_exactly_in_a_cluster() {
 
 /// Everything that a server executes from now on.
 async fn monitor(server: &Server) -> Lines<BufReader<TcpStream>> {
-    let mut connection = TcpStream::connect(("127.0.0.1", server.port())).await.expect("the server listens");
-    connection.write_all(b"MONITOR\r\n").await.expect("the server reads");
+    let mut connection = TcpStream::connect(("127.0.0.1", server.port()))
+        .await
+        .expect("the server listens");
+    connection
+        .write_all(b"MONITOR\r\n")
+        .await
+        .expect("the server reads");
     let mut executed = BufReader::new(connection).lines();
-    assert_eq!(executed.next_line().await.expect("the server answers").as_deref(), Some("+OK"));
+    assert_eq!(
+        executed
+            .next_line()
+            .await
+            .expect("the server answers")
+            .as_deref(),
+        Some("+OK")
+    );
     executed
 }
 
@@ -106,9 +134,15 @@ async fn script(mut executed: Lines<BufReader<TcpStream>>, namespace: &str) {
 
 async fn wakes(config: &Config, servers: [&Server; 2]) {
     // Far longer than this test: who is not woken by a hint is not woken.
-    let config = Config { hint_patience: Duration::from_hours(1), ..config.clone() };
+    let config = Config {
+        hint_patience: Duration::from_hours(1),
+        ..config.clone()
+    };
     let (sender, consumer) = (open(&config).await.queue(), open(&config).await.queue());
-    sender.create("queue", QueueOptions::default()).await.expect("create answers");
+    sender
+        .create("queue", QueueOptions::default())
+        .await
+        .expect("create answers");
     // From the second time on the consumer listens, whatever woke it at first.
     for _ in 0..4 {
         let [one, other] = [monitor(servers[0]).await, monitor(servers[1]).await];
@@ -119,15 +153,29 @@ async fn wakes(config: &Config, servers: [&Server; 2]) {
             () = script(one, &config.namespace) => {}
             () = script(other, &config.namespace) => {}
         }
-        let message = Message { group: Bytes::from_static(b"g"), deduplication: None, body: Bytes::new() };
-        sender.send("queue", vec![message]).await.expect("send answers");
-        let woken =
-            tokio::time::timeout(PATIENCE, waits).await.expect("waited in vain: nobody woke the consumer");
+        let message = Message {
+            group: Bytes::from_static(b"g"),
+            deduplication: None,
+            body: Bytes::new(),
+        };
+        sender
+            .send("queue", vec![message])
+            .await
+            .expect("send answers");
+        let woken = tokio::time::timeout(PATIENCE, waits)
+            .await
+            .expect("waited in vain: nobody woke the consumer");
         woken.expect("the consumer ends").expect("ready answers");
-        let taken = consumer.receive("queue", 10).await.expect("receive answers");
+        let taken = consumer
+            .receive("queue", 10)
+            .await
+            .expect("receive answers");
         let handles: Vec<_> = taken.into_iter().map(|delivery| delivery.handle).collect();
         assert_eq!(handles.len(), 1);
-        consumer.acknowledge("queue", &handles).await.expect("acknowledge answers");
+        consumer
+            .acknowledge("queue", &handles)
+            .await
+            .expect("acknowledge answers");
     }
 }
 
@@ -135,7 +183,10 @@ async fn wakes(config: &Config, servers: [&Server; 2]) {
 #[test]
 fn a_consumer_is_woken_by_what_another_process_sends() {
     let server = shared();
-    let config = Config { namespace: namespace(), ..Config::single(server.url()) };
+    let config = Config {
+        namespace: namespace(),
+        ..Config::single(server.url())
+    };
     block_on(wakes(&config, [&server, &server]));
 }
 
@@ -144,7 +195,11 @@ fn a_consumer_is_woken_by_what_another_process_sends() {
 fn a_consumer_is_woken_by_what_another_process_sends_in_a_cluster() {
     let cluster = cluster::shared();
     let acknowledged = redis_provider::Acknowledged::Replicas(1);
-    let config = Config { namespace: namespace(), acknowledged, ..Config::cluster(cluster.urls()) };
+    let config = Config {
+        namespace: namespace(),
+        acknowledged,
+        ..Config::cluster(cluster.urls())
+    };
     let [one, other] = cluster.masters();
     block_on(wakes(&config, [one, other]));
 }
@@ -154,11 +209,20 @@ fn a_consumer_is_woken_by_what_another_process_sends_in_a_cluster() {
 fn an_item_made_again_by_another_process_is_not_taken_for_the_old_one() {
     let server = shared();
     block_on(async {
-        let config = Config { namespace: namespace(), ..Config::single(server.url()) };
-        let (store, other) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(server.url())
+        };
+        let (store, other) = (
+            open(&config).await.key_value(),
+            open(&config).await.key_value(),
+        );
         let add = |amount| Update::modify(key("n"), vec![Action::Add("n".into(), amount)]);
         store.update(add(1)).await.expect("update answers");
-        other.update(Update::delete(key("n"))).await.expect("update answers");
+        other
+            .update(Update::delete(key("n")))
+            .await
+            .expect("update answers");
         other.update(add(100)).await.expect("update answers");
         store.update(add(1)).await.expect("update answers");
         assert_eq!(count(&other, "n").await, 101);
@@ -171,11 +235,21 @@ fn who_opens_beside_others_joins_their_incarnation() {
     let server = Server::start(Keeps::Always);
     block_on(async {
         let config = Config::single(server.url());
-        let (one, other) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let (one, other) = (
+            open(&config).await.key_value(),
+            open(&config).await.key_value(),
+        );
         assert_eq!(one.point().incarnation, other.point().incarnation);
-        let receipt = one.update(Update::put(key("n"), vec![])).await.expect("update answers").receipt;
+        let receipt = one
+            .update(Update::put(key("n"), vec![]))
+            .await
+            .expect("update answers")
+            .receipt;
         assert_eq!(receipt.point.incarnation, other.point().incarnation);
-        other.externalize(receipt.point).await.expect("the other knows it too");
+        other
+            .externalize(receipt.point)
+            .await
+            .expect("the other knows it too");
         server.kill();
         server.restart();
         let third = open(&config).await.key_value();
@@ -190,28 +264,51 @@ fn who_notices_a_restart_late_joins_who_noticed_before() {
     let server = Server::start(Keeps::Always);
     block_on(async {
         let config = Config::single(server.url());
-        let (one, late) = (open(&config).await.key_value(), open(&config).await.key_value());
+        let (one, late) = (
+            open(&config).await.key_value(),
+            open(&config).await.key_value(),
+        );
         let write = async |store: &Arc<dyn KeyValue>, name| {
-            let updated = store.update(Update::put(key(name), vec![])).await.expect("update answers");
+            let updated = store
+                .update(Update::put(key(name), vec![]))
+                .await
+                .expect("update answers");
             updated.receipt.point
         };
         let before = write(&late, "before").await;
         for store in [&one, &late] {
-            store.externalize(before).await.expect("the server keeps it");
+            store
+                .externalize(before)
+                .await
+                .expect("the server keeps it");
         }
         server.kill();
         server.restart();
         // A connection that the restart broke is noticed by the next call; a read costs nothing.
         for store in [&one, &late] {
-            store.get(&key("nothing")).await.expect("a read connects again");
+            store
+                .get(&key("nothing"))
+                .await
+                .expect("a read connects again");
         }
         let first = write(&one, "first").await;
-        assert!(first.incarnation > before.incarnation, "{before:?} {first:?}");
+        assert!(
+            first.incarnation > before.incarnation,
+            "{before:?} {first:?}"
+        );
         let second = write(&late, "second").await;
-        assert_eq!(second.incarnation, first.incarnation, "{first:?} {second:?}");
+        assert_eq!(
+            second.incarnation, first.incarnation,
+            "{first:?} {second:?}"
+        );
         let third = write(&one, "third").await;
         assert_eq!(third.incarnation, first.incarnation, "{first:?} {third:?}");
-        for (store, point) in [(&one, second), (&late, first), (&late, before), (&one, third)] {
+        for (store, point) in [
+            (&one, second),
+            (&late, first),
+            (&late, before),
+            (&one, third),
+        ] {
             store.externalize(point).await.expect("nothing was lost");
         }
     });

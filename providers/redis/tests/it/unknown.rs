@@ -22,7 +22,10 @@ fn an_update_whose_answer_is_lost_is_unknown_and_its_repeat_counts_once() {
     let server = shared();
     block_on(async {
         let proxy = Proxy::to(server.port()).await;
-        let config = Config { namespace: namespace(), ..Config::single(proxy.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(proxy.url())
+        };
         let store = open(&config).await.key_value();
         for (id, fate) in (1..).zip(FATES) {
             let before = count(&store, "n").await;
@@ -35,11 +38,18 @@ fn an_update_whose_answer_is_lost_is_unknown_and_its_repeat_counts_once() {
             let add = Update::modify(key("n"), vec![Action::Add("n".into(), 1)]);
             let add = add.as_operation(OperationId(id), known);
             proxy.next(fate);
-            let lost = store.update(add.clone()).await.expect_err("its answer is lost");
+            let lost = store
+                .update(add.clone())
+                .await
+                .expect_err("its answer is lost");
             assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown, "{lost}");
             assert!(proxy.has_happened());
             for _ in 0..2 {
-                let repeat = store.update(add.clone()).await.expect("the repeat answers").outcome;
+                let repeat = store
+                    .update(add.clone())
+                    .await
+                    .expect("the repeat answers")
+                    .outcome;
                 assert!(matches!(repeat, Outcome::Done(Some(_))), "{repeat:?}");
                 assert_eq!(count(&store, "n").await, before + 1, "{fate:?}");
             }
@@ -53,14 +63,20 @@ fn a_transaction_whose_answer_is_lost_is_unknown_and_its_repeat_counts_once() {
     let server = shared();
     block_on(async {
         let proxy = Proxy::to(server.port()).await;
-        let config = Config { namespace: namespace(), ..Config::single(proxy.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(proxy.url())
+        };
         let store = open(&config).await.key_value();
         let updates: Vec<Update> = ["a", "b"]
             .map(|name| Update::modify(key(name), vec![Action::Add("n".into(), 1)]))
             .map(|update| update.as_operation(OperationId(1), Version(0)))
             .into();
         proxy.next(Next::LosesAnswer);
-        let lost = store.transact(updates.clone()).await.expect_err("its answer is lost");
+        let lost = store
+            .transact(updates.clone())
+            .await
+            .expect_err("its answer is lost");
         assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown, "{lost}");
         let repeat = store.transact(updates).await.expect("the repeat answers");
         assert!(matches!(repeat, Transacted::Done { .. }), "{repeat:?}");
@@ -74,26 +90,56 @@ fn a_batch_and_a_message_whose_answers_are_lost_are_recognised_when_repeated() {
     let server = shared();
     block_on(async {
         let proxy = Proxy::to(server.port()).await;
-        let config = Config { namespace: namespace(), ..Config::single(proxy.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(proxy.url())
+        };
         let redis = open(&config).await;
         let (store, queue) = (redis.key_value(), redis.queue());
         let add = Change::Modify(vec![Action::Add("n".into(), 1)]);
-        let batch = Batch { lane: Bytes::from_static(b"lane"), sequence: 1, changes: vec![(key("n"), add)] };
+        let batch = Batch {
+            lane: Bytes::from_static(b"lane"),
+            sequence: 1,
+            changes: vec![(key("n"), add)],
+        };
         proxy.next(Next::LosesAnswer);
-        let lost = store.write_batch(batch.clone()).await.expect_err("its answer is lost");
+        let lost = store
+            .write_batch(batch.clone())
+            .await
+            .expect_err("its answer is lost");
         assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown, "{lost}");
         let repeat = store.write_batch(batch).await.expect("the repeat answers");
         assert!(matches!(repeat, Batched::Repeat(_)), "{repeat:?}");
         assert_eq!(count(&store, "n").await, 1);
 
-        queue.create("queue", QueueOptions::default()).await.expect("create answers");
+        queue
+            .create("queue", QueueOptions::default())
+            .await
+            .expect("create answers");
         let id = Some(Bytes::from_static(b"id"));
-        let message = Message { group: Bytes::from_static(b"g"), deduplication: id, body: Bytes::new() };
+        let message = Message {
+            group: Bytes::from_static(b"g"),
+            deduplication: id,
+            body: Bytes::new(),
+        };
         proxy.next(Next::LosesAnswer);
-        let lost = queue.send("queue", vec![message.clone()]).await.expect_err("its answer is lost");
+        let lost = queue
+            .send("queue", vec![message.clone()])
+            .await
+            .expect_err("its answer is lost");
         assert_eq!(lost.kind(), ErrorKind::OutcomeUnknown, "{lost}");
-        queue.send("queue", vec![message]).await.expect("the repeat answers");
-        assert_eq!(queue.receive("queue", 10).await.expect("receive answers").len(), 1);
+        queue
+            .send("queue", vec![message])
+            .await
+            .expect("the repeat answers");
+        assert_eq!(
+            queue
+                .receive("queue", 10)
+                .await
+                .expect("receive answers")
+                .len(),
+            1
+        );
     });
 }
 
@@ -103,12 +149,21 @@ fn a_read_whose_answer_is_lost_is_read_again() {
     let server = shared();
     block_on(async {
         let proxy = Proxy::to(server.port()).await;
-        let config = Config { namespace: namespace(), ..Config::single(proxy.url()) };
+        let config = Config {
+            namespace: namespace(),
+            ..Config::single(proxy.url())
+        };
         let store = open(&config).await.key_value();
-        store.update(Update::put(Key::new("p", "s"), vec![])).await.expect("update answers");
+        store
+            .update(Update::put(Key::new("p", "s"), vec![]))
+            .await
+            .expect("update answers");
         for fate in FATES {
             proxy.next(fate);
-            let page = store.scan(&ports::key_value::Scan::partition("p", 10)).await.expect("scan answers");
+            let page = store
+                .scan(&ports::key_value::Scan::partition("p", 10))
+                .await
+                .expect("scan answers");
             assert!(proxy.has_happened());
             assert_eq!(page.value.items.len(), 1);
         }

@@ -13,7 +13,10 @@ use redis_provider::{Config, Redis};
 
 /// Runs a test with threads of its own.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(future)
 }
 
@@ -35,7 +38,12 @@ pub(crate) fn key(name: &str) -> Key {
 
 /// The integer `n` of an item.
 pub(crate) async fn value(store: &Arc<dyn KeyValue>, name: &str) -> Option<i64> {
-    store.get(&key(name)).await.expect("get answers").value.and_then(|item| item.integer("n"))
+    store
+        .get(&key(name))
+        .await
+        .expect("get answers")
+        .value
+        .and_then(|item| item.integer("n"))
 }
 
 /// The same, where nothing counts as zero.

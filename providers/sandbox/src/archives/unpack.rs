@@ -42,7 +42,14 @@ const PATH_BYTES_MAX: usize = 1024;
 ///
 /// Errors: `InvalidData` and its like for what is wrong with the archive, and those of the disk.
 pub fn unpack(content: &[u8], directory: &Path) -> io::Result<()> {
-    unpack_within(content, directory, Bounds { bytes: UNPACKED_BYTES_MAX, entries: ENTRIES_MAX })
+    unpack_within(
+        content,
+        directory,
+        Bounds {
+            bytes: UNPACKED_BYTES_MAX,
+            entries: ENTRIES_MAX,
+        },
+    )
 }
 
 /// What an archive may cost.
@@ -54,9 +61,16 @@ struct Bounds {
 
 fn unpack_within(content: &[u8], directory: &Path, bounds: Bounds) -> io::Result<()> {
     // What is read is bounded whatever its headers say.
-    let bounded = GzDecoder::new(content).take(bounds.bytes + bounds.entries as u64 * FRAME_BYTES_MAX);
+    let bounded =
+        GzDecoder::new(content).take(bounds.bytes + bounds.entries as u64 * FRAME_BYTES_MAX);
     let mut archive = Archive::new(bounded);
-    let mut unpacking = Unpacking { directory, bounds, bytes: 0, entries: 0, made: BTreeSet::new() };
+    let mut unpacking = Unpacking {
+        directory,
+        bounds,
+        bytes: 0,
+        entries: 0,
+        made: BTreeSet::new(),
+    };
     let mut said = Said::default();
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry.map_err(|error| refused(format!("it is no tar.gz: {error}")))?;
@@ -77,12 +91,14 @@ fn refused(why: String) -> io::Error {
 /// Of what a file system refuses of the entry that is `shown`, that which another archive would not have asked for.
 fn about_the_archive(error: io::Error, shown: &str) -> io::Error {
     match error.kind() {
-        io::ErrorKind::AlreadyExists => {
-            refused(format!("it has two entries of one name, at {shown:?} or on the way there"))
-        }
-        io::ErrorKind::InvalidFilename | io::ErrorKind::IsADirectory | io::ErrorKind::NotADirectory => {
-            refused(format!("{shown:?} is a name that no file can have: {error}"))
-        }
+        io::ErrorKind::AlreadyExists => refused(format!(
+            "it has two entries of one name, at {shown:?} or on the way there"
+        )),
+        io::ErrorKind::InvalidFilename
+        | io::ErrorKind::IsADirectory
+        | io::ErrorKind::NotADirectory => refused(format!(
+            "{shown:?} is a name that no file can have: {error}"
+        )),
         _ => error,
     }
 }
@@ -111,7 +127,9 @@ impl Said {
         }
         let size = entry.size();
         if size > EXTENSION_BYTES_MAX {
-            return Err(refused(format!("a name has {size} bytes, and {EXTENSION_BYTES_MAX} are the most")));
+            return Err(refused(format!(
+                "a name has {size} bytes, and {EXTENSION_BYTES_MAX} are the most"
+            )));
         }
         let mut bytes = Vec::with_capacity(size as usize);
         if entry.read_to_end(&mut bytes)? as u64 != size {
@@ -124,7 +142,12 @@ impl Said {
     /// The path of `entry`, and where it leads if it is a link, as bytes.
     fn names<R: Read>(self, entry: &Entry<'_, R>) -> io::Result<(Vec<u8>, Option<Vec<u8>>)> {
         let without_end = |mut bytes: Vec<u8>| {
-            bytes.truncate(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
+            bytes.truncate(
+                bytes
+                    .iter()
+                    .position(|byte| *byte == 0)
+                    .unwrap_or(bytes.len()),
+            );
             bytes
         };
         let (mut path, mut link) = (self.path.map(without_end), self.link.map(without_end));
@@ -145,7 +168,10 @@ impl Said {
         }
         let header = entry.header();
         let path = path.unwrap_or_else(|| header.path_bytes().into_owned());
-        Ok((path, link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned))))
+        Ok((
+            path,
+            link.or_else(|| header.link_name_bytes().map(std::borrow::Cow::into_owned)),
+        ))
     }
 }
 
@@ -167,14 +193,20 @@ impl Unpacking<'_> {
     fn charge(&mut self, bytes: u64) -> io::Result<()> {
         let most = self.bounds.bytes;
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > most { Err(refused(format!("it holds more than {most} bytes"))) } else { Ok(()) }
+        if self.bytes > most {
+            Err(refused(format!("it holds more than {most} bytes")))
+        } else {
+            Ok(())
+        }
     }
 
     fn count(&mut self) -> io::Result<()> {
         let most = self.bounds.entries;
         self.entries += 1;
         if self.entries > most {
-            Err(refused(format!("it has more than {most} files and folders")))
+            Err(refused(format!(
+                "it has more than {most} files and folders"
+            )))
         } else {
             Ok(())
         }
@@ -188,7 +220,8 @@ impl Unpacking<'_> {
                 "{shown:?} lies outside of it, or is longer than {PATH_BYTES_MAX} bytes: name it from the top of the archive"
             ))
         })?;
-        self.put_at(entry, &path, &shown, link).map_err(|error| about_the_archive(error, &shown))
+        self.put_at(entry, &path, &shown, link)
+            .map_err(|error| about_the_archive(error, &shown))
     }
 
     fn put_at<R: Read>(
@@ -203,12 +236,18 @@ impl Unpacking<'_> {
             EntryType::Regular | EntryType::Continuous => {
                 let target = self.place(path)?;
                 // New, so nothing is followed and nothing replaced.
-                let mut file = fs::OpenOptions::new().write(true).create_new(true).open(&target)?;
+                let mut file = fs::OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .open(&target)?;
                 let size = entry.size();
                 if io::copy(entry, &mut file)? != size {
                     return Err(cut_off());
                 }
-                let mode = entry.header().mode().map_err(|error| refused(error.to_string()))?;
+                let mode = entry
+                    .header()
+                    .mode()
+                    .map_err(|error| refused(error.to_string()))?;
                 set_mode(&file, mode)
             }
             EntryType::Symlink => {
@@ -223,7 +262,9 @@ impl Unpacking<'_> {
                 }
                 symlink(to, self.place(path)?)
             }
-            other => Err(refused(format!("{shown:?} is neither file, folder nor symbolic link ({other:?})"))),
+            other => Err(refused(format!(
+                "{shown:?} is neither file, folder nor symbolic link ({other:?})"
+            ))),
         }
     }
 

@@ -31,7 +31,9 @@ const ROOT: &str = "/tmp";
 /// Where a spare has the code of all functions: init reaches it past a folder without permissions, as the interpreter cannot.
 const ALL_CODE: &str = "/var/task/all";
 /// Programs and libraries of the system.
-const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt"];
+const SYSTEM: [&str; 8] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt",
+];
 /// What programs look up in `/etc`.
 const LOOKED_UP: [&str; 9] = [
     "/etc/alternatives",
@@ -45,8 +47,12 @@ const LOOKED_UP: [&str; 9] = [
     "/etc/ssl",
 ];
 /// The same where it reaches a network.
-const LOOKED_UP_WITH_NETWORK: [&str; 4] =
-    ["/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/services"];
+const LOOKED_UP_WITH_NETWORK: [&str; 4] = [
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/resolv.conf",
+    "/etc/services",
+];
 const DEVICES: [&str; 5] = ["full", "null", "random", "urandom", "zero"];
 
 /// A folder or file of the host, and where it appears.
@@ -60,8 +66,14 @@ struct Shown {
 pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     private()?;
     let shown = open_all(order)?;
-    let devices: Vec<_> = DEVICES.iter().map(|name| Path::new("/dev").join(name)).collect();
-    let devices = devices.iter().map(|path| Ok((path, opened(path)?))).collect::<io::Result<Vec<_>>>()?;
+    let devices: Vec<_> = DEVICES
+        .iter()
+        .map(|name| Path::new("/dev").join(name))
+        .collect();
+    let devices = devices
+        .iter()
+        .map(|path| Ok((path, opened(path)?)))
+        .collect::<io::Result<Vec<_>>>()?;
     mount_memory(ROOT, "size=16m,nr_inodes=100k,mode=755")?;
     let root = Path::new(ROOT);
     // Before what is shown: an interpreter may lie below them.
@@ -71,13 +83,21 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
         mount_memory(&format!("{ROOT}/{place}"), options)?;
     }
     links_of_the_system(root)?;
-    for Shown { from, is_folder, to } in &shown {
+    for Shown {
+        from,
+        is_folder,
+        to,
+    } in &shown
+    {
         let target = inside(root, to);
         make_place(&target, *is_folder)?;
         bind(from, &target).map_err(about(to.display()))?;
     }
     if order.role == Role::Spare {
-        fs::set_permissions(inside(root, Path::new(TASK_ROOT)), fs::Permissions::from_mode(0o000))?;
+        fs::set_permissions(
+            inside(root, Path::new(TASK_ROOT)),
+            fs::Permissions::from_mode(0o000),
+        )?;
     }
     fs::create_dir_all(root.join("dev"))?;
     for (path, from) in devices {
@@ -96,9 +116,15 @@ pub(super) fn build(order: &Order, user: Option<u32>) -> io::Result<()> {
     accounts(root, user)?;
     fs::create_dir_all(root.join("proc"))?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    mount(Some("proc"), &root.join("proc"), Some("proc"), flags, None::<&str>)
-        .map_err(io::Error::from)
-        .map_err(about("/proc of its own"))?;
+    mount(
+        Some("proc"),
+        &root.join("proc"),
+        Some("proc"),
+        flags,
+        None::<&str>,
+    )
+    .map_err(io::Error::from)
+    .map_err(about("/proc of its own"))?;
     enter(root)
 }
 
@@ -118,31 +144,51 @@ fn mount_memory(place: &str, options: &str) -> io::Result<()> {
 
 fn open_all(order: &Order) -> io::Result<Vec<Shown>> {
     let mut shown = Vec::new();
-    let network = if order.network == Network::Host { &LOOKED_UP_WITH_NETWORK[..] } else { &[] };
+    let network = if order.network == Network::Host {
+        &LOOKED_UP_WITH_NETWORK[..]
+    } else {
+        &[]
+    };
     for path in SYSTEM.iter().chain(&LOOKED_UP).chain(network) {
         let path = Path::new(path);
         // A link of the root's is one inside, too.
-        if !path.exists() || SYSTEM.iter().any(|system| path == Path::new(system)) && path.is_symlink() {
+        if !path.exists()
+            || SYSTEM.iter().any(|system| path == Path::new(system)) && path.is_symlink()
+        {
             continue;
         }
-        shown.push(Shown { from: opened(path)?, is_folder: path.is_dir(), to: path.to_owned() });
+        shown.push(Shown {
+            from: opened(path)?,
+            is_folder: path.is_dir(),
+            to: path.to_owned(),
+        });
     }
     for path in &order.folders {
-        shown.push(Shown { from: opened(path)?, is_folder: true, to: path.clone() });
+        shown.push(Shown {
+            from: opened(path)?,
+            is_folder: true,
+            to: path.clone(),
+        });
     }
     let code = match order.role {
         Role::Function => TASK_ROOT,
         Role::Spare => ALL_CODE,
     };
     for (from, to) in [(&order.code, code), (&order.runtime, RUNTIME_ROOT)] {
-        shown.push(Shown { from: opened(from)?, is_folder: true, to: to.into() });
+        shown.push(Shown {
+            from: opened(from)?,
+            is_folder: true,
+            to: to.into(),
+        });
     }
     Ok(shown)
 }
 
 fn opened(path: &Path) -> io::Result<OwnedFd> {
     let opened = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty());
-    opened.map_err(io::Error::from).map_err(about(path.display()))
+    opened
+        .map_err(io::Error::from)
+        .map_err(about(path.display()))
 }
 
 fn inside(root: &Path, path: &Path) -> PathBuf {
@@ -183,7 +229,13 @@ fn bind_device(from: &OwnedFd, target: &Path) -> io::Result<()> {
 fn appear(from: &OwnedFd, target: &Path) -> io::Result<()> {
     let path = format!("/proc/self/fd/{}", from.as_raw_fd());
     let flags = MsFlags::MS_BIND | MsFlags::MS_REC;
-    mount(Some(path.as_str()), target, None::<&str>, flags, None::<&str>)?;
+    mount(
+        Some(path.as_str()),
+        target,
+        None::<&str>,
+        flags,
+        None::<&str>,
+    )?;
     Ok(())
 }
 
@@ -196,10 +248,16 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
         etc.join("passwd"),
         format!("root:x:0:0:root:/:/bin/sh\nfunction:x:{user}:{user}::/tmp:/bin/sh\n"),
     )?;
-    fs::write(etc.join("group"), format!("root:x:0:\nfunction:x:{user}:\n"))?;
+    fs::write(
+        etc.join("group"),
+        format!("root:x:0:\nfunction:x:{user}:\n"),
+    )?;
     for (name, text) in [
         ("hosts", "127.0.0.1 localhost\n"),
-        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n"),
+        (
+            "nsswitch.conf",
+            "passwd: files\ngroup: files\nhosts: files dns\n",
+        ),
     ] {
         if !etc.join(name).exists() {
             fs::write(etc.join(name), text)?;
@@ -210,19 +268,35 @@ fn accounts(root: &Path, user: Option<u32>) -> io::Result<()> {
 
 /// Of the code of all functions only that of `order` is left, in its place; `/tmp` gets its size.
 pub(super) fn narrow(spare: &Order, order: &Order) -> io::Result<()> {
-    let below = order.code.strip_prefix(&spare.code).map_err(io::Error::other)?;
-    if below.as_os_str().is_empty() || !below.components().all(|part| matches!(part, Component::Normal(_))) {
-        return Err(io::Error::other("the code is not below that of all functions"));
+    let below = order
+        .code
+        .strip_prefix(&spare.code)
+        .map_err(io::Error::other)?;
+    if below.as_os_str().is_empty()
+        || !below
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)))
+    {
+        return Err(io::Error::other(
+            "the code is not below that of all functions",
+        ));
     }
     // A copy that is mounted nowhere is needed: what lies in a mount that has gone cannot be mounted any more.
-    let code = cloned_tree(&Path::new(ALL_CODE).join(below)).map_err(about(order.code.display()))?;
+    let code =
+        cloned_tree(&Path::new(ALL_CODE).join(below)).map_err(about(order.code.display()))?;
     umount2(ALL_CODE, MntFlags::MNT_DETACH)?;
     mount_tree(&code, Path::new(TASK_ROOT)).map_err(about(TASK_ROOT))?;
     let flags = MsFlags::MS_REMOUNT | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
     let size = format!("size={}", order.scratch_bytes);
-    mount(None::<&str>, "/tmp", None::<&str>, flags, Some(size.as_str()))
-        .map_err(io::Error::from)
-        .map_err(about("/tmp"))
+    mount(
+        None::<&str>,
+        "/tmp",
+        None::<&str>,
+        flags,
+        Some(size.as_str()),
+    )
+    .map_err(io::Error::from)
+    .map_err(about("/tmp"))
 }
 
 /// Moves into the new root; the host's is gone.
@@ -233,8 +307,11 @@ fn enter(root: &Path) -> io::Result<()> {
     std::env::set_current_dir("/")?;
     umount2("/before", MntFlags::MNT_DETACH)?;
     fs::remove_dir("/before")?;
-    let flags =
-        MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    let flags = MsFlags::MS_REMOUNT
+        | MsFlags::MS_BIND
+        | MsFlags::MS_RDONLY
+        | MsFlags::MS_NOSUID
+        | MsFlags::MS_NODEV;
     mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
     Ok(())
 }

@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, io, mem};
 
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-    TargetArch, apply_filter, sock_filter,
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch, apply_filter, sock_filter,
 };
 
 /// Refused whatever is asked of them.
@@ -65,29 +65,52 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
 
 /// The families of sockets that functions use. Others reach around the network namespace (`AF_VSOCK` talks to the host of a
 /// virtual machine from any of them) or are used by attackers alone.
-const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const FAMILIES: [i32; 4] = [
+    libc::AF_UNIX,
+    libc::AF_INET,
+    libc::AF_INET6,
+    libc::AF_NETLINK,
+];
 
 /// Installs the filters, for good.
 pub(super) fn install() -> io::Result<()> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = REFUSED.iter().map(|call| (*call, Vec::new())).collect();
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        REFUSED.iter().map(|call| (*call, Vec::new())).collect();
     // One rule for each flag: any of them is one too many.
-    let flags = (0..64).map(|bit| 1_u64 << bit).filter(|flag| NEW_NAMESPACES & flag != 0);
+    let flags = (0..64)
+        .map(|bit| 1_u64 << bit)
+        .filter(|flag| NEW_NAMESPACES & flag != 0);
     let clones = flags.map(|flag| {
         let is_set = SeccompCmpOp::MaskedEq(flag);
-        let condition =
-            SeccompCondition::new(0, SeccompCmpArgLen::Qword, is_set, flag).map_err(io::Error::other)?;
+        let condition = SeccompCondition::new(0, SeccompCmpArgLen::Qword, is_set, flag)
+            .map_err(io::Error::other)?;
         SeccompRule::new(vec![condition]).map_err(io::Error::other)
     });
     rules.insert(libc::SYS_clone, clones.collect::<io::Result<_>>()?);
     let others = FAMILIES.map(|family| {
-        SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, family.cast_unsigned().into())
+        SeccompCondition::new(
+            0,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::Ne,
+            family.cast_unsigned().into(),
+        )
     });
-    let others = others.into_iter().collect::<Result<Vec<_>, _>>().map_err(io::Error::other)?;
-    rules.insert(libc::SYS_socket, vec![SeccompRule::new(others).map_err(io::Error::other)?]);
+    let others = others
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(io::Error::other)?;
+    rules.insert(
+        libc::SYS_socket,
+        vec![SeccompRule::new(others).map_err(io::Error::other)?],
+    );
     apply(rules, libc::EPERM)?;
     // Its flags lie in memory, where no filter sees them; who hears that there is no such call uses `clone`.
     apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
-    if cfg!(target_arch = "x86_64") { refuse_x32() } else { Ok(()) }
+    if cfg!(target_arch = "x86_64") {
+        refuse_x32()
+    } else {
+        Ok(())
+    }
 }
 
 /// What the numbers of x32 have beside those of x86-64, of which they are the same calls: `__X32_SYSCALL_BIT` of the kernel.
@@ -95,10 +118,19 @@ const X32: u32 = 0x4000_0000;
 
 /// A kernel that has x32 takes each call by two numbers, and filters compare with one; both are of the one architecture that they ask for.
 fn refuse_x32() -> io::Result<()> {
-    let instruction = |code: u32, (jt, jf), k| sock_filter { code: code as u16, jt, jf, k };
+    let instruction = |code: u32, (jt, jf), k| sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
     let program = [
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, (0, 0), NUMBER_AT),
+        instruction(
+            libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+            (0, 0),
+            NUMBER_AT,
+        ),
         instruction(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, (0, 1), X32),
         instruction(libc::BPF_RET | libc::BPF_K, (0, 0), refuse),
         instruction(libc::BPF_RET | libc::BPF_K, (0, 0), libc::SECCOMP_RET_ALLOW),
@@ -112,8 +144,8 @@ const NUMBER_AT: u32 = mem::offset_of!(libc::seccomp_data, nr) as u32;
 fn apply(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: i32) -> io::Result<()> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(io::Error::other)?;
     let refuse = SeccompAction::Errno(errno as u32);
-    let filter =
-        SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture).map_err(io::Error::other)?;
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, architecture)
+        .map_err(io::Error::other)?;
     let program: BpfProgram = filter.try_into().map_err(io::Error::other)?;
     apply_filter(&program).map_err(io::Error::other)
 }

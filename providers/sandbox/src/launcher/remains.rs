@@ -72,6 +72,8 @@ impl Remains {
             }
             thread::sleep(PAUSE);
         }
-        Err(io::Error::other("what the function has started cannot be ended"))
+        Err(io::Error::other(
+            "what the function has started cannot be ended",
+        ))
     }
 }

@@ -32,7 +32,8 @@ use nix::{
 };
 
 use super::{
-    about, become_function, become_user, files, forked_function, give_up_rights, limits, said, send_listener,
+    about, become_function, become_user, files, forked_function, give_up_rights, limits, said,
+    send_listener,
 };
 use crate::{
     command::SPARE_VARIABLE,
@@ -52,7 +53,9 @@ pub(super) fn adopted(
     // All but the user, who comes last.
     give_up_rights(None, spare.is_isolated, is_there)?;
     let (mut ours, theirs) = UnixStream::pair()?;
-    spare.environment.push((SPARE_VARIABLE.into(), theirs.as_raw_fd().to_string().into()));
+    spare
+        .environment
+        .push((SPARE_VARIABLE.into(), theirs.as_raw_fd().to_string().into()));
     let function = forked_function(|| match user.map_or(Ok(()), become_user) {
         Ok(()) => become_function(spare, &address, Some(&theirs)),
         Err(error) => error.into(),
@@ -79,8 +82,10 @@ pub(super) fn adopted(
 
 /// Ends when the server says something, or has gone. Errors: the interpreter says something, or has ended.
 fn wait_for_order(socket: &UnixStream, interpreter: &UnixStream) -> io::Result<()> {
-    let mut asked =
-        [PollFd::new(socket.as_fd(), PollFlags::POLLIN), PollFd::new(interpreter.as_fd(), PollFlags::POLLIN)];
+    let mut asked = [
+        PollFd::new(socket.as_fd(), PollFlags::POLLIN),
+        PollFd::new(interpreter.as_fd(), PollFlags::POLLIN),
+    ];
     loop {
         match poll(&mut asked, PollTimeout::NONE) {
             Ok(_) => break,
@@ -100,13 +105,23 @@ fn check_fit(spare: &Order, order: &Order) -> io::Result<()> {
         && order.folders == spare.folders
         && order.runtime == spare.runtime
         && order.network == spare.network;
-    if is_fit { Ok(()) } else { Err(io::Error::other("the spare is one for other functions")) }
+    if is_fit {
+        Ok(())
+    } else {
+        Err(io::Error::other("the spare is one for other functions"))
+    }
 }
 
 /// The arguments, an empty one, and the environment, each with a zero byte behind it.
 fn told(order: &Order, address: &str) -> io::Result<Vec<u8>> {
     let said = said(order, address)?;
     let (arguments, environment) = (said.arguments.iter(), said.environment.iter());
-    let all = arguments.map(CString::as_bytes_with_nul).chain([&b"\0"[..]]);
-    Ok(all.chain(environment.map(CString::as_bytes_with_nul)).flatten().copied().collect())
+    let all = arguments
+        .map(CString::as_bytes_with_nul)
+        .chain([&b"\0"[..]]);
+    Ok(all
+        .chain(environment.map(CString::as_bytes_with_nul))
+        .flatten()
+        .copied()
+        .collect())
 }

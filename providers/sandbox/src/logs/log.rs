@@ -89,9 +89,18 @@ impl Log {
     /// Takes lines; most are in the file once it is flushed.
     ///
     /// Errors: some were lost just now. What is lost in the pause behind that is none.
-    pub(super) fn keep(&mut self, lines: &Lines, readers: &Readers, now: Instant) -> io::Result<()> {
+    pub(super) fn keep(
+        &mut self,
+        lines: &Lines,
+        readers: &Readers,
+        now: Instant,
+    ) -> io::Result<()> {
         let mut left = lines.text.split('\n');
-        let kept = if self.pauses(now) { Ok(()) } else { self.put(lines, &mut left, readers) };
+        let kept = if self.pauses(now) {
+            Ok(())
+        } else {
+            self.put(lines, &mut left, readers)
+        };
         self.lose(&lines.id, left.count());
         self.after(kept, now)
     }
@@ -100,10 +109,15 @@ impl Log {
     ///
     /// Errors: as [`Self::keep`].
     pub(super) fn flush(&mut self, readers: &Readers, now: Instant) -> io::Result<()> {
-        if self.pauses(now) || self.waiting.is_empty() && self.lost.is_none() && self.told == self.next {
+        if self.pauses(now)
+            || self.waiting.is_empty() && self.lost.is_none() && self.told == self.next
+        {
             return Ok(());
         }
-        let flushed = self.open().and_then(|()| self.own_up()).and_then(|()| self.write());
+        let flushed = self
+            .open()
+            .and_then(|()| self.own_up())
+            .and_then(|()| self.write());
         self.after(flushed, now)?;
         readers.tell(&self.function, self.next);
         self.told = self.next;
@@ -149,7 +163,12 @@ impl Log {
     }
 
     fn add(&mut self, id: &Arc<str>, at_ms: u64, text: &str) {
-        let line = Written { number: self.next, at_ms, id, text };
+        let line = Written {
+            number: self.next,
+            at_ms,
+            id,
+            text,
+        };
         serde_json::to_writer(&mut self.waiting, &line).expect("memory takes texts and numbers");
         self.waiting.push(b'\n');
         self.next += 1;
@@ -158,8 +177,13 @@ impl Log {
 
     /// Has the log say what it lacks.
     fn own_up(&mut self) -> io::Result<()> {
-        let Some(lost) = self.lost.take() else { return Ok(()) };
-        let text = format!("({} lines of this invocation, or before it, could not be kept)", lost.lines);
+        let Some(lost) = self.lost.take() else {
+            return Ok(());
+        };
+        let text = format!(
+            "({} lines of this invocation, or before it, could not be kept)",
+            lost.lines
+        );
         self.add(&lost.id, now_ms(), &text);
         let written = self.write();
         if written.is_err() {
@@ -174,11 +198,17 @@ impl Log {
         self.bytes += written as u64;
         let is_line_end = |byte: &u8| *byte == b'\n';
         if written > 0 {
-            let whole = self.waiting[..written].iter().rposition(is_line_end).map_or(0, |end| end + 1);
+            let whole = self.waiting[..written]
+                .iter()
+                .rposition(is_line_end)
+                .map_or(0, |end| end + 1);
             self.is_torn = whole < written;
             written = whole;
         }
-        let lost = self.waiting[written..].iter().filter(|byte| is_line_end(byte)).count();
+        let lost = self.waiting[written..]
+            .iter()
+            .filter(|byte| is_line_end(byte))
+            .count();
         self.next -= lost as u64;
         self.waiting.clear();
         self.lose(&Arc::clone(&self.id), lost);
@@ -187,7 +217,9 @@ impl Log {
 
     /// How many bytes of what waits were written.
     fn write_some(&mut self) -> (usize, io::Result<()>) {
-        let Some(file) = &mut self.file else { return (0, Ok(())) };
+        let Some(file) = &mut self.file else {
+            return (0, Ok(()));
+        };
         if self.is_torn && !self.waiting.is_empty() {
             if let Err(error) = file.write_all(b"\n") {
                 return (0, Err(error));
@@ -208,7 +240,10 @@ impl Log {
 
     fn lose(&mut self, id: &Arc<str>, lines: usize) {
         if lines > 0 {
-            let lost = self.lost.get_or_insert_with(|| Lost { id: Arc::clone(id), lines: 0 });
+            let lost = self.lost.get_or_insert_with(|| Lost {
+                id: Arc::clone(id),
+                lines: 0,
+            });
             (lost.id, lost.lines) = (Arc::clone(id), lost.lines + lines);
         }
     }
@@ -219,10 +254,14 @@ impl Log {
             return Ok(());
         }
         let next = reading::next_number([&self.path, &aside(&self.path)])?;
-        let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        let file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)?;
         let bytes = file.metadata()?.len();
         // Whoever had it open before may not have told readers of the last lines.
-        (self.file, self.bytes, self.is_torn, self.next, self.told) = (Some(file), bytes, bytes > 0, next, 0);
+        (self.file, self.bytes, self.is_torn, self.next, self.told) =
+            (Some(file), bytes, bytes > 0, next, 0);
         Ok(())
     }
 
@@ -250,16 +289,26 @@ mod tests {
     use crate::logs::tests::{is_told, lines, page};
 
     fn log(directory: &tempfile::TempDir) -> (Log, Readers) {
-        (Log::new("one", directory.path().join("one.log")), Readers::default())
+        (
+            Log::new("one", directory.path().join("one.log")),
+            Readers::default(),
+        )
     }
 
     fn texts(log: &Log, readers: &Readers) -> Vec<(u64, String)> {
-        let read = readers.read("one", [&log.path, &aside(&log.path)], page(0, usize::MAX)).expect("read");
-        read.into_iter().map(|line| (line.number, line.text)).collect()
+        let read = readers
+            .read("one", [&log.path, &aside(&log.path)], page(0, usize::MAX))
+            .expect("read");
+        read.into_iter()
+            .map(|line| (line.number, line.text))
+            .collect()
     }
 
     fn full() -> File {
-        OpenOptions::new().write(true).open("/dev/full").expect("opened")
+        OpenOptions::new()
+            .write(true)
+            .open("/dev/full")
+            .expect("opened")
     }
 
     /// Each line tried the disk anew, and read all of the log for that.
@@ -270,24 +319,32 @@ mod tests {
         log.keep(&lines("a", "first"), &readers, now).expect("kept");
         log.flush(&readers, now).expect("there is room");
         let file = log.file.replace(full());
-        log.keep(&lines("a", "second\nthird"), &readers, now).expect("it waits");
+        log.keep(&lines("a", "second\nthird"), &readers, now)
+            .expect("it waits");
         log.flush(&readers, now).expect_err("the disk is full");
         log.file = file;
         let soon = now + PAUSE / 2;
         for _ in 0..100 {
-            log.keep(&lines("b", "lost"), &readers, soon).expect("nothing is tried");
+            log.keep(&lines("b", "lost"), &readers, soon)
+                .expect("nothing is tried");
             log.flush(&readers, soon).expect("nothing is tried");
         }
         assert_eq!(texts(&log, &readers), [(0, "first".to_owned())]);
         let file = log.file.replace(full());
-        log.keep(&lines("c", "x\ny"), &readers, now + PAUSE).expect_err("the disk is full still");
+        log.keep(&lines("c", "x\ny"), &readers, now + PAUSE)
+            .expect_err("the disk is full still");
         log.file = file;
         let later = now + 2 * PAUSE;
         log.flush(&readers, later).expect("there is room");
-        log.keep(&lines("d", "last"), &readers, later).expect("kept");
+        log.keep(&lines("d", "last"), &readers, later)
+            .expect("kept");
         log.flush(&readers, later).expect("there is room");
         let lost = "(104 lines of this invocation, or before it, could not be kept)";
-        let all = [(0, "first".to_owned()), (1, lost.to_owned()), (2, "last".to_owned())];
+        let all = [
+            (0, "first".to_owned()),
+            (1, lost.to_owned()),
+            (2, "last".to_owned()),
+        ];
         assert_eq!(texts(&log, &readers), all);
     }
 
@@ -297,16 +354,26 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let ((mut log, readers), now) = (log(&directory), Instant::now());
         let (mut end, pipe) = io::pipe().expect("a pipe");
-        nix::fcntl::fcntl(pipe.as_fd(), nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
-            .expect("it does not wait");
+        nix::fcntl::fcntl(
+            pipe.as_fd(),
+            nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK),
+        )
+        .expect("it does not wait");
         log.file = Some(File::from(OwnedFd::from(pipe)));
         let printed: Vec<_> = (0..100).map(|number| format!("{number:01000}")).collect();
-        log.keep(&lines("a", &printed.join("\n")), &readers, now).expect_err("a pipe holds 64 KiB");
+        log.keep(&lines("a", &printed.join("\n")), &readers, now)
+            .expect_err("a pipe holds 64 KiB");
         let mut written = vec![0; 1 << 20];
         let length = end.read(&mut written).expect("read");
-        let whole = written[..length].split_inclusive(|byte| *byte == b'\n').count() - 1;
+        let whole = written[..length]
+            .split_inclusive(|byte| *byte == b'\n')
+            .count()
+            - 1;
         assert!(whole > 0 && log.is_torn, "{whole} of {length} bytes");
-        assert_eq!((log.next, log.lost.as_ref().map(|lost| lost.lines)), (whole as u64, Some(100 - whole)));
+        assert_eq!(
+            (log.next, log.lost.as_ref().map(|lost| lost.lines)),
+            (whole as u64, Some(100 - whole))
+        );
         log.flush(&readers, now + PAUSE).expect("there is room");
         let length = end.read(&mut written).expect("read");
         assert!(written[..length].starts_with(format!("\n{{\"number\":{whole},").as_bytes()));
@@ -318,11 +385,15 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let ((mut log, readers), now) = (log(&directory), Instant::now());
         log.file = Some(full());
-        log.keep(&lines("a", "line"), &readers, now).expect("it is held back");
+        log.keep(&lines("a", "line"), &readers, now)
+            .expect("it is held back");
         log.flush(&readers, now).expect_err("the disk is full");
         assert!(!is_told(&readers, "one").await, "there was no room for it");
         log.file = None;
         log.flush(&readers, now + PAUSE).expect("there is room");
-        assert!(is_told(&readers, "one").await, "of what was lost, though it printed nothing since");
+        assert!(
+            is_told(&readers, "one").await,
+            "of what was lost, though it printed nothing since"
+        );
     }
 }

@@ -66,10 +66,16 @@ impl Index {
     fn known(&mut self, function: &str) -> &mut Known {
         if !self.known.contains_key(function) {
             if self.known.len() >= KNOWN_MAX {
-                self.known.retain(|_, known| known.next.receiver_count() > 0);
+                self.known
+                    .retain(|_, known| known.next.receiver_count() > 0);
             }
             let (older, newer) = (self.number(), self.number());
-            let known = Known { newer, older, ends: VecDeque::new(), next: watch::Sender::new(0) };
+            let known = Known {
+                newer,
+                older,
+                ends: VecDeque::new(),
+                next: watch::Sender::new(0),
+            };
             self.known.insert(function.to_owned(), known);
         }
         self.known.get_mut(function).expect("it was just put there")
@@ -87,7 +93,10 @@ impl Readers {
         let (mut files, begins) = {
             let mut index = self.0.lock();
             let known = index.known(function);
-            let files = [(known.older, open_to_read(older)?), (known.newer, open_to_read(newer)?)];
+            let files = [
+                (known.older, open_to_read(older)?),
+                (known.newer, open_to_read(newer)?),
+            ];
             let ends = known.ends.iter().find(|(next, _)| *next == page.from);
             (files, ends.map(|(_, place)| *place))
         };
@@ -112,7 +121,9 @@ impl Readers {
 
     fn remember(&self, function: &str, next: u64, end: Place) {
         let mut index = self.0.lock();
-        let Some(known) = index.known.get_mut(function) else { return };
+        let Some(known) = index.known.get_mut(function) else {
+            return;
+        };
         if end.file != known.newer && end.file != known.older {
             return;
         }
@@ -168,14 +179,23 @@ struct Reading {
 
 impl Reading {
     fn new(page: Page) -> Self {
-        Self { page, lines: Vec::new(), bytes: 0, next: page.from, end: None }
+        Self {
+            page,
+            lines: Vec::new(),
+            bytes: 0,
+            next: page.from,
+            end: None,
+        }
     }
 
     /// Takes the lines of `file` from `offset` on; whether there is room for more.
     fn take_from(&mut self, file: &mut File, number: FileNumber, offset: u64) -> io::Result<bool> {
         file.seek(SeekFrom::Start(offset))?;
         let (mut file, mut text) = (BufReader::new(file), Vec::new());
-        let mut place = Place { file: number, offset };
+        let mut place = Place {
+            file: number,
+            offset,
+        };
         loop {
             self.end = Some(place);
             text.clear();
@@ -196,7 +216,9 @@ impl Reading {
             return true;
         }
         // A line that a crash tore is none.
-        let Ok(line) = serde_json::from_slice::<Line>(text) else { return true };
+        let Ok(line) = serde_json::from_slice::<Line>(text) else {
+            return true;
+        };
         self.bytes += line.text.len();
         let is_full = self.lines.len() >= self.page.lines_max
             || self.bytes > self.page.bytes_max && !self.lines.is_empty();
@@ -220,7 +242,9 @@ fn open_to_read(path: &Path) -> io::Result<Option<File>> {
 /// The number behind the last line of a log, of its files at `newer` and, put aside, at `older`: it is looked for from their ends on.
 pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
     for path in [newer, older] {
-        let Some(mut file) = open_to_read(path)? else { continue };
+        let Some(mut file) = open_to_read(path)? else {
+            continue;
+        };
         let bytes = file.metadata()?.len();
         let mut looked_at = LAST_BYTES;
         loop {
@@ -229,7 +253,11 @@ pub(super) fn next_number([newer, older]: [&Path; 2]) -> io::Result<u64> {
             let mut end = Vec::new();
             (&mut file).take(bytes - begin).read_to_end(&mut end)?;
             // What it begins with may be the end of a line: that is none.
-            let number = |text| serde_json::from_slice::<Line>(text).ok().map(|line| line.number + 1);
+            let number = |text| {
+                serde_json::from_slice::<Line>(text)
+                    .ok()
+                    .map(|line| line.number + 1)
+            };
             if let Some(next) = end.rsplit(|byte| *byte == b'\n').find_map(number) {
                 return Ok(next);
             }
@@ -263,7 +291,10 @@ mod tests {
 
     impl Log {
         fn new() -> Self {
-            Self { readers: Readers::default(), directory: tempfile::tempdir().expect("a directory") }
+            Self {
+                readers: Readers::default(),
+                directory: tempfile::tempdir().expect("a directory"),
+            }
         }
 
         fn path(&self, name: &str) -> std::path::PathBuf {
@@ -277,19 +308,32 @@ mod tests {
 
         /// The numbers from there on, two at the most.
         fn numbers(&self, from: u64) -> Vec<u64> {
-            let page = Page { from, lines_max: 2, bytes_max: usize::MAX };
-            let read = self.readers.read("f", [&self.path("newer"), &self.path("older")], page);
+            let page = Page {
+                from,
+                lines_max: 2,
+                bytes_max: usize::MAX,
+            };
+            let read = self
+                .readers
+                .read("f", [&self.path("newer"), &self.path("older")], page);
             read.expect("read").iter().map(|line| line.number).collect()
         }
 
         fn put_aside(&self) {
-            let put = self.readers.put_aside("f", || fs::rename(self.path("newer"), self.path("older")));
+            let put = self
+                .readers
+                .put_aside("f", || fs::rename(self.path("newer"), self.path("older")));
             put.expect("put aside");
         }
     }
 
     fn line(number: u64) -> String {
-        let line = Line { number, at_ms: 1, id: "i".to_owned(), text: "{\"number\":3}".to_owned() };
+        let line = Line {
+            number,
+            at_ms: 1,
+            id: "i".to_owned(),
+            text: "{\"number\":3}".to_owned(),
+        };
         serde_json::to_string(&line).expect("JSON") + "\n"
     }
 
@@ -297,7 +341,11 @@ mod tests {
     fn a_line_says_its_number_first() {
         assert_eq!(number_of(line(17).as_bytes()), Some(17));
         assert_eq!(
-            (number_of(b""), number_of(b"{\"number\":"), number_of(b"{\"number\":5")),
+            (
+                number_of(b""),
+                number_of(b"{\"number\":"),
+                number_of(b"{\"number\":5")
+            ),
             (None, None, None)
         );
     }
@@ -311,7 +359,10 @@ mod tests {
         assert_eq!(next(), 6, "not that of a line before it");
         log.append("newer", &line(7)[..9]);
         assert_eq!(next(), 6, "what a crash tore is none");
-        let long = serde_json::to_string(&Line { text: "x".repeat(200_000), ..read_line(&line(8)) });
+        let long = serde_json::to_string(&Line {
+            text: "x".repeat(200_000),
+            ..read_line(&line(8))
+        });
         log.append("newer", &format!("\n{}\n", long.expect("JSON")));
         assert_eq!(next(), 9);
         log.append("newer", &(line(9)[..9].to_owned() + "\n"));
@@ -328,7 +379,10 @@ mod tests {
         let log = Log::new();
         log.append("newer", &(line(3) + &line(4)));
         log.append("older", &(line(3) + &line(4)));
-        assert_eq!((log.numbers(0), log.numbers(4), log.numbers(5)), (vec![3, 4], vec![4], vec![]));
+        assert_eq!(
+            (log.numbers(0), log.numbers(4), log.numbers(5)),
+            (vec![3, 4], vec![4], vec![])
+        );
     }
 
     /// What lies before the place where the last page ended is not looked at again: here something else stands there meanwhile.
@@ -337,8 +391,11 @@ mod tests {
         let log = Log::new();
         log.append("newer", &(line(0) + &line(1)));
         assert_eq!(log.numbers(0), [0, 1]);
-        fs::write(log.path("newer"), line(0).replace("\"number\":0", "\"number\":9") + &line(1))
-            .expect("written");
+        fs::write(
+            log.path("newer"),
+            line(0).replace("\"number\":0", "\"number\":9") + &line(1),
+        )
+        .expect("written");
         log.append("newer", &line(2));
         assert_eq!(log.numbers(2), [2], "not what it begins with");
         assert_eq!(log.numbers(1), [9], "who begins elsewhere reads all of it");

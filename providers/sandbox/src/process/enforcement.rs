@@ -70,16 +70,27 @@ impl Enforcement {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let v2 = v2_group(&mounts, &own);
         let of = |controller: &str| {
-            let in_v2 = v2.clone().filter(|v2| has_controller(&v2.folder, controller));
+            let in_v2 = v2
+                .clone()
+                .filter(|v2| has_controller(&v2.folder, controller));
             in_v2.or_else(|| v1_group(&mounts, &own, controller))
         };
         let (memory_groups, process_groups) = (of("memory"), of("pids"));
-        let measure = |what, lacks: Option<&str>| Measure { what, lacks: lacks.map(str::to_owned) };
-        let if_none = |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
-        let namespaces =
-            Measure { what: "own processes, files and network", lacks: lacks_namespaces(program) };
+        let measure = |what, lacks: Option<&str>| Measure {
+            what,
+            lacks: lacks.map(str::to_owned),
+        };
+        let if_none =
+            |group: &Option<Hierarchy>, why| if group.is_none() { Some(why) } else { None };
+        let namespaces = Measure {
+            what: "own processes, files and network",
+            lacks: lacks_namespaces(program),
+        };
         let unbounded = lacks_process_groups(process_groups.as_ref(), &namespaces);
-        let (scratch, users) = (lacks_scratch(&namespaces), lacks_users(&namespaces, may_choose_users()));
+        let (scratch, users) = (
+            lacks_scratch(&namespaces),
+            lacks_users(&namespaces, may_choose_users()),
+        );
         Self {
             namespaces,
             system_calls: measure("system calls that reach around the sandbox", None),
@@ -109,10 +120,16 @@ impl Enforcement {
 
     /// What any machine has: neither namespaces nor control groups, as in most containers. For tests of what stands in for them.
     pub fn nothing() -> Self {
-        let lacks = |what| Measure { what, lacks: Some("it is not asked for".to_owned()) };
+        let lacks = |what| Measure {
+            what,
+            lacks: Some("it is not asked for".to_owned()),
+        };
         Self {
             namespaces: lacks("own processes, files and network"),
-            system_calls: Measure { what: "system calls that reach around the sandbox", lacks: None },
+            system_calls: Measure {
+                what: "system calls that reach around the sandbox",
+                lacks: None,
+            },
             memory: lacks("memory_mb"),
             processes: lacks("processes"),
             scratch: lacks("scratch_mb"),
@@ -128,14 +145,30 @@ impl Enforcement {
     #[must_use]
     pub fn without_groups(self) -> Self {
         self.remove();
-        let Self { memory, processes, freezing, .. } = Self::nothing();
+        let Self {
+            memory,
+            processes,
+            freezing,
+            ..
+        } = Self::nothing();
         let (memory_groups, process_groups, freezer) = (None, None, None);
-        Self { memory, processes, freezing, memory_groups, process_groups, freezer, ..self }
+        Self {
+            memory,
+            processes,
+            freezing,
+            memory_groups,
+            process_groups,
+            freezer,
+            ..self
+        }
     }
 
     /// Removes the control groups that were made for looking, if nothing is in them.
     pub fn remove(&self) {
-        for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer].into_iter().flatten() {
+        for hierarchy in [&self.memory_groups, &self.process_groups, &self.freezer]
+            .into_iter()
+            .flatten()
+        {
             // Of two in one folder the second finds it gone.
             let _ = fs::remove_dir(&hierarchy.folder);
         }
@@ -144,7 +177,9 @@ impl Enforcement {
     /// What functions reach that is not theirs, and why; none: nothing, wherever there are namespaces.
     pub fn lacks_isolation(&self) -> Option<String> {
         let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();
-        let lacks: Vec<_> = measures.filter_map(|measure| measure.lacks.as_deref()).collect();
+        let lacks: Vec<_> = measures
+            .filter_map(|measure| measure.lacks.as_deref())
+            .collect();
         (!lacks.is_empty()).then(|| lacks.join("; "))
     }
 
@@ -155,8 +190,25 @@ impl Enforcement {
 
     /// Each thing that is enforced or not.
     pub fn measures(&self) -> [&Measure; 7] {
-        let Self { namespaces, system_calls, memory, processes, scratch, users, freezing, .. } = self;
-        [namespaces, system_calls, memory, processes, scratch, users, freezing]
+        let Self {
+            namespaces,
+            system_calls,
+            memory,
+            processes,
+            scratch,
+            users,
+            freezing,
+            ..
+        } = self;
+        [
+            namespaces,
+            system_calls,
+            memory,
+            processes,
+            scratch,
+            users,
+            freezing,
+        ]
     }
 }
 
@@ -218,9 +270,16 @@ fn may_choose_users() -> bool {
 /// Builds a sandbox that nothing runs in. Errors: what kept it from that.
 fn trial(program: &Path) -> Result<(), String> {
     let mut command = Command::new(program);
-    command.args([LAUNCHER_ARGUMENT, TRIAL_ARGUMENT]).env_clear();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|error| format!("{}: {error}", program.display()))?;
+    command
+        .args([LAUNCHER_ARGUMENT, TRIAL_ARGUMENT])
+        .env_clear();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("{}: {error}", program.display()))?;
     let until = Instant::now() + TRIAL_MAX;
     let status = loop {
         match child.try_wait() {
@@ -258,13 +317,20 @@ fn v2_group(mounts: &str, own: &str) -> Option<Hierarchy> {
     })?;
     let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
     // A group with processes of its own hands no controllers on: ours stands beside it.
-    let above = if path == "/" { path } else { path.rsplit_once('/').map_or("", |(above, _)| above) };
+    let above = if path == "/" {
+        path
+    } else {
+        path.rsplit_once('/').map_or("", |(above, _)| above)
+    };
     let folder = make(&mount.join(above.trim_start_matches('/')))?;
     for controller in ["+memory", "+pids"] {
         // Not every machine hands them on here.
         let _ = fs::write(folder.join("cgroup.subtree_control"), controller);
     }
-    Some(Hierarchy { folder, is_v2: true })
+    Some(Hierarchy {
+        folder,
+        is_v2: true,
+    })
 }
 
 /// Our group in the hierarchy of version 1 with this controller.
@@ -282,7 +348,10 @@ fn v1_group(mounts: &str, own: &str, controller: &str) -> Option<Hierarchy> {
         let (controllers, path) = rest.split_once(':')?;
         has(controllers).then_some(path)
     })?;
-    Some(Hierarchy { folder: make(&mount.join(path.trim_start_matches('/')))?, is_v2: false })
+    Some(Hierarchy {
+        folder: make(&mount.join(path.trim_start_matches('/')))?,
+        is_v2: false,
+    })
 }
 
 /// What our groups are called, with the number of our process behind it.
@@ -303,7 +372,9 @@ fn remove_left_behind(above: &Path) {
     let until = Instant::now() + LEFT_BEHIND_MAX;
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
         if process.is_none_or(is_alive) {
             continue;
         }
@@ -329,27 +400,56 @@ mod tests {
     /// U2: who is told that something bounds processes relies on that.
     #[test]
     fn what_is_said_to_bound_processes_does() {
-        let group = Hierarchy { folder: "/sys/fs/cgroup/pids".into(), is_v2: false };
-        let Enforcement { namespaces: lacking, .. } = Enforcement::nothing();
-        let enforced = Measure { lacks: None, ..lacking.clone() };
+        let group = Hierarchy {
+            folder: "/sys/fs/cgroup/pids".into(),
+            is_v2: false,
+        };
+        let Enforcement {
+            namespaces: lacking,
+            ..
+        } = Enforcement::nothing();
+        let enforced = Measure {
+            lacks: None,
+            ..lacking.clone()
+        };
         assert_eq!(lacks_process_groups(Some(&group), &lacking), None);
         assert_eq!(lacks_process_groups(Some(&group), &enforced), None);
         let isolated = lacks_process_groups(None, &enforced).expect("no group");
         assert!(isolated.contains("RLIMIT_NPROC bounds them"), "{isolated}");
         let neither = lacks_process_groups(None, &lacking).expect("no group");
-        assert!(neither.contains("nothing bounds them") && !neither.contains("NPROC"), "{neither}");
+        assert!(
+            neither.contains("nothing bounds them") && !neither.contains("NPROC"),
+            "{neither}"
+        );
     }
 
     /// U2: so is who is told what functions cannot reach.
     #[test]
     fn what_functions_reach_without_namespaces_is_said() {
-        let Enforcement { namespaces: lacking, .. } = Enforcement::nothing();
-        let enforced = Measure { lacks: None, ..lacking.clone() };
-        assert_eq!((lacks_scratch(&enforced), lacks_users(&enforced, false)), (None, None));
-        assert_eq!(lacks_users(&lacking, true), None, "each has a user of its own");
+        let Enforcement {
+            namespaces: lacking,
+            ..
+        } = Enforcement::nothing();
+        let enforced = Measure {
+            lacks: None,
+            ..lacking.clone()
+        };
+        assert_eq!(
+            (lacks_scratch(&enforced), lacks_users(&enforced, false)),
+            (None, None)
+        );
+        assert_eq!(
+            lacks_users(&lacking, true),
+            None,
+            "each has a user of its own"
+        );
         assert!(lacks_scratch(&lacking).is_some_and(|why| why.contains("nothing bounds")));
         let said = lacks_users(&lacking, false).expect("they are the server's");
-        for reached in ["its own code and that of others", "data directory", "end this server"] {
+        for reached in [
+            "its own code and that of others",
+            "data directory",
+            "end this server",
+        ] {
             assert!(said.contains(reached), "{said}");
         }
     }
@@ -364,7 +464,11 @@ mod tests {
             users: enforced(USERS),
             ..without.clone()
         };
-        assert_eq!(with.lacks_isolation(), None, "memory, processes and freezing are the doctor's to tell");
+        assert_eq!(
+            with.lacks_isolation(),
+            None,
+            "memory, processes and freezing are the doctor's to tell"
+        );
         assert!(without.lacks_isolation().is_some());
     }
 
@@ -373,8 +477,11 @@ mod tests {
     fn the_groups_of_a_server_that_has_ended_go_though_nobody_has_taken_note() {
         let above = tempfile::tempdir().expect("a directory");
         let mut command = Command::new("cat");
-        let mut servers = [(); 2].map(|()| command.stdin(Stdio::piped()).spawn().expect("it starts"));
-        let folders = servers.each_ref().map(|server| above.path().join(format!("{NAME}{}", server.id())));
+        let mut servers =
+            [(); 2].map(|()| command.stdin(Stdio::piped()).spawn().expect("it starts"));
+        let folders = servers
+            .each_ref()
+            .map(|server| above.path().join(format!("{NAME}{}", server.id())));
         for folder in &folders {
             fs::create_dir_all(folder.join("1")).expect("made");
         }
@@ -385,7 +492,10 @@ mod tests {
             assert!(begun.elapsed() < TRIAL_MAX, "it does not end");
             thread::yield_now();
         }
-        assert!(Path::new("/proc").join(killed.id().to_string()).exists(), "nobody has taken note");
+        assert!(
+            Path::new("/proc").join(killed.id().to_string()).exists(),
+            "nobody has taken note"
+        );
         remove_left_behind(above.path());
         assert_eq!(folders.map(|folder| folder.exists()), [false, true]);
         for server in [killed, living] {

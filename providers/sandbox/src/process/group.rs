@@ -27,7 +27,10 @@ pub(super) struct Limits {
 
 impl Limits {
     pub(super) fn of(launch: &Launch) -> Self {
-        Self { memory_bytes: launch.memory_bytes, processes_max: launch.processes_max }
+        Self {
+            memory_bytes: launch.memory_bytes,
+            processes_max: launch.processes_max,
+        }
     }
 }
 
@@ -52,7 +55,10 @@ impl Group {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let below = |hierarchy: &Option<Hierarchy>| {
             let Hierarchy { folder, is_v2 } = hierarchy.as_ref()?;
-            Some(Hierarchy { folder: folder.join(number.to_string()), is_v2: *is_v2 })
+            Some(Hierarchy {
+                folder: folder.join(number.to_string()),
+                is_v2: *is_v2,
+            })
         };
         let memory = below(&enforcement.memory_groups);
         let processes = below(&enforcement.process_groups);
@@ -66,7 +72,14 @@ impl Group {
         // Dropped on an error, it removes what was made.
         let folder_of = |hierarchy: Option<Hierarchy>| hierarchy.map(|hierarchy| hierarchy.folder);
         let (processes, freezer) = (folder_of(processes), folder_of(freezer));
-        let mut group = Self { memory, processes, freezer, peak: None, kills: None, folders };
+        let mut group = Self {
+            memory,
+            processes,
+            freezer,
+            peak: None,
+            kills: None,
+            folders,
+        };
         for folder in &group.folders {
             make_folder(folder)?;
         }
@@ -109,24 +122,33 @@ impl Group {
 
     /// The files that a process joins by.
     pub(super) fn members(&self) -> Vec<PathBuf> {
-        self.folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
+        self.folders
+            .iter()
+            .map(|folder| folder.join("cgroup.procs"))
+            .collect()
     }
 
     /// Freezes or thaws it; none: there is no freezer.
     pub(super) fn freeze(&self, is_frozen: bool) -> Option<io::Result<()>> {
         let folder = self.freezer.as_ref()?;
-        Some(fs::write(folder.join("cgroup.freeze"), if is_frozen { "1" } else { "0" }))
+        Some(fs::write(
+            folder.join("cgroup.freeze"),
+            if is_frozen { "1" } else { "0" },
+        ))
     }
 
     /// Whether every member stands still; none: there is no freezer.
     pub(super) fn is_frozen(&self) -> Option<bool> {
-        let text = fs::read_to_string(self.freezer.as_ref()?.join("cgroup.events")).unwrap_or_default();
+        let text =
+            fs::read_to_string(self.freezer.as_ref()?.join("cgroup.events")).unwrap_or_default();
         Some(text.lines().any(|line| line == "frozen 1"))
     }
 
     /// Kills every member.
     pub(super) fn kill(&self) -> io::Result<()> {
-        let Some(folder) = self.folders.first() else { return Ok(()) };
+        let Some(folder) = self.folders.first() else {
+            return Ok(());
+        };
         if let Some(freezer) = &self.freezer
             && fs::write(freezer.join("cgroup.kill"), "1").is_ok()
         {
@@ -145,16 +167,25 @@ impl Group {
     pub(super) fn memory_peak(&self) -> Option<u64> {
         let mut digits = [0; 24];
         let length = self.peak.as_ref()?.read_at(&mut digits, 0).ok()?;
-        std::str::from_utf8(&digits[..length]).ok()?.trim().parse().ok()
+        std::str::from_utf8(&digits[..length])
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// How many members the kernel has ended for want of memory.
     pub(super) fn out_of_memory_kills(&self) -> u64 {
         let mut text = [0; 512];
-        let read = self.kills.as_ref().and_then(|kills| kills.read_at(&mut text, 0).ok());
+        let read = self
+            .kills
+            .as_ref()
+            .and_then(|kills| kills.read_at(&mut text, 0).ok());
         let text = std::str::from_utf8(&text[..read.unwrap_or(0)]).unwrap_or_default();
         let kills = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.and_then(|kills| kills.trim().parse().ok()).unwrap_or(0)
+        kills
+            .and_then(|kills| kills.trim().parse().ok())
+            .unwrap_or(0)
     }
 
     /// Removes it. Whether nothing is left of it.

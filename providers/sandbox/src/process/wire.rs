@@ -66,7 +66,12 @@ pub(crate) struct Order {
 }
 
 impl Order {
-    pub(super) fn new(role: Role, launch: Launch, enforcement: &Enforcement, groups: Vec<PathBuf>) -> Self {
+    pub(super) fn new(
+        role: Role,
+        launch: Launch,
+        enforcement: &Enforcement,
+        groups: Vec<PathBuf>,
+    ) -> Self {
         let Launch {
             command,
             environment,
@@ -79,11 +84,23 @@ impl Order {
             network,
         } = launch;
         let is_isolated = enforcement.namespaces.is_enforced();
-        let places = [(TASK_ROOT, code.as_path()), (RUNTIME_ROOT, runtime.as_path())];
+        let places = [
+            (TASK_ROOT, code.as_path()),
+            (RUNTIME_ROOT, runtime.as_path()),
+        ];
         // Without a root of its own it sees its files where they are.
-        let seen = |text: OsString| if is_isolated { text } else { where_it_is(text, &places) };
+        let seen = |text: OsString| {
+            if is_isolated {
+                text
+            } else {
+                where_it_is(text, &places)
+            }
+        };
         let command = command.into_iter().map(seen).collect();
-        let environment = environment.into_iter().map(|(name, value)| (name, seen(value))).collect();
+        let environment = environment
+            .into_iter()
+            .map(|(name, value)| (name, seen(value)))
+            .collect();
         Self {
             role,
             command,
@@ -130,7 +147,10 @@ impl Order {
         socket.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;
         if length > ORDER_BYTES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the order is too long"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the order is too long",
+            ));
         }
         let mut bytes = vec![0; length];
         socket.read_exact(&mut bytes)?;
@@ -140,7 +160,9 @@ impl Order {
 
 /// `text`, if it is a path in one of these places, as a path where that place is.
 fn where_it_is(text: OsString, places: &[(&str, &Path); 2]) -> OsString {
-    let found = places.iter().find_map(|(place, is)| Some((is, Path::new(&text).strip_prefix(place).ok()?)));
+    let found = places
+        .iter()
+        .find_map(|(place, is)| Some((is, Path::new(&text).strip_prefix(place).ok()?)));
     match found {
         Some((is, rest)) if rest.as_os_str().is_empty() => is.as_os_str().to_owned(),
         Some((is, rest)) => is.join(rest).into(),
@@ -149,20 +171,33 @@ fn where_it_is(text: OsString, places: &[(&str, &Path); 2]) -> OsString {
 }
 
 /// Sends the order; returns the listener that comes back, and who may connect to it.
-pub(super) async fn hand_over(socket: &UnixStream, order: &Order) -> io::Result<(TcpListener, Peers)> {
+pub(super) async fn hand_over(
+    socket: &UnixStream,
+    order: &Order,
+) -> io::Result<(TcpListener, Peers)> {
     send(socket, order).await?;
-    let (listener, user) = socket.async_io(Interest::READABLE, || receive_listener(socket)).await?;
+    let (listener, user) = socket
+        .async_io(Interest::READABLE, || receive_listener(socket))
+        .await?;
     listener.set_nonblocking(true)?;
-    Ok((TcpListener::from_std(listener)?, Peers::of(user, order.network, order.is_isolated)))
+    Ok((
+        TcpListener::from_std(listener)?,
+        Peers::of(user, order.network, order.is_isolated),
+    ))
 }
 
 /// Sends a spare the order of its function; ends when it has become that.
 pub(super) async fn adopt(socket: &UnixStream, order: &Order) -> io::Result<()> {
     send(socket, order).await?;
     let mut said = [0];
-    let read = socket.async_io(Interest::READABLE, || socket.try_read(&mut said)).await?;
+    let read = socket
+        .async_io(Interest::READABLE, || socket.try_read(&mut said))
+        .await?;
     if read == 0 || said != [ADOPTED] {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the spare has ended"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the spare has ended",
+        ));
     }
     Ok(())
 }
@@ -187,12 +222,20 @@ fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u
     let mut user = [0; 4];
     let mut parts = [IoSliceMut::new(&mut user)];
     let mut space = nix::cmsg_space!([std::os::fd::RawFd; 1]);
-    let message =
-        recvmsg::<()>(socket.as_raw_fd(), &mut parts, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let message = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut parts,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )?;
     let read = message.bytes;
     let descriptor = received(&message)?.filter(|_| read == size_of::<u32>());
     let Some(descriptor) = descriptor else {
-        let why = if read == 0 { "its launcher ended:" } else { "the sandbox sent no listener" };
+        let why = if read == 0 {
+            "its launcher ended:"
+        } else {
+            "the sandbox sent no listener"
+        };
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
     };
     if !getsockopt(&descriptor, AcceptConn)? {
@@ -201,7 +244,10 @@ fn receive_listener(socket: &UnixStream) -> io::Result<(std::net::TcpListener, u
             "the sandbox sent something that is no listener",
         ));
     }
-    Ok((std::net::TcpListener::from(descriptor), u32::from_le_bytes(user)))
+    Ok((
+        std::net::TcpListener::from(descriptor),
+        u32::from_le_bytes(user),
+    ))
 }
 
 /// The function's wait status; none: it, or what waits for it, was killed.

@@ -48,5 +48,8 @@ pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.with(Cell::get);
     PEAK.with(|peak| peak.set(before));
     let done = work();
-    (done, usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0))
+    (
+        done,
+        usize::try_from(PEAK.with(Cell::get) - before).unwrap_or(0),
+    )
 }

@@ -21,7 +21,11 @@ fn zeros(kind: EntryType, bytes: u64) -> Vec<u8> {
     header.set_cksum();
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
     encoder.write_all(header.as_bytes()).expect("written");
-    std::io::copy(&mut std::io::Read::take(std::io::repeat(0), bytes + 1024), &mut encoder).expect("written");
+    std::io::copy(
+        &mut std::io::Read::take(std::io::repeat(0), bytes + 1024),
+        &mut encoder,
+    )
+    .expect("written");
     encoder.finish().expect("finished")
 }
 
@@ -36,7 +40,11 @@ fn no_entry_is_taken_into_memory_however_long_it_is() {
         (EntryType::XHeader, false),
     ] {
         let content = zeros(kind, bytes);
-        assert!(content.len() < 2 << 20, "it is a bomb: {} bytes", content.len());
+        assert!(
+            content.len() < 2 << 20,
+            "it is a bomb: {} bytes",
+            content.len()
+        );
         let home = tempfile::tempdir().expect("a directory");
         let (unpacked, peak) = peak_of(|| unpack(&content, home.path()));
         assert_eq!(unpacked.is_ok(), is_taken, "{kind:?}: {unpacked:?}");
@@ -66,6 +74,11 @@ fn a_list_of_holes_is_not_read() {
     let content = encoder.finish().expect("finished");
     let home = tempfile::tempdir().expect("a directory");
     let (unpacked, peak) = peak_of(|| unpack(&content, home.path()));
-    assert!(unpacked.expect_err("it is refused").to_string().contains("is neither"));
+    assert!(
+        unpacked
+            .expect_err("it is refused")
+            .to_string()
+            .contains("is neither")
+    );
     assert!(peak < PEAK_BYTES_MAX, "{peak} bytes of memory");
 }

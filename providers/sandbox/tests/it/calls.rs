@@ -24,10 +24,16 @@ fn a_call_is_refused_by_each_of_its_numbers() {
         let world = world(|_| Enforcement::nothing());
         let function = world.function("calls", CALLS, |_| {}).await;
         let unshare = libc::SYS_unshare;
-        assert_eq!(world.said(&function, &unshare.to_string()).await, r#""EPERM""#);
+        assert_eq!(
+            world.said(&function, &unshare.to_string()).await,
+            r#""EPERM""#
+        );
         if cfg!(target_arch = "x86_64") {
             let by_x32 = 0x4000_0000 | unshare;
-            assert_eq!(world.said(&function, &by_x32.to_string()).await, r#""EPERM""#);
+            assert_eq!(
+                world.said(&function, &by_x32.to_string()).await,
+                r#""EPERM""#
+            );
         }
         world.close().await;
     });

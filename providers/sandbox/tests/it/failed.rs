@@ -27,7 +27,11 @@ fn an_instance_that_gave_no_answer_is_given_nothing_more() {
         let function = world.function("skips", SKIPS, |_| {}).await;
         let said = world.said(&function, r#"{"skips": true}"#).await;
         assert!(said.contains("Runtime.NoAnswer"), "{said}");
-        assert_eq!(world.said(&function, r#"{"skips": false}"#).await, "false", "another one runs it");
+        assert_eq!(
+            world.said(&function, r#"{"skips": false}"#).await,
+            "false",
+            "another one runs it"
+        );
         assert_eq!(world.sandbox.figures().cold_starts, 2);
         world.close().await;
     });
@@ -55,7 +59,10 @@ fn an_instance_that_says_that_it_cannot_start_is_taken_at_its_word() {
             let said = world.said(&function, "{}").await;
             assert!(said.contains("Own.NoStart"), "{said}");
             let figures = world.sandbox.figures();
-            assert_eq!((figures.cold_starts, figures.failed.not_started), (started, started));
+            assert_eq!(
+                (figures.cold_starts, figures.failed.not_started),
+                (started, started)
+            );
         }
         world.close().await;
     });
@@ -73,7 +80,11 @@ fn the_report_says_how_an_invocation_failed_that_was_not_answered() {
         for (name, code, status) in [
             ("ends", ENDS, Some(EXITED)),
             ("ends-at-once", ENDS_AT_ONCE, Some(EXITED)),
-            ("skips", SKIPS, Some("\tStatus: error\tError Type: Runtime.NoAnswer")),
+            (
+                "skips",
+                SKIPS,
+                Some("\tStatus: error\tError Type: Runtime.NoAnswer"),
+            ),
             ("waits", WAITS, Some("\tStatus: timeout")),
             ("raises", RAISES, None),
         ] {
@@ -86,7 +97,10 @@ fn the_report_says_how_an_invocation_failed_that_was_not_answered() {
             let ran = world.call(&function, r#"{"skips": true}"#).await;
             assert!(ran.result.is_err(), "{name}");
             let log = String::from_utf8_lossy(&ran.log_tail).into_owned();
-            let report = log.lines().find(|line| line.starts_with("REPORT ")).expect("it ends with one");
+            let report = log
+                .lines()
+                .find(|line| line.starts_with("REPORT "))
+                .expect("it ends with one");
             let said = report.find("\tStatus: ").map(|at| &report[at..]);
             assert_eq!(said, status, "{name}");
         }

@@ -14,11 +14,17 @@ use crate::{
 };
 
 fn invocation(waits: bool) -> Invocation {
-    Invocation::new("an-id".to_owned(), Bytes::from_static(br#"{"value": "done"}"#), waits)
+    Invocation::new(
+        "an-id".to_owned(),
+        Bytes::from_static(br#"{"value": "done"}"#),
+        waits,
+    )
 }
 
 async fn with_one_place(world: &World) -> Arc<Function> {
-    world.function("kept", CODE, |function| function.concurrency = 1).await
+    world
+        .function("kept", CODE, |function| function.concurrency = 1)
+        .await
 }
 
 #[test]
@@ -26,7 +32,11 @@ fn a_call_waits_a_moment_for_a_place_that_is_kept() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
-        let room = world.sandbox.room(&function).await.expect("it is not retired");
+        let room = world
+            .sandbox
+            .room(&function)
+            .await
+            .expect("it is not retired");
         let call = world.sandbox.run(&function, invocation(false));
         tokio::pin!(call);
         assert!(poll!(&mut call).is_pending(), "the only place is kept");
@@ -36,7 +46,11 @@ fn a_call_waits_a_moment_for_a_place_that_is_kept() {
         let busy = world.sandbox.run(&function, invocation(false));
         tokio::pin!(busy);
         assert!(poll!(&mut busy).is_pending(), "it is at work");
-        let refused = world.sandbox.run(&function, invocation(false)).now_or_never().expect("at once");
+        let refused = world
+            .sandbox
+            .run(&function, invocation(false))
+            .now_or_never()
+            .expect("at once");
         assert_eq!(refused.expect_err("nothing is kept"), Refused::Throttled);
         busy.await.expect("it is run");
         world.close().await;
@@ -49,12 +63,19 @@ fn a_call_waits_for_a_place_that_is_just_becoming_an_events() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
-        let taken = world.sandbox.room(&function).await.expect("it is not retired");
+        let taken = world
+            .sandbox
+            .room(&function)
+            .await
+            .expect("it is not retired");
         let mut event = Box::pin(world.sandbox.room(&function));
         assert!(poll!(&mut event).is_pending(), "the only place is taken");
         drop(taken);
         let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
-        assert!(poll!(&mut call).is_pending(), "the place is the event's, which does not know yet");
+        assert!(
+            poll!(&mut call).is_pending(),
+            "the place is the event's, which does not know yet"
+        );
         drop(event.await.expect("it is not retired"));
         assert!(call.await.is_ok(), "it has its turn");
         world.close().await;
@@ -75,7 +96,13 @@ fn a_call_comes_after_one_event_however_many_wait() {
         }
         let mut order = Vec::new();
         while order.len() < 3 {
-            order.push(ended.next().await.expect("there are more").expect("it is run"));
+            order.push(
+                ended
+                    .next()
+                    .await
+                    .expect("there are more")
+                    .expect("it is run"),
+            );
         }
         assert_eq!(order, ["at work", "next", "call"]);
         drop(ended);
@@ -85,22 +112,43 @@ fn a_call_comes_after_one_event_however_many_wait() {
 
 #[test]
 fn calls_wait_for_as_many_places_as_there_are_and_for_a_while() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
-        let room = world.sandbox.room(&function).await.expect("it is not retired");
+        let room = world
+            .sandbox
+            .room(&function)
+            .await
+            .expect("it is not retired");
         let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
         assert!(poll!(&mut call).is_pending(), "it waits for its turn");
-        let refused = world.sandbox.run(&function, invocation(false)).now_or_never().expect("at once");
+        let refused = world
+            .sandbox
+            .run(&function, invocation(false))
+            .now_or_never()
+            .expect("at once");
         assert_eq!(refused.expect_err("one waits already"), Refused::Throttled);
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(poll!(&mut call).is_pending(), "it goes on waiting");
-        assert_eq!(call.await.expect_err("the event does not end"), Refused::Throttled);
+        assert_eq!(
+            call.await.expect_err("the event does not end"),
+            Refused::Throttled
+        );
         tokio::time::resume();
         drop(room);
-        assert!(world.sandbox.run(&function, invocation(false)).await.is_ok(), "nobody waits any more");
+        assert!(
+            world
+                .sandbox
+                .run(&function, invocation(false))
+                .await
+                .is_ok(),
+            "nobody waits any more"
+        );
         world.close().await;
     });
 }

@@ -44,28 +44,50 @@ with socket.create_connection((host, int(port)), timeout=20) as connection:
 /// What the user of this test, and another one where it is root, hear at `address`.
 fn heard_by_others(address: &str) -> Vec<Vec<u8>> {
     let mut connection = TcpStream::connect(address).expect("the loopback is everybody's");
-    connection.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    connection
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .expect("set");
     // What was closed may be told so by either of these.
     let _ = connection.write_all(b"GET /v1/state/one HTTP/1.1\r\n\r\n");
     let mut said = Vec::new();
     match connection.read_to_end(&mut said) {
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("it is kept waiting"),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            panic!("it is kept waiting")
+        }
         _ => {}
     }
     let mut steals = Command::new("setpriv");
-    steals.args(["--reuid=65534", "--clear-groups", PYTHON, "-c", STEALS, address]);
+    steals.args([
+        "--reuid=65534",
+        "--clear-groups",
+        PYTHON,
+        "-c",
+        STEALS,
+        address,
+    ]);
     let stolen = steals.output().expect("it runs");
-    assert!(stolen.status.success(), "{}", String::from_utf8_lossy(&stolen.stderr));
+    assert!(
+        stolen.status.success(),
+        "{}",
+        String::from_utf8_lossy(&stolen.stderr)
+    );
     vec![said, stolen.stdout]
 }
 
 async fn is_reached_by_itself_alone(world: &World, change: impl FnOnce(&mut Function)) {
     let function = world.function("asks", ASKS, change).await;
     let said = world.said(&function, "{}").await;
-    let (address, status) = said.trim_matches('"').split_once(' ').expect("it is answered");
+    let (address, status) = said
+        .trim_matches('"')
+        .split_once(' ')
+        .expect("it is answered");
     assert_eq!(status, "404", "what is served here knows no such path");
     assert_eq!(heard_by_others(address), [b"".as_slice(), b"b''\n"]);
-    assert_eq!(world.said(&function, "{}").await, said, "the same instance goes on");
+    assert_eq!(
+        world.said(&function, "{}").await,
+        said,
+        "the same instance goes on"
+    );
 }
 
 /// U2: the machine's loopback is everybody's, an instance's invocations and its state are not.

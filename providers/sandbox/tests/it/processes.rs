@@ -36,7 +36,11 @@ pub(crate) fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime").block_on(work)
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(work)
 }
 
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -49,24 +53,29 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 fn status(process: u32, field: &str) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    text.lines().find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
+    text.lines()
+        .find_map(|line| Some(line.strip_prefix(field)?.trim().to_owned()))
 }
 
 /// Whether it is there and has not ended.
 pub(crate) fn lives(process: u32) -> bool {
-    status(process, "State:").is_some_and(|state| !state.starts_with('Z') && !state.starts_with('X'))
+    status(process, "State:")
+        .is_some_and(|state| !state.starts_with('Z') && !state.starts_with('X'))
 }
 
 fn all() -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("listed").flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
 }
 
 /// Processes that are called as `program`: its launchers, and those that they have forked and not become another.
 pub(crate) fn of(program: &Path) -> Vec<u32> {
     let name = program.to_str().expect("text");
     let is_one = |process: &u32| {
-        fs::read_to_string(format!("/proc/{process}/cmdline")).is_ok_and(|line| line.starts_with(name))
+        fs::read_to_string(format!("/proc/{process}/cmdline"))
+            .is_ok_and(|line| line.starts_with(name))
     };
     all().into_iter().filter(is_one).collect()
 }
@@ -98,7 +107,8 @@ fn measures(command: &mut Command) -> String {
 }
 
 pub(crate) fn can_isolate() -> bool {
-    measures(Command::new(PROGRAM).arg("measures")).contains("own processes, files and network: enforced")
+    measures(Command::new(PROGRAM).arg("measures"))
+        .contains("own processes, files and network: enforced")
 }
 
 /// U2, where neither namespaces nor control groups are to be had.
@@ -106,19 +116,29 @@ pub(crate) fn can_isolate() -> bool {
 fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
-        let function =
-            world.function("forks", CODE, |function| function.timeout = Duration::from_secs(2)).await;
+        let function = world
+            .function("forks", CODE, |function| {
+                function.timeout = Duration::from_secs(2)
+            })
+            .await;
         let left = |said: &str| -> u32 { said.trim().parse().unwrap_or_else(|_| panic!("{said}")) };
         let by_retiring = left(&world.said(&function, r#"{"do": "fork"}"#).await);
         assert!(lives(by_retiring));
         // The same instance runs out of time: what it has left ends with it.
-        let timed_out = world.said(&function, r#"{"do": "echo", "sleep": 100}"#).await;
+        let timed_out = world
+            .said(&function, r#"{"do": "echo", "sleep": 100}"#)
+            .await;
         assert!(timed_out.contains("Timedout"), "{timed_out}");
-        until("what the timed out instance had left", || !lives(by_retiring));
+        until("what the timed out instance had left", || {
+            !lives(by_retiring)
+        });
         // One that ends by itself.
         let said = world.call(&function, r#"{"do": "fork and exit"}"#).await;
         let log = String::from_utf8_lossy(&said.log_tail).into_owned();
-        let word = log.lines().find_map(|line| line.strip_prefix("left ")).expect("it says what it has left");
+        let word = log
+            .lines()
+            .find_map(|line| line.strip_prefix("left "))
+            .expect("it says what it has left");
         let by_exit = left(word);
         until("what the ended instance had left", || !lives(by_exit));
         // One that is idle, and is ended.
@@ -135,14 +155,20 @@ fn what_a_function_forks_ends_with_it_where_nothing_isolates_it() {
 #[test]
 fn what_a_function_forks_ends_with_a_server_that_is_killed() {
     let home = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    fs::set_permissions(
+        home.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("set");
     let program = home.path().join("killed-server");
     copy_program(PROGRAM.as_ref(), &program);
     let mut command = Command::new(&program);
     command.arg("hold").arg(home.path()).stdout(Stdio::piped());
     let mut server = command.spawn().expect("it starts");
     let mut said = String::new();
-    BufReader::new(server.stdout.take().expect("piped")).read_line(&mut said).expect("it says what is left");
+    BufReader::new(server.stdout.take().expect("piped"))
+        .read_line(&mut said)
+        .expect("it says what is left");
     let left: u32 = said.trim().parse().unwrap_or_else(|_| panic!("{said}"));
     assert!(lives(left));
     server.kill().expect("it is ended");
@@ -161,25 +187,50 @@ fn isolation_is_tried_and_functions_run_without_it_where_it_cannot_be_had() {
     let _turn = one_at_a_time();
     let drops = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin", PROGRAM]).args(arguments);
+        command
+            .args([
+                "--bounding-set=-sys_admin",
+                "--inh-caps=-sys_admin",
+                PROGRAM,
+            ])
+            .args(arguments);
         measures(&mut command)
     };
     let said = drops(&["measures"]);
-    assert!(said.contains("own processes, files and network: they cannot be had here"), "{said}");
-    assert!(said.contains("scratch_mb: there are no namespaces"), "{said}");
+    assert!(
+        said.contains("own processes, files and network: they cannot be had here"),
+        "{said}"
+    );
+    assert!(
+        said.contains("scratch_mb: there are no namespaces"),
+        "{said}"
+    );
     assert!(
         said.contains("code, data and processes of others: enforced"),
         "each has a user of its own: {said}"
     );
     let rights = "-sys_admin,-setuid,-setgid";
     let mut command = Command::new("setpriv");
-    command.args([format!("--bounding-set={rights}"), format!("--inh-caps={rights}")]);
+    command.args([
+        format!("--bounding-set={rights}"),
+        format!("--inh-caps={rights}"),
+    ]);
     let said = measures(command.args([PROGRAM, "measures"]));
-    assert!(said.contains("functions run as this server's user"), "{said}");
+    assert!(
+        said.contains("functions run as this server's user"),
+        "{said}"
+    );
     let home = tempfile::tempdir().expect("a directory");
-    fs::set_permissions(home.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("set");
+    fs::set_permissions(
+        home.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("set");
     let said = drops(&["call", home.path().to_str().expect("text")]);
-    assert!(said.trim().parse::<u32>().is_ok(), "it has forked, and says whom: {said}");
+    assert!(
+        said.trim().parse::<u32>().is_ok(),
+        "it has forked, and says whom: {said}"
+    );
 }
 
 /// Our groups in any hierarchy.
@@ -196,7 +247,11 @@ pub(crate) fn groups(process: u32) -> Vec<String> {
         }
     }
     let mut found = Vec::new();
-    visit("/sys/fs/cgroup".as_ref(), &format!("landfast-functions-{process}"), &mut found);
+    visit(
+        "/sys/fs/cgroup".as_ref(),
+        &format!("landfast-functions-{process}"),
+        &mut found,
+    );
     found
 }
 
@@ -205,9 +260,14 @@ pub(crate) fn groups_of_instances() -> Vec<String> {
     let of_one = |folder: String| {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        folders.map(|entry| entry.path().display().to_string()).collect::<Vec<_>>()
+        folders
+            .map(|entry| entry.path().display().to_string())
+            .collect::<Vec<_>>()
     };
-    groups(std::process::id()).into_iter().flat_map(of_one).collect()
+    groups(std::process::id())
+        .into_iter()
+        .flat_map(of_one)
+        .collect()
 }
 
 /// Says that a test has a process of its own.
@@ -220,9 +280,17 @@ pub(crate) fn is_alone(name: &str) -> bool {
         return true;
     }
     let mut again = Command::new(std::env::current_exe().expect("a path"));
-    let output = again.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output().expect("it runs");
+    let output = again
+        .args(["--exact", name, "--nocapture"])
+        .env(ALONE, "1")
+        .output()
+        .expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        said.contains("1 passed"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     false
 }
 
@@ -244,14 +312,22 @@ fn a_sandbox_that_was_closed_leaves_no_control_groups() {
                 sandbox.run(&function, invocation).await
             }
         });
-        until("a second instance to be at work", || world.sandbox.figures().busy == 1);
+        until("a second instance to be at work", || {
+            world.sandbox.figures().busy == 1
+        });
         let had = groups(std::process::id());
         world.close().await;
         busy.abort();
-        assert_eq!(groups(std::process::id()), Vec::<String>::new(), "of {had:?}");
+        assert_eq!(
+            groups(std::process::id()),
+            Vec::<String>::new(),
+            "of {had:?}"
+        );
         assert!(of(&world.program).is_empty(), "processes are left");
-        let refused =
-            world.sandbox.run(&function, ports::runtime::Invocation::new("x".into(), "{}".into(), true));
+        let refused = world.sandbox.run(
+            &function,
+            ports::runtime::Invocation::new("x".into(), "{}".into(), true),
+        );
         refused.await.expect_err("it is closed");
     });
 }
@@ -265,7 +341,10 @@ pub(crate) fn ran(processes: &[u32]) -> Vec<Option<String>> {
 /// How long this thread has run.
 pub(crate) fn own_time() -> Duration {
     let text = fs::read_to_string("/proc/thread-self/schedstat").expect("it is there");
-    let nanoseconds = text.split_whitespace().next().and_then(|field| field.parse().ok());
+    let nanoseconds = text
+        .split_whitespace()
+        .next()
+        .and_then(|field| field.parse().ok());
     Duration::from_nanos(nanoseconds.expect("a number"))
 }
 
@@ -273,7 +352,9 @@ fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforce
     block_on(async {
         let world = world(enforcement);
         // Too small for a spare, which would be found among its processes.
-        let function = world.function("spins", CODE, |function| function.memory_bytes = 64 << 20).await;
+        let function = world
+            .function("spins", CODE, |function| function.memory_bytes = 64 << 20)
+            .await;
         for _ in 0..3 {
             world.call(&function, r#"{"do": "spin"}"#).await;
         }
@@ -286,12 +367,23 @@ fn stands_still_when_it_is_said_to_be(enforcement: impl FnOnce(&Path) -> Enforce
                 .into_iter()
                 .filter(|process| parent(*process) != Some(std::process::id()))
                 .collect();
-            assert!(processes.len() >= 4, "init, the function and its children: {processes:?}");
+            assert!(
+                processes.len() >= 4,
+                "init, the function and its children: {processes:?}"
+            );
             let before = ran(&processes);
             let enough = own_time() + Duration::from_millis(50);
             until("there was time to run", || own_time() > enough);
-            assert_eq!(ran(&processes), before, "round {round}: something of it runs");
-            assert_eq!(world.said(&function, r#"{"value": 7}"#).await, "7", "it goes on");
+            assert_eq!(
+                ran(&processes),
+                before,
+                "round {round}: something of it runs"
+            );
+            assert_eq!(
+                world.said(&function, r#"{"value": 7}"#).await,
+                "7",
+                "it goes on"
+            );
         }
         world.close().await;
     });
@@ -315,16 +407,27 @@ fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
     let _turn = one_at_a_time();
     block_on(async {
         let world = world(Enforcement::probe);
-        let function = world.function("hungry", CODE, |function| function.memory_bytes = 64 << 20).await;
+        let function = world
+            .function("hungry", CODE, |function| function.memory_bytes = 64 << 20)
+            .await;
         let first = world.said(&function, r#"{"do": "instance"}"#).await;
-        let ran = world.call(&function, r#"{"do": "child allocates", "value": 300000000}"#).await;
+        let ran = world
+            .call(
+                &function,
+                r#"{"do": "child allocates", "value": 300000000}"#,
+            )
+            .await;
         let failed = match ran.result {
             // It can, of its child: nothing has ended that.
             Ok(said) if said == "0" => {
                 eprintln!("no memory control group here");
                 return world.close().await;
             }
-            result => result.expect_err("its child was ended for want of memory").payload,
+            result => {
+                result
+                    .expect_err("its child was ended for want of memory")
+                    .payload
+            }
         };
         let failed = String::from_utf8_lossy(&failed);
         assert!(failed.contains("Runtime.OutOfMemory"), "{failed}");
@@ -333,8 +436,13 @@ fn a_function_fails_by_the_want_of_memory_of_any_of_its_processes() {
         let second = world.said(&function, r#"{"do": "instance"}"#).await;
         assert_ne!(second, first, "what is left of the first does not go on");
         let said = world.said(&function, r#"{"do": "exit", "value": 3}"#).await;
-        assert!(said.contains("Runtime.ExitError") && said.contains("exit status 3"), "{said}");
-        let said = world.said(&function, r#"{"do": "allocate", "value": 300000000}"#).await;
+        assert!(
+            said.contains("Runtime.ExitError") && said.contains("exit status 3"),
+            "{said}"
+        );
+        let said = world
+            .said(&function, r#"{"do": "allocate", "value": 300000000}"#)
+            .await;
         assert!(said.contains("Runtime.OutOfMemory"), "{said}");
         assert_eq!(world.sandbox.figures().failed.out_of_memory, 2);
         world.close().await;
@@ -353,7 +461,9 @@ fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
     block_on(async {
         let world = world(|program| Enforcement::probe(program).without_groups());
         // Too small for a spare, whose launcher would be found among these.
-        let function = world.function("early", CODE, |function| function.memory_bytes = 64 << 20).await;
+        let function = world
+            .function("early", CODE, |function| function.memory_bytes = 64 << 20)
+            .await;
         for _ in 0..12 {
             let run = tokio::spawn({
                 let (sandbox, function) = (world.sandbox.clone(), function.clone());
@@ -366,9 +476,15 @@ fn what_a_launcher_has_forked_ends_with_it_however_early_it_dies() {
             let mut caught = None;
             until("a launcher with its child", || {
                 let started = of(&world.program);
-                let launcher = started.iter().copied().find(|process| parent(*process) == Some(ours));
+                let launcher = started
+                    .iter()
+                    .copied()
+                    .find(|process| parent(*process) == Some(ours));
                 caught = launcher.and_then(|launcher| {
-                    let init = started.iter().copied().find(|process| parent(*process) == Some(launcher))?;
+                    let init = started
+                        .iter()
+                        .copied()
+                        .find(|process| parent(*process) == Some(launcher))?;
                     kill(Pid::from_raw(init as i32), Signal::SIGSTOP).ok()?;
                     Some((launcher, init))
                 });
@@ -396,7 +512,9 @@ fn who_goes_while_an_instance_is_launched_leaves_nothing() {
     }
     block_on(async {
         let world = world(Enforcement::probe);
-        let function = world.function("left", CODE, |function| function.memory_bytes = 64 << 20).await;
+        let function = world
+            .function("left", CODE, |function| function.memory_bytes = 64 << 20)
+            .await;
         for _ in 0..5 {
             let run = tokio::spawn({
                 let (sandbox, function) = (world.sandbox.clone(), function.clone());
@@ -405,7 +523,9 @@ fn who_goes_while_an_instance_is_launched_leaves_nothing() {
                     drop(sandbox.run(&function, invocation).await);
                 }
             });
-            until("a launcher with its child", || of(&world.program).len() == 2 || run.is_finished());
+            until("a launcher with its child", || {
+                of(&world.program).len() == 2 || run.is_finished()
+            });
             run.abort();
             let _ = run.await;
             world.sandbox.retire("left");

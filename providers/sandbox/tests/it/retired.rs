@@ -24,7 +24,11 @@ async fn revisions<const COUNT: usize>(world: &World) -> [Arc<Function>; COUNT] 
 }
 
 fn invocation(payload: &'static str, waits: bool) -> Invocation {
-    Invocation::new("an-id".to_owned(), Bytes::from_static(payload.as_bytes()), waits)
+    Invocation::new(
+        "an-id".to_owned(),
+        Bytes::from_static(payload.as_bytes()),
+        waits,
+    )
 }
 
 #[test]
@@ -34,11 +38,21 @@ fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
         let [first, second, third] = revisions(&world).await;
         let room = world.sandbox.room(&first).await.expect("it is not retired");
         world.sandbox.renew(&second);
-        let taken = world.sandbox.room(&second).await.expect("it is not retired");
-        let invocation = Invocation { room, ..invocation(r#"{"value": "done"}"#, true) };
+        let taken = world
+            .sandbox
+            .room(&second)
+            .await
+            .expect("it is not retired");
+        let invocation = Invocation {
+            room,
+            ..invocation(r#"{"value": "done"}"#, true)
+        };
         let run = world.sandbox.run(&second, invocation);
         tokio::pin!(run);
-        assert!(poll!(&mut run).is_pending(), "the only place of the second is taken");
+        assert!(
+            poll!(&mut run).is_pending(),
+            "the only place of the second is taken"
+        );
         world.sandbox.renew(&third);
         let free = world.sandbox.room(&third).await.expect("it is not retired");
         assert!(poll!(&mut run).is_pending(), "and now that of the third");
@@ -57,18 +71,36 @@ fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_
         let world = world(|_| Enforcement::nothing());
         let [first, second] = revisions(&world).await;
         world.sandbox.renew(&first);
-        let mut hangs = Box::pin(world.sandbox.run(&first, invocation(r#"{"sleep": 1000}"#, true)));
+        let mut hangs = Box::pin(
+            world
+                .sandbox
+                .run(&first, invocation(r#"{"sleep": 1000}"#, true)),
+        );
         assert!(poll!(&mut hangs).is_pending(), "it is at work");
         let mut room = Box::pin(world.sandbox.room(&first));
-        let mut call = Box::pin(world.sandbox.run(&first, invocation(r#"{"value": "called"}"#, false)));
-        assert!(poll!(&mut room).is_pending() && poll!(&mut call).is_pending(), "its place is the only one");
+        let mut call = Box::pin(
+            world
+                .sandbox
+                .run(&first, invocation(r#"{"value": "called"}"#, false)),
+        );
+        assert!(
+            poll!(&mut room).is_pending() && poll!(&mut call).is_pending(),
+            "its place is the only one"
+        );
         world.sandbox.renew(&second);
         let turned_away = room.now_or_never().expect("at once");
-        assert!(turned_away.is_none(), "whoever has events asks for room among the next");
+        assert!(
+            turned_away.is_none(),
+            "whoever has events asks for room among the next"
+        );
         let ran = call.await.expect("it is run").result.expect("it succeeds");
         assert_eq!(ran, r#""called""#);
         // Who looked the first one up before asks for that.
-        let late = world.sandbox.room(&first).await.expect("it is one of the second");
+        let late = world
+            .sandbox
+            .room(&first)
+            .await
+            .expect("it is one of the second");
         let mut behind = Box::pin(world.sandbox.room(&second));
         assert!(poll!(&mut behind).is_pending(), "they share its places");
         drop(late);
@@ -90,8 +122,13 @@ def handler(event, context):
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let files = [("app.py", READS_LATE), ("late.py", "SAID = 'late'\n")];
-        let function = world.function_of("earlier", &files, |function| function.concurrency = 1).await;
-        let code = world.program.with_file_name("functions").join("archives/earlier");
+        let function = world
+            .function_of("earlier", &files, |function| function.concurrency = 1)
+            .await;
+        let code = world
+            .program
+            .with_file_name("functions")
+            .join("archives/earlier");
         assert_eq!(world.said(&function, "0").await, "null");
         world.sandbox.keep_archives(&[]).await.expect("removed");
         assert!(code.exists(), "an instance has it");

@@ -11,7 +11,10 @@ const ANSWER_BYTES_MAX: usize = 6_291_556;
 
 /// What the instance hears, and what becomes of its invocation; in bounded memory.
 fn play(connections: &[Vec<u8>], piece: usize) -> Conversation {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
     let (said, peak) = peak_of(|| runtime.block_on(conversation(connections, piece)));
     let bound = PEAK_BYTES_MAX + connections.len() * (256 << 10);
     assert!(peak < bound, "{peak} bytes of memory");
@@ -22,8 +25,9 @@ fn play(connections: &[Vec<u8>], piece: usize) -> Conversation {
             String::from_utf8_lossy(answered)
         );
     }
-    let is_object =
-        |bytes: &[u8]| serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(bytes).is_ok();
+    let is_object = |bytes: &[u8]| {
+        serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(bytes).is_ok()
+    };
     match &said.result {
         Some(Ok(result)) => assert!(result.len() <= ANSWER_BYTES_MAX),
         Some(Err(failure)) => assert!(is_object(failure), "{}", String::from_utf8_lossy(failure)),
@@ -36,8 +40,10 @@ fn play(connections: &[Vec<u8>], piece: usize) -> Conversation {
 }
 
 fn request(method: &str, path: &str, body: &[u8]) -> Vec<u8> {
-    let head =
-        format!("{method} /2018-06-01/runtime/{path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "{method} /2018-06-01/runtime/{path} HTTP/1.1\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
@@ -51,7 +57,10 @@ fn answer(kind: &str, body: &[u8]) -> Vec<u8> {
 
 fn status(answered: &[u8]) -> Vec<u16> {
     let text = String::from_utf8_lossy(answered);
-    let codes = text.split("HTTP/1.1 ").skip(1).map(|rest| rest[..3].parse().expect("a status"));
+    let codes = text
+        .split("HTTP/1.1 ")
+        .skip(1)
+        .map(|rest| rest[..3].parse().expect("a status"));
     codes.collect()
 }
 
@@ -93,12 +102,27 @@ fn a_result_that_is_too_long_fails_and_its_error_is_bounded_too() {
 fn what_is_no_object_is_said_in_one() {
     for (body, said_of_it) in [
         (b"{\"errorType\":\"E\"}".as_slice(), "{\"errorType\":\"E\"}"),
-        (b"[1]", "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"[1]\"}"),
-        (b"\"x\"", "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"\\\"x\\\"\"}"),
-        (b"", "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"\"}"),
-        (b"{", "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"{\"}"),
+        (
+            b"[1]",
+            "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"[1]\"}",
+        ),
+        (
+            b"\"x\"",
+            "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"\\\"x\\\"\"}",
+        ),
+        (
+            b"",
+            "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"\"}",
+        ),
+        (
+            b"{",
+            "{\"errorType\":\"Runtime.Unknown\",\"errorMessage\":\"{\"}",
+        ),
     ] {
-        let failure = play(&[answer("error", body)], 100).result.expect("answered").expect_err("an error");
+        let failure = play(&[answer("error", body)], 100)
+            .result
+            .expect("answered")
+            .expect_err("an error");
         assert_eq!(failure, said_of_it);
     }
 }
@@ -145,17 +169,29 @@ fn a_response_whose_trailers_say_that_it_failed_is_a_failure() {
 #[test]
 fn many_connections_keep_one_body_between_them() {
     let most = vec![b'x'; ANSWER_BYTES_MAX];
-    let connections: Vec<_> = (0..48).map(|_| request("POST", "init/error", &most)).collect();
+    let connections: Vec<_> = (0..48)
+        .map(|_| request("POST", "init/error", &most))
+        .collect();
     play(&connections, 100_000);
     let connections: Vec<_> = (0..48).map(|_| answer("response", &most)).collect();
     let said = play(&connections, 100_000);
-    assert_eq!(said.result.expect("answered").expect("one of them").len(), ANSWER_BYTES_MAX);
+    assert_eq!(
+        said.result.expect("answered").expect("one of them").len(),
+        ANSWER_BYTES_MAX
+    );
 }
 
 #[test]
 fn a_head_without_end_is_cut_off() {
-    for head in ["GET /", "GET / HTTP/1.1\r\nA: ", "GET / HTTP/1.1\r\nA: b\r\n"] {
-        let endless = head.bytes().chain(head.bytes().skip(4).cycle().take(2 << 20)).collect();
+    for head in [
+        "GET /",
+        "GET / HTTP/1.1\r\nA: ",
+        "GET / HTTP/1.1\r\nA: b\r\n",
+    ] {
+        let endless = head
+            .bytes()
+            .chain(head.bytes().skip(4).cycle().take(2 << 20))
+            .collect();
         let said = play(&[endless], 10_000);
         assert!(said.answered[0].len() < 1000, "{}", said.answered[0].len());
     }

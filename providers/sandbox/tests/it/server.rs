@@ -26,15 +26,27 @@ use world::World;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    if arguments.first().is_some_and(|first| first == LAUNCHER_ARGUMENT) {
+    if arguments
+        .first()
+        .is_some_and(|first| first == LAUNCHER_ARGUMENT)
+    {
         launcher_main();
     }
     let program = env::current_exe().expect("its own path");
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+    match arguments
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
         ["measures"] => {
             let enforcement = Enforcement::probe(&program);
             for measure in enforcement.measures() {
-                println!("{}: {}", measure.what, measure.lacks.as_deref().unwrap_or("enforced"));
+                println!(
+                    "{}: {}",
+                    measure.what,
+                    measure.lacks.as_deref().unwrap_or("enforced")
+                );
             }
             enforcement.remove();
         }
@@ -48,7 +60,10 @@ fn main() -> ExitCode {
 }
 
 fn look(folder: &Path, program: &Path, stays: bool) {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let world = World::beside(folder, program, Enforcement::probe);
         let function = world.function("looks", world::LOOK, |_| {}).await;
@@ -66,7 +81,10 @@ fn look(folder: &Path, program: &Path, stays: bool) {
 }
 
 fn serve(folder: &Path, program: &Path, enforcement: fn(&Path) -> Enforcement, stays: bool) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     runtime.block_on(async {
         let world = World::beside(folder, program, enforcement);
         let function = world.function("one", world::CODE, |_| {}).await;

@@ -47,7 +47,10 @@ async fn cold(world: &World, function: &Arc<Function>, payload: &str) -> String 
 }
 
 /// Runs `test` with a function that looks at itself, and a spare that waits.
-fn with_a_spare(change: impl FnOnce(&mut Function), test: impl AsyncFnOnce(&World, &Arc<Function>, String)) {
+fn with_a_spare(
+    change: impl FnOnce(&mut Function),
+    test: impl AsyncFnOnce(&World, &Arc<Function>, String),
+) {
     if !can_isolate() {
         eprintln!("no namespaces here");
         return;
@@ -71,7 +74,9 @@ fn adopted(world: &World) -> u64 {
 /// What instances with nothing in common say of themselves.
 fn assert_alike(ordinary: &Value, adopted: &Value) {
     let (alike, as_well) = (ordinary["alike"].as_object(), adopted["alike"].as_object());
-    let (Some(alike), Some(as_well)) = (alike, as_well) else { panic!("{ordinary} {adopted}") };
+    let (Some(alike), Some(as_well)) = (alike, as_well) else {
+        panic!("{ordinary} {adopted}")
+    };
     assert!(alike.len() > 20, "{alike:?}");
     for (what, value) in alike {
         assert_eq!(value, &as_well[what], "{what}");
@@ -81,7 +86,11 @@ fn assert_alike(ordinary: &Value, adopted: &Value) {
     for of_two in [ordinary, adopted] {
         for name in ["mnt", "pid", "ipc", "uts", "net"] {
             let host = fs::read_link(format!("/proc/self/ns/{name}")).expect("there");
-            assert_ne!(of_two["spaces"][name], host.to_str().expect("text"), "{name} is the machine's");
+            assert_ne!(
+                of_two["spaces"][name],
+                host.to_str().expect("text"),
+                "{name} is the machine's"
+            );
         }
     }
 }
@@ -89,7 +98,10 @@ fn assert_alike(ordinary: &Value, adopted: &Value) {
 /// What instances say that were there at the same time: the kernel uses numbers again.
 fn assert_apart(ordinary: &Value, adopted: &Value) {
     for name in ["mnt", "pid", "ipc", "uts", "net"] {
-        assert_ne!(ordinary["spaces"][name], adopted["spaces"][name], "{name} is shared");
+        assert_ne!(
+            ordinary["spaces"][name], adopted["spaces"][name],
+            "{name} is shared"
+        );
     }
 }
 
@@ -111,7 +123,10 @@ fn an_adopted_instance_is_isolated_as_an_ordinary_one() {
             assert_apart(&ordinary, &seen[0]);
             seen.push(ordinary);
             for seed in ["hash", "random", "bytes", "at"] {
-                let all: BTreeSet<_> = seen.iter().map(|value| value["seeds"][seed].to_string()).collect();
+                let all: BTreeSet<_> = seen
+                    .iter()
+                    .map(|value| value["seeds"][seed].to_string())
+                    .collect();
                 assert_eq!(all.len(), seen.len(), "{seed} is shared: {all:?}");
             }
         },
@@ -133,7 +148,10 @@ fn an_adopted_instance_is_isolated_as_an_ordinary_one_in_a_user_namespace() {
     copy_program(PROGRAM.as_ref(), &program);
     let as_nobody = |arguments: &[&str]| {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).args(arguments);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(arguments);
         let output = command.output().expect("it runs");
         String::from_utf8(output.stdout).expect("text")
     };
@@ -143,7 +161,9 @@ fn an_adopted_instance_is_isolated_as_an_ordinary_one_in_a_user_namespace() {
     }
     let said = as_nobody(&["look", home.path().to_str().expect("text")]);
     let lines: Vec<_> = said.lines().collect();
-    let [ordinary, adopted, "adopted 1"] = lines.as_slice() else { panic!("{said}") };
+    let [ordinary, adopted, "adopted 1"] = lines.as_slice() else {
+        panic!("{said}")
+    };
     let (ordinary, adopted) = (json(ordinary), json(adopted));
     assert_alike(&ordinary, &adopted);
     assert_apart(&ordinary, &adopted);
@@ -160,22 +180,39 @@ fn an_adopted_instance_has_the_bounds_of_its_function() {
             let ordinary = world.function("ordinary", LOOK, |ordinary| {
                 (ordinary.processes_max, ordinary.memory_bytes) = (40, 100 << 20);
             });
-            assert_eq!(world.said(&ordinary.await, r#"{"fork": 1}"#).await, adopted_forks);
+            assert_eq!(
+                world.said(&ordinary.await, r#"{"fork": 1}"#).await,
+                adopted_forks
+            );
             let forks: u32 = adopted_forks.parse().expect("a number");
-            assert!((20..=41).contains(&forks), "more than a spare may have, and at most its own: {forks}");
+            assert!(
+                (20..=41).contains(&forks),
+                "more than a spare may have, and at most its own: {forks}"
+            );
             world.spare().await;
-            let hungry = world.function("hungry", CODE, |hungry| hungry.memory_bytes = 160 << 20).await;
-            let said = cold(world, &hungry, r#"{"do": "child allocates", "value": 300000000}"#).await;
+            let hungry = world
+                .function("hungry", CODE, |hungry| hungry.memory_bytes = 160 << 20)
+                .await;
+            let said = cold(
+                world,
+                &hungry,
+                r#"{"do": "child allocates", "value": 300000000}"#,
+            )
+            .await;
             assert_eq!(adopted(world), 2);
             if said != "-9" {
                 eprintln!("no memory control group here: {said}");
                 return;
             }
-            let said = world.said(&hungry, r#"{"do": "allocate", "value": 300000000}"#).await;
+            let said = world
+                .said(&hungry, r#"{"do": "allocate", "value": 300000000}"#)
+                .await;
             assert!(said.contains("Runtime.OutOfMemory"), "{said}");
             world.spare().await;
             // More than a spare may have.
-            let large = world.function("large", CODE, |large| large.memory_bytes = 400 << 20).await;
+            let large = world
+                .function("large", CODE, |large| large.memory_bytes = 400 << 20)
+                .await;
             let said = cold(world, &large, r#"{"do": "allocate", "value": 250000000}"#).await;
             assert_eq!((said.as_str(), adopted(world)), (r#""allocated""#, 3));
         },
@@ -195,11 +232,17 @@ fn an_adopted_instance_sees_the_code_of_its_function_alone() {
             assert_eq!(seen["/var/task"], json!(["app.py", "only_of_second.py"]));
             assert_eq!(seen["/var"], json!(["runtime", "task"]));
             let mounts = json(&world.said(&second, "{}").await)["alike"]["mounts"].to_string();
-            assert!(mounts.contains("second") && !mounts.contains("looks"), "{mounts}");
+            assert!(
+                mounts.contains("second") && !mounts.contains("looks"),
+                "{mounts}"
+            );
             assert_eq!(mounts.matches("archives").count(), 1, "{mounts}");
             world.spare().await;
             let seen = json(&cold(world, first, asked).await);
-            assert_eq!((&seen["/var/task"], adopted(world)), (&json!(["app.py"]), 2));
+            assert_eq!(
+                (&seen["/var/task"], adopted(world)),
+                (&json!(["app.py"]), 2)
+            );
         },
     );
 }
@@ -212,8 +255,9 @@ fn what_the_code_brings_comes_before_what_was_imported_early() {
         async |world, _, _| {
             let app = "import os, sys, landfast\ndef handler(event, context):\n    return [landfast.WHOSE, os.getcwd(), sys.argv[1:], os.environ['OWN']]\n";
             let files = [("app.py", app), ("landfast.py", "WHOSE = 'its own'\n")];
-            let own =
-                |function: &mut Function| function.environment = [("OWN".to_owned(), "x".to_owned())].into();
+            let own = |function: &mut Function| {
+                function.environment = [("OWN".to_owned(), "x".to_owned())].into()
+            };
             let function = world.function_of("brings", &files, own).await;
             let said = json(&cold(world, &function, "{}").await);
             assert_eq!(said, json!(["its own", "/var/task", ["app.handler"], "x"]));
@@ -232,11 +276,19 @@ fn what_no_spare_fits_starts_the_ordinary_way() {
                 }
             };
             let unfit = [
-                world.function("hash", CODE, variable("PYTHONHASHSEED")).await,
+                world
+                    .function("hash", CODE, variable("PYTHONHASHSEED"))
+                    .await,
                 world.function("zone", CODE, variable("TZ")).await,
-                world.function("asks", CODE, variable("LANDFAST_SPARE")).await,
-                world.function("small", CODE, |function| function.memory_bytes = 64 << 20).await,
-                world.function("connected", CODE, |function| function.network = true).await,
+                world
+                    .function("asks", CODE, variable("LANDFAST_SPARE"))
+                    .await,
+                world
+                    .function("small", CODE, |function| function.memory_bytes = 64 << 20)
+                    .await,
+                world
+                    .function("connected", CODE, |function| function.network = true)
+                    .await,
                 world
                     .function_of(
                         "client",
@@ -265,7 +317,9 @@ fn parts(world: &World) -> [u32; 3] {
         .filter(|process| parent(*process) == Some(std::process::id()))
         .collect();
     let all = below(&launchers);
-    all.as_slice().try_into().unwrap_or_else(|_| panic!("of one spare: {all:?}"))
+    all.as_slice()
+        .try_into()
+        .unwrap_or_else(|_| panic!("of one spare: {all:?}"))
 }
 
 fn end(process: u32) {
@@ -279,12 +333,16 @@ fn a_spare_that_dies_leaves_nothing_and_is_replaced() {
         async |world, function, _| {
             for which in 0..3 {
                 world.sandbox.retire("looks");
-                until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+                until("the spare to be alone", || {
+                    below(&of(&world.program)).len() == 3
+                });
                 let parts = parts(world);
                 end(parts[which]);
                 until("all of it to be gone", || !parts.into_iter().any(lives));
                 until("it to be missed", || world.sandbox.figures().spares == 0);
-                until("its launcher to be reaped", || of(&world.program).is_empty());
+                until("its launcher to be reaped", || {
+                    of(&world.program).is_empty()
+                });
                 cold(world, function, r#"{"files": []}"#).await;
                 world.spare().await;
             }
@@ -301,14 +359,23 @@ type Run = JoinHandle<Result<Ran, Refused>>;
 /// launcher and init.
 fn half_adopted(world: &World, function: &Arc<Function>) -> (Run, u32, u32) {
     world.sandbox.retire(&function.name);
-    until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+    until("the spare to be alone", || {
+        below(&of(&world.program)).len() == 3
+    });
     let [launcher, init, _] = parts(world);
     kill(Pid::from_raw(init as i32), Signal::SIGSTOP).expect("it is there");
     let (sandbox, function) = (world.sandbox.clone(), Arc::clone(function));
     let run = tokio::spawn(async move {
-        sandbox.run(&function, Invocation::new("x".into(), r#"{"files": []}"#.into(), true)).await
+        sandbox
+            .run(
+                &function,
+                Invocation::new("x".into(), r#"{"files": []}"#.into(), true),
+            )
+            .await
     });
-    until("the spare to be taken", || world.sandbox.figures().spares == 0);
+    until("the spare to be taken", || {
+        world.sandbox.figures().spares == 0
+    });
     (run, launcher, init)
 }
 
@@ -375,8 +442,13 @@ fn a_spare_that_is_being_adopted_as_all_is_closed_ends() {
             let (run, launcher, init) = half_adopted(world, function);
             world.close().await;
             assert!(of(&world.program).is_empty(), "processes are left");
-            until("the kernel to be done with them", || !lives(launcher) && !lives(init));
-            assert!(run.await.expect("it ends").is_err(), "nothing is run any more");
+            until("the kernel to be done with them", || {
+                !lives(launcher) && !lives(init)
+            });
+            assert!(
+                run.await.expect("it ends").is_err(),
+                "nothing is run any more"
+            );
         },
     );
 }
@@ -388,7 +460,11 @@ fn a_spare_of_a_function_that_is_removed_as_it_is_adopted_ends() {
         async |world, function, _| {
             let (run, _, init) = half_adopted(world, function);
             world.sandbox.retire(&function.name);
-            let code = world.program.with_file_name("functions").join("archives").join(&function.archive);
+            let code = world
+                .program
+                .with_file_name("functions")
+                .join("archives")
+                .join(&function.archive);
             fs::remove_dir_all(code).expect("removed");
             kill(Pid::from_raw(init as i32), Signal::SIGCONT).expect("it is there");
             assert!(run.await.expect("it ends").is_err(), "it has no code");
@@ -405,13 +481,22 @@ fn a_spare_reads_no_code() {
         |_| {},
         async |world, function, _| {
             world.sandbox.retire(&function.name);
-            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+            until("the spare to be alone", || {
+                below(&of(&world.program)).len() == 3
+            });
             let [_, _, interpreter] = parts(world);
             let inside = |path: &str| format!("/proc/{interpreter}/root{path}");
-            let mode = fs::metadata(inside("/var/task")).expect("there").permissions().mode();
+            let mode = fs::metadata(inside("/var/task"))
+                .expect("there")
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0, "it is for init alone");
-            let options = fs::read_to_string(format!("/proc/{interpreter}/mountinfo")).expect("read");
-            let all: Vec<_> = options.lines().filter(|line| line.contains("archives")).collect();
+            let options =
+                fs::read_to_string(format!("/proc/{interpreter}/mountinfo")).expect("read");
+            let all: Vec<_> = options
+                .lines()
+                .filter(|line| line.contains("archives"))
+                .collect();
             assert!(
                 matches!(all.as_slice(), [one] if one.contains(" /var/task/all ro,nosuid,nodev")),
                 "once, behind that: {all:?}"
@@ -427,7 +512,9 @@ fn a_spare_that_waits_stands_still() {
         |_| {},
         async |world, function, _| {
             world.sandbox.retire(&function.name);
-            until("the spare to be alone", || below(&of(&world.program)).len() == 3);
+            until("the spare to be alone", || {
+                below(&of(&world.program)).len() == 3
+            });
             let parts = parts(world);
             let mut before = ran(&parts);
             // It says that it is ready a moment before it waits.
@@ -463,7 +550,11 @@ fn a_client_that_cannot_be_imported_is_done_without() {
 }
 
 /// A world in `folder` with a program of its own.
-fn beside(folder: &Path, idle_max: Duration, carried: &'static [(&'static str, &'static str)]) -> World {
+fn beside(
+    folder: &Path,
+    idle_max: Duration,
+    carried: &'static [(&'static str, &'static str)],
+) -> World {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("set");
     let program = folder.join("program");
     copy_program(PROGRAM.as_ref(), &program);
@@ -481,12 +572,22 @@ fn a_spare_ends_with_a_server_that_is_killed() {
     let program = home.path().join("spare-server");
     copy_program(PROGRAM.as_ref(), &program);
     let mut command = Command::new(&program);
-    let mut server = command.arg("spare").arg(home.path()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut server = command
+        .arg("spare")
+        .arg(home.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     let lines = BufReader::new(server.stdout.take().expect("piped")).lines();
-    let waits = lines.map_while(Result::ok).any(|line| line == "a spare waits");
+    let waits = lines
+        .map_while(Result::ok)
+        .any(|line| line == "a spare waits");
     assert!(waits, "no spare became ready");
     let all = below(&of(&program));
-    assert!(all.len() > 2 * 3, "the server, an instance, a spare: {all:?}");
+    assert!(
+        all.len() > 2 * 3,
+        "the server, an instance, a spare: {all:?}"
+    );
     server.kill().expect("it is ended");
     server.wait().expect("it has ended");
     until("all of it to be gone", || !all.iter().copied().any(lives));
@@ -503,10 +604,16 @@ fn what_is_closed_leaves_nothing_of_its_spares() {
         async |world, function, _| {
             let had = groups(std::process::id());
             world.close().await;
-            assert_eq!(groups(std::process::id()), Vec::<String>::new(), "of {had:?}");
+            assert_eq!(
+                groups(std::process::id()),
+                Vec::<String>::new(),
+                "of {had:?}"
+            );
             assert!(of(&world.program).is_empty(), "processes are left");
             assert_eq!(world.sandbox.figures().spares, 0);
-            let refused = world.sandbox.run(function, Invocation::new("x".into(), "{}".into(), true));
+            let refused = world
+                .sandbox
+                .run(function, Invocation::new("x".into(), "{}".into(), true));
             refused.await.expect_err("it is closed");
         },
     );
@@ -527,7 +634,9 @@ fn a_spare_waits_as_long_as_an_idle_instance() {
         let function = world.function("looks", LOOK, |_| {}).await;
         world.said(&function, r#"{"files": []}"#).await;
         world.spare().await;
-        until("all to be given up", || of(&world.program).is_empty() && world.sandbox.figures().spares == 0);
+        until("all to be given up", || {
+            of(&world.program).is_empty() && world.sandbox.figures().spares == 0
+        });
         world.close().await;
     });
 }

@@ -22,7 +22,11 @@ time.sleep(1000)
 async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> String {
     let world = world(|_| Enforcement::nothing());
     let function = world.function("hangs", HANGS, function_is).await;
-    let page = Page { from: 0, lines_max: 100, bytes_max: 10_000 };
+    let page = Page {
+        from: 0,
+        lines_max: 100,
+        bytes_max: 10_000,
+    };
     let said = {
         let mut said = pin!(world.said(&function, "{}"));
         let begins = async {
@@ -53,19 +57,35 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(work)
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(work)
 }
 
 #[test]
 fn a_start_may_take_as_long_as_an_invocation_may() {
-    let said = block_on(start(|function| function.timeout = Duration::from_mins(1), Duration::from_secs(50)));
-    assert!(said.contains("Sandbox.Timedout") && said.contains("within 60.00 seconds"), "{said}");
+    let said = block_on(start(
+        |function| function.timeout = Duration::from_mins(1),
+        Duration::from_secs(50),
+    ));
+    assert!(
+        said.contains("Sandbox.Timedout") && said.contains("within 60.00 seconds"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_start_may_take_ten_seconds_however_short_an_invocation_is() {
-    let said = block_on(start(|function| function.timeout = Duration::from_secs(1), Duration::from_secs(8)));
-    assert!(said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"), "{said}");
+    let said = block_on(start(
+        |function| function.timeout = Duration::from_secs(1),
+        Duration::from_secs(8),
+    ));
+    assert!(
+        said.contains("Sandbox.Timedout") && said.contains("within 10.00 seconds"),
+        "{said}"
+    );
 }
 
 /// Says that it cannot start, then never ends.
@@ -105,7 +125,11 @@ def handler(event, context):
         let world = world(|_| Enforcement::nothing());
         let own = "https://host/{api}/v1";
         let environment = [("OWN".to_owned(), own.to_owned())].into();
-        let function = world.function("tells", TELLS, |function| function.environment = environment).await;
+        let function = world
+            .function("tells", TELLS, |function| {
+                function.environment = environment
+            })
+            .await;
         let said = world.said(&function, "{}").await;
         let [found, api, url] = serde_json::from_str::<[String; 3]>(&said).expect(&said);
         assert_eq!((found.as_str(), url), (own, format!("http://{api}")));

@@ -47,8 +47,17 @@ pub(crate) struct World {
 /// Copies a program that is to be started: in another process, since what this one forks meanwhile would hold the copy open for writing, and
 /// the kernel starts nothing that is.
 pub(crate) fn copy_program(from: &Path, to: &Path) {
-    let copied = Command::new("cp").arg(from).arg(to).status().expect("it runs");
-    assert!(copied.success(), "{} is not copied to {}", from.display(), to.display());
+    let copied = Command::new("cp")
+        .arg(from)
+        .arg(to)
+        .status()
+        .expect("it runs");
+    assert!(
+        copied.success(),
+        "{} is not copied to {}",
+        from.display(),
+        to.display()
+    );
 }
 
 impl World {
@@ -63,7 +72,10 @@ impl World {
         let copy = folder.join("program");
         copy_program(program, &copy);
         let world = Self::beside(folder, &copy, enforcement);
-        Self { _home: Some(Box::new(home)), ..world }
+        Self {
+            _home: Some(Box::new(home)),
+            ..world
+        }
     }
 
     pub(crate) fn beside(
@@ -71,7 +83,13 @@ impl World {
         program: &Path,
         enforcement: impl FnOnce(&Path) -> Enforcement,
     ) -> Self {
-        Self::beside_for(folder, program, enforcement, Duration::from_mins(10), CARRIED)
+        Self::beside_for(
+            folder,
+            program,
+            enforcement,
+            Duration::from_mins(10),
+            CARRIED,
+        )
     }
 
     /// One whose instances are idle for so long, and find this client.
@@ -91,7 +109,11 @@ impl World {
             idle_max,
         };
         let sandbox = Arc::new(Sandbox::open(config).expect("opened"));
-        Self { _home: None, program: program.to_owned(), sandbox }
+        Self {
+            _home: None,
+            program: program.to_owned(),
+            sandbox,
+        }
     }
 
     pub(crate) async fn function(
@@ -114,10 +136,18 @@ impl World {
             let mut header = Header::new_gnu();
             header.set_size(text.len() as u64);
             header.set_mode(0o644);
-            builder.append_data(&mut header, format!("code/{path}"), text.as_bytes()).expect("appended");
+            builder
+                .append_data(&mut header, format!("code/{path}"), text.as_bytes())
+                .expect("appended");
         }
-        let content = builder.into_inner().and_then(GzEncoder::finish).expect("finished");
-        self.sandbox.install(name, Bytes::from(content)).await.expect("installed");
+        let content = builder
+            .into_inner()
+            .and_then(GzEncoder::finish)
+            .expect("finished");
+        self.sandbox
+            .install(name, Bytes::from(content))
+            .await
+            .expect("installed");
         let mut function = Function {
             name: name.to_owned(),
             revision: "1".to_owned(),
@@ -140,7 +170,10 @@ impl World {
     pub(crate) async fn call(&self, function: &Arc<Function>, payload: &str) -> Ran {
         let payload = Bytes::copy_from_slice(payload.as_bytes());
         let invocation = Invocation::new("an-id".to_owned(), payload, true);
-        self.sandbox.run(function, invocation).await.expect("it is run")
+        self.sandbox
+            .run(function, invocation)
+            .await
+            .expect("it is run")
     }
 
     /// Its answer as text, or that of its failure.
@@ -157,7 +190,9 @@ impl World {
                 tokio::task::yield_now().await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), ready).await.expect("no spare became ready");
+        tokio::time::timeout(Duration::from_secs(20), ready)
+            .await
+            .expect("no spare became ready");
     }
 
     pub(crate) async fn close(&self) {

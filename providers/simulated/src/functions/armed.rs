@@ -65,8 +65,10 @@ impl Armed {
     }
 
     pub(crate) fn disarm_all(&mut self) {
-        let (queues, timers): (Vec<_>, Vec<_>) =
-            (self.queues.keys().cloned().collect(), self.timers.keys().cloned().collect());
+        let (queues, timers): (Vec<_>, Vec<_>) = (
+            self.queues.keys().cloned().collect(),
+            self.timers.keys().cloned().collect(),
+        );
         for queue in &queues {
             self.disarm_queue(queue);
         }
@@ -88,16 +90,26 @@ pub(crate) enum Source {
 impl Shared {
     pub(super) fn arm_queue(self: &Arc<Self>, trigger: QueueTrigger) -> Result<()> {
         if self.definition(&trigger.function).is_none() {
-            return Err(Error::invalid(format!("trigger {:?}, which does not exist", trigger.function)));
+            return Err(Error::invalid(format!(
+                "trigger {:?}, which does not exist",
+                trigger.function
+            )));
         }
         self.cloud.store().queue(&trigger.queue)?;
         let mut armed = lock(&self.cloud.armed);
-        if armed.queues.get(&trigger.queue).is_some_and(|(present, _)| *present == trigger) {
+        if armed
+            .queues
+            .get(&trigger.queue)
+            .is_some_and(|(present, _)| *present == trigger)
+        {
             return Ok(());
         }
         armed.disarm_queue(&trigger.queue);
-        let source = Source::Trigger { batch_messages_max: trigger.batch_messages_max.max(1) };
-        let consumer = Arc::clone(self).consume(trigger.queue.clone(), trigger.function.clone(), source);
+        let source = Source::Trigger {
+            batch_messages_max: trigger.batch_messages_max.max(1),
+        };
+        let consumer =
+            Arc::clone(self).consume(trigger.queue.clone(), trigger.function.clone(), source);
         let task = tokio::spawn(consumer).abort_handle();
         armed.queues.insert(trigger.queue.clone(), (trigger, task));
         Ok(())
@@ -105,17 +117,27 @@ impl Shared {
 
     pub(super) fn arm_timer(self: &Arc<Self>, function: &str, period: Duration) -> Result<()> {
         if self.definition(function).is_none() {
-            return Err(Error::invalid(format!("arm a timer for {function:?}, which does not exist")));
+            return Err(Error::invalid(format!(
+                "arm a timer for {function:?}, which does not exist"
+            )));
         }
         let mut armed = lock(&self.cloud.armed);
         if let Some(timer) = armed.timers.get(function) {
             timer.period.send_replace(period);
             return Ok(());
         }
-        let (is_armed, (period, periods)) = (Arc::new(AtomicBool::new(true)), watch::channel(period));
+        let (is_armed, (period, periods)) =
+            (Arc::new(AtomicBool::new(true)), watch::channel(period));
         let timer = Arc::clone(self).fire(function.to_owned(), periods, Arc::clone(&is_armed));
         let task = tokio::spawn(timer).abort_handle();
-        armed.timers.insert(function.to_owned(), Timer { period, is_armed, task });
+        armed.timers.insert(
+            function.to_owned(),
+            Timer {
+                period,
+                is_armed,
+                task,
+            },
+        );
         Ok(())
     }
 
@@ -128,12 +150,17 @@ impl Shared {
         let mut last = Instant::now();
         loop {
             let period = (*periods.borrow_and_update()).max(Duration::from_millis(1));
-            if timeout_at(last + period, periods.changed()).await.is_ok_and(|changed| changed.is_ok()) {
+            if timeout_at(last + period, periods.changed())
+                .await
+                .is_ok_and(|changed| changed.is_ok())
+            {
                 continue;
             }
             last = Instant::now();
             let (shared, is_armed) = (Arc::clone(&self), Arc::clone(&is_armed));
-            let Some(definition) = self.definition(&function) else { continue };
+            let Some(definition) = self.definition(&function) else {
+                continue;
+            };
             tokio::spawn(async move {
                 if is_armed.load(Ordering::Relaxed) {
                     shared.run(&definition, Event::Timer).await;
@@ -152,13 +179,17 @@ impl Shared {
                 continue;
             }
             self.cloud.dawdle().await;
-            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+            let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+                return;
+            };
             let room = match self.definition(&function) {
                 Some(definition) => definition.handler.room().await,
                 None => Room::default(),
             };
             // From here to the spawn nothing waits, so that an abort never strands what was received.
-            let Ok(deliveries) = self.take(&queue, &function, source) else { continue };
+            let Ok(deliveries) = self.take(&queue, &function, source) else {
+                continue;
+            };
             if deliveries.is_empty() {
                 drop(permit);
                 tokio::task::yield_now().await;
@@ -169,7 +200,9 @@ impl Shared {
             tokio::spawn(async move {
                 // A crash in between gave the messages back: they are somebody else's by now (N3).
                 if shared.cloud.store().point().incarnation == taken_in {
-                    shared.deliver(room, &queue, &function, source, deliveries).await;
+                    shared
+                        .deliver(room, &queue, &function, source, deliveries)
+                        .await;
                 }
                 drop(permit);
             });
@@ -181,12 +214,19 @@ impl Shared {
             Source::Trigger { batch_messages_max } => batch_messages_max,
             Source::Events => 1,
         };
-        let timeout = self.definition(function).map_or(Duration::ZERO, |definition| {
-            definition.options.timeout.min(self.cloud.options.functions.timeout_max)
-        });
+        let timeout = self
+            .definition(function)
+            .map_or(Duration::ZERO, |definition| {
+                definition
+                    .options
+                    .timeout
+                    .min(self.cloud.options.functions.timeout_max)
+            });
         let hidden_for = timeout + HIDDEN_BEYOND_TIMEOUT;
         let now = self.cloud.elapsed();
-        self.cloud.store().receive(queue, messages_max, Some(hidden_for), now)
+        self.cloud
+            .store()
+            .receive(queue, messages_max, Some(hidden_for), now)
     }
 
     /// Runs one invocation with `deliveries` and settles them by how it ended.
@@ -198,10 +238,16 @@ impl Shared {
         source: Source,
         deliveries: Vec<Delivery>,
     ) {
-        let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
+        let handles: Vec<Handle> = deliveries
+            .iter()
+            .map(|delivery| delivery.handle.clone())
+            .collect();
         let event = match (source, deliveries.first()) {
             (Source::Events, Some(delivery)) => decode_event(&delivery.body),
-            _ => Event::Messages { queue: queue.to_owned(), deliveries },
+            _ => Event::Messages {
+                queue: queue.to_owned(),
+                deliveries,
+            },
         };
         let ended = match self.definition(function) {
             Some(definition) => self.run_in(room, &definition, event).await,
@@ -212,7 +258,12 @@ impl Shared {
             Ended::Done(_) => self.acknowledge(queue, &handles),
             Ended::Failed(failure) => self.settle(queue, &handles, &failure, false),
             Ended::TimedOut => {
-                self.settle(queue, &handles, &Failure::new("it ran past its timeout"), false);
+                self.settle(
+                    queue,
+                    &handles,
+                    &Failure::new("it ran past its timeout"),
+                    false,
+                );
             }
             Ended::Died => {
                 // The machine may be found dead at once, or only by the messages' visibility timeout.
@@ -247,5 +298,7 @@ impl Shared {
 }
 
 fn retry_ms(attempt: u32) -> u64 {
-    RETRY_MS_MIN.saturating_mul(1 << attempt.saturating_sub(1).min(16)).min(RETRY_MS_MAX)
+    RETRY_MS_MIN
+        .saturating_mul(1 << attempt.saturating_sub(1).min(16))
+        .min(RETRY_MS_MAX)
 }

@@ -83,8 +83,12 @@ impl Shared {
             ended: Notify::new(),
         });
         self.cloud.started(&invocation);
-        self.cloud.record("start", invocation.to_string(), say_event(&event));
-        let timeout = definition.options.timeout.min(self.cloud.options.functions.timeout_max);
+        self.cloud
+            .record("start", invocation.to_string(), say_event(&event));
+        let timeout = definition
+            .options
+            .timeout
+            .min(self.cloud.options.functions.timeout_max);
         let work = CURRENT.scope(
             Arc::clone(&invocation),
             AssertUnwindSafe(definition.handler.handle_in(room, event)).catch_unwind(),
@@ -103,7 +107,8 @@ impl Shared {
             () = tokio::time::sleep(timeout) => Ended::TimedOut,
         };
         self.cloud.ended(&invocation);
-        self.cloud.record("end", invocation.to_string(), say_end(&ended));
+        self.cloud
+            .record("end", invocation.to_string(), say_end(&ended));
         ended
     }
 
@@ -119,7 +124,9 @@ fn say_event(event: &Event) -> String {
         Event::Call { payload, .. } => format!("call with {} bytes", payload.len()),
         Event::Messages { deliveries, .. } => crate::queue::say_deliveries(deliveries).into_owned(),
         Event::Timer => "timer".to_owned(),
-        Event::Failed { function, reason, .. } => format!("{function} failed: {reason}"),
+        Event::Failed {
+            function, reason, ..
+        } => format!("{function} failed: {reason}"),
     }
 }
 

@@ -17,8 +17,8 @@ use bytes::Bytes;
 use ports::{
     Incarnation,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, OnFailure, QueueOptions, Retention,
-        Sequence,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, OnFailure, QueueOptions,
+        Retention, Sequence,
     },
 };
 
@@ -80,10 +80,26 @@ pub(crate) struct Waiting {
 pub(crate) enum QueueUndo {
     Created,
     Reconfigured(QueueOptions),
-    Sent { group: Bytes, sequence: Sequence, deduplication: Option<Bytes> },
-    Removed { group: Bytes, sequence: Sequence, waiting: Waiting },
-    DeadLettered { group: Bytes, sequence: Sequence, waiting: Waiting, dropped: Option<Box<DeadLetter>> },
-    Settled { place: usize, letter: Box<DeadLetter> },
+    Sent {
+        group: Bytes,
+        sequence: Sequence,
+        deduplication: Option<Bytes>,
+    },
+    Removed {
+        group: Bytes,
+        sequence: Sequence,
+        waiting: Waiting,
+    },
+    DeadLettered {
+        group: Bytes,
+        sequence: Sequence,
+        waiting: Waiting,
+        dropped: Option<Box<DeadLetter>>,
+    },
+    Settled {
+        place: usize,
+        letter: Box<DeadLetter>,
+    },
 }
 
 /// A message that was given up.
@@ -121,7 +137,12 @@ impl QueueState {
     }
 
     /// Appends `message` unless it is a duplicate (Q4).
-    pub(crate) fn send(&mut self, message: Message, now: Duration, window: Duration) -> Option<QueueUndo> {
+    pub(crate) fn send(
+        &mut self,
+        message: Message,
+        now: Duration,
+        window: Duration,
+    ) -> Option<QueueUndo> {
         self.deduplication.retain(|_, sent| now < *sent + window);
         if let Some(id) = &message.deduplication {
             if self.deduplication.contains_key(id) {
@@ -146,8 +167,16 @@ impl QueueState {
             is_hopeless: false,
             was_doubled: false,
         };
-        self.groups.entry(message.group.clone()).or_default().messages.insert(sequence, waiting);
-        QueueUndo::Sent { group: message.group, sequence, deduplication: remembered }
+        self.groups
+            .entry(message.group.clone())
+            .or_default()
+            .messages
+            .insert(sequence, waiting);
+        QueueUndo::Sent {
+            group: message.group,
+            sequence,
+            deduplication: remembered,
+        }
     }
 
     /// Gives the first messages of the next group that has some to give.
@@ -158,22 +187,46 @@ impl QueueState {
         now: Duration,
         incarnation: Incarnation,
     ) -> Vec<Delivery> {
-        let Some(name) = self.next_group(now).filter(|_| messages_max > 0) else { return Vec::new() };
+        let Some(name) = self.next_group(now).filter(|_| messages_max > 0) else {
+            return Vec::new();
+        };
         self.served = name.clone();
-        let until = now + hidden_for.unwrap_or(Duration::from_millis(self.options.visibility_timeout_ms));
+        let until =
+            now + hidden_for.unwrap_or(Duration::from_millis(self.options.visibility_timeout_ms));
         let last_attempt = self.options.attempts_max.saturating_sub(1).max(1);
-        let group = self.groups.get_mut(&name).expect("the next group is one of them");
-        let alone = group.messages.values().next().is_some_and(|head| head.failures >= last_attempt);
+        let group = self
+            .groups
+            .get_mut(&name)
+            .expect("the next group is one of them");
+        let alone = group
+            .messages
+            .values()
+            .next()
+            .is_some_and(|head| head.failures >= last_attempt);
         let count = if alone { 1 } else { messages_max };
         let mut deliveries = Vec::new();
         let mut taken = None;
         for (sequence, waiting) in group.messages.iter_mut().take(count) {
             waiting.attempts += 1;
             let (group, sequence, attempt) = (name.clone(), *sequence, waiting.attempts);
-            let handle = Handle { group, sequence, attempt, incarnation };
+            let handle = Handle {
+                group,
+                sequence,
+                attempt,
+                incarnation,
+            };
             let (deduplication, body) = (waiting.deduplication.clone(), waiting.body.clone());
-            deliveries.push(Delivery { handle, deduplication, failures: waiting.failures, body });
-            taken = Some(Taken { last: sequence, until, incarnation });
+            deliveries.push(Delivery {
+                handle,
+                deduplication,
+                failures: waiting.failures,
+                body,
+            });
+            taken = Some(Taken {
+                last: sequence,
+                until,
+                incarnation,
+            });
         }
         group.taken = taken;
         deliveries
@@ -182,9 +235,12 @@ impl QueueState {
     /// The next group in turn that has something to give.
     fn next_group(&self, now: Duration) -> Option<Bytes> {
         let after = (Bound::Excluded(&self.served), Bound::Unbounded);
-        let gives = |(_, group): &(&Bytes, &Group)| group.gives_from().is_some_and(|from| from <= now);
+        let gives =
+            |(_, group): &(&Bytes, &Group)| group.gives_from().is_some_and(|from| from <= now);
         let in_turn = self.groups.range::<Bytes, _>(after).find(gives);
-        in_turn.or_else(|| self.groups.iter().find(gives)).map(|(name, _)| name.clone())
+        in_turn
+            .or_else(|| self.groups.iter().find(gives))
+            .map(|(name, _)| name.clone())
     }
 
     /// When something may be given next, or comes back from its consumer; none: only after a change.
@@ -198,7 +254,9 @@ impl QueueState {
         let mut undo = Vec::new();
         let mut touched: Vec<&Bytes> = Vec::new();
         for handle in handles {
-            let Some(group) = self.groups.get_mut(&handle.group) else { continue };
+            let Some(group) = self.groups.get_mut(&handle.group) else {
+                continue;
+            };
             if !group.holds(handle) {
                 continue;
             }
@@ -221,14 +279,27 @@ impl QueueState {
     fn double(&mut self, undo: Vec<QueueUndo>) -> Vec<QueueUndo> {
         let (back, gone): (Vec<_>, Vec<_>) = undo.into_iter().partition(|undo| match undo {
             QueueUndo::Removed { group, waiting, .. } => {
-                !waiting.was_doubled && self.groups.get(group).is_none_or(|group| group.taken.is_none())
+                !waiting.was_doubled
+                    && self
+                        .groups
+                        .get(group)
+                        .is_none_or(|group| group.taken.is_none())
             }
             _ => false,
         });
         for undo in back {
-            if let QueueUndo::Removed { group, sequence, mut waiting } = undo {
+            if let QueueUndo::Removed {
+                group,
+                sequence,
+                mut waiting,
+            } = undo
+            {
                 waiting.was_doubled = true;
-                self.groups.entry(group).or_default().messages.insert(sequence, waiting);
+                self.groups
+                    .entry(group)
+                    .or_default()
+                    .messages
+                    .insert(sequence, waiting);
             }
         }
         gone
@@ -236,7 +307,9 @@ impl QueueState {
 
     /// Ends the hold on `group` once nothing of it is with its consumer; forgets it once it is empty.
     fn free(&mut self, name: &Bytes) {
-        let Some(group) = self.groups.get_mut(name) else { return };
+        let Some(group) = self.groups.get_mut(name) else {
+            return;
+        };
         let first = group.messages.keys().next().copied();
         match (first, group.taken) {
             (None, _) => drop(self.groups.remove(name)),
@@ -247,18 +320,31 @@ impl QueueState {
 
     /// Gives back what `handle` names and all later ones of its consumer; it has failed because of `reason`.
     pub(crate) fn release(&mut self, handle: &Handle, visible: Duration, reason: &str) {
-        let Some(group) = self.groups.get_mut(&handle.group).filter(|group| group.holds(handle)) else {
+        let Some(group) = self
+            .groups
+            .get_mut(&handle.group)
+            .filter(|group| group.holds(handle))
+        else {
             return;
         };
         group.fail(handle.sequence, reason);
         group.visible = visible;
-        let before = group.messages.range(..handle.sequence).next_back().map(|(sequence, _)| *sequence);
-        group.taken = group.taken.and_then(|taken| before.map(|last| Taken { last, ..taken }));
+        let before = group
+            .messages
+            .range(..handle.sequence)
+            .next_back()
+            .map(|(sequence, _)| *sequence);
+        group.taken = group
+            .taken
+            .and_then(|taken| before.map(|last| Taken { last, ..taken }));
     }
 
     /// The same, and it is given up next (Q11).
     pub(crate) fn condemn(&mut self, handle: &Handle, visible: Duration, reason: &str) {
-        let group = self.groups.get_mut(&handle.group).filter(|group| group.holds(handle));
+        let group = self
+            .groups
+            .get_mut(&handle.group)
+            .filter(|group| group.holds(handle));
         if let Some(waiting) = group.and_then(|group| group.messages.get_mut(&handle.sequence)) {
             waiting.is_hopeless = true;
             self.release(handle, visible, reason);
@@ -266,7 +352,10 @@ impl QueueState {
     }
 
     pub(crate) fn extend(&mut self, handle: &Handle, until: Duration) {
-        if let Some(group) = self.groups.get_mut(&handle.group).filter(|group| group.holds(handle))
+        if let Some(group) = self
+            .groups
+            .get_mut(&handle.group)
+            .filter(|group| group.holds(handle))
             && let Some(taken) = &mut group.taken
         {
             taken.until = until;
@@ -289,8 +378,11 @@ impl QueueState {
     pub(crate) fn give_up(&mut self, letters_max: usize) -> Option<GivenUp> {
         let blocks = self.options.on_failure == OnFailure::Block;
         let attempts_max = self.options.attempts_max.max(1);
-        let (name, sequence) =
-            self.groups.iter().filter(|(_, group)| group.taken.is_none()).find_map(|(name, group)| {
+        let (name, sequence) = self
+            .groups
+            .iter()
+            .filter(|(_, group)| group.taken.is_none())
+            .find_map(|(name, group)| {
                 let (sequence, head) = group.messages.iter().next()?;
                 let is_over = head.is_hopeless || !blocks && head.failures >= attempts_max;
                 is_over.then(|| (name.clone(), *sequence))
@@ -299,24 +391,66 @@ impl QueueState {
         let waiting = group.messages.remove(&sequence)?;
         group.visible = Duration::ZERO;
         self.free(&name);
-        let Some(Forward { queue, wrap, function }) = &self.forward else {
+        let Some(Forward {
+            queue,
+            wrap,
+            function,
+        }) = &self.forward
+        else {
             self.buried += 1;
             let id = LetterId(u128::from(self.buried));
-            self.dead.push_back(DeadLetter { id, ..waiting.letter(&name, sequence) });
-            let dropped =
-                if self.dead.len() > letters_max { self.dead.pop_front().map(Box::new) } else { None };
-            let undo = QueueUndo::DeadLettered { group: name, sequence, waiting, dropped };
-            return Some(GivenUp { undo, forwarded: None });
+            self.dead.push_back(DeadLetter {
+                id,
+                ..waiting.letter(&name, sequence)
+            });
+            let dropped = if self.dead.len() > letters_max {
+                self.dead.pop_front().map(Box::new)
+            } else {
+                None
+            };
+            let undo = QueueUndo::DeadLettered {
+                group: name,
+                sequence,
+                waiting,
+                dropped,
+            };
+            return Some(GivenUp {
+                undo,
+                forwarded: None,
+            });
         };
         let body = wrap(function, &waiting.body, &waiting.reason);
         let group = Bytes::from(format!("{function} {}", sequence.0));
-        let forwarded = Some((queue.clone(), Message { group, deduplication: None, body }));
-        Some(GivenUp { undo: QueueUndo::Removed { group: name, sequence, waiting }, forwarded })
+        let forwarded = Some((
+            queue.clone(),
+            Message {
+                group,
+                deduplication: None,
+                body,
+            },
+        ));
+        Some(GivenUp {
+            undo: QueueUndo::Removed {
+                group: name,
+                sequence,
+                waiting,
+            },
+            forwarded,
+        })
     }
 
-    pub(crate) fn dead_letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
+    pub(crate) fn dead_letters(
+        &self,
+        after: Option<LetterId>,
+        letters_max: usize,
+    ) -> Vec<DeadLetter> {
         let is_behind = |letter: &&DeadLetter| after.is_none_or(|after| letter.id > after);
-        self.dead.iter().filter(is_behind).take(letters_max).cloned().collect()
+        self.dead
+            .iter()
+            .filter(is_behind)
+            .take(letters_max)
+            .cloned()
+            .collect()
     }
 
     fn letter_at(&self, id: LetterId) -> Option<usize> {
@@ -326,21 +460,50 @@ impl QueueState {
     /// Sends a dead letter again, whatever is remembered of its id (Q13).
     pub(crate) fn redrive(&mut self, id: LetterId) -> Vec<QueueUndo> {
         let mut undo = self.purge(id);
-        let Some(QueueUndo::Settled { letter, .. }) = undo.first() else { return undo };
-        let DeadLetter { group, deduplication, body, .. } = (**letter).clone();
-        undo.push(self.append(Message { group, deduplication, body }, None));
+        let Some(QueueUndo::Settled { letter, .. }) = undo.first() else {
+            return undo;
+        };
+        let DeadLetter {
+            group,
+            deduplication,
+            body,
+            ..
+        } = (**letter).clone();
+        undo.push(self.append(
+            Message {
+                group,
+                deduplication,
+                body,
+            },
+            None,
+        ));
         undo
     }
 
     pub(crate) fn purge(&mut self, id: LetterId) -> Vec<QueueUndo> {
-        let Some(place) = self.letter_at(id) else { return Vec::new() };
+        let Some(place) = self.letter_at(id) else {
+            return Vec::new();
+        };
         let letter = self.dead.remove(place);
-        letter.into_iter().map(|letter| QueueUndo::Settled { place, letter: Box::new(letter) }).collect()
+        letter
+            .into_iter()
+            .map(|letter| QueueUndo::Settled {
+                place,
+                letter: Box::new(letter),
+            })
+            .collect()
     }
 
     pub(crate) fn backlog(&self) -> Backlog {
-        let messages = self.groups.values().map(|group| group.messages.len() as u64).sum();
-        Backlog { messages, dead_letters: self.dead.len() as u64 }
+        let messages = self
+            .groups
+            .values()
+            .map(|group| group.messages.len() as u64)
+            .sum();
+        Backlog {
+            messages,
+            dead_letters: self.dead.len() as u64,
+        }
     }
 
     /// The heads of groups that failed as often as they may and stay all the same.
@@ -365,7 +528,11 @@ impl QueueState {
         match undo {
             QueueUndo::Created => {}
             QueueUndo::Reconfigured(options) => self.options = options,
-            QueueUndo::Sent { group, sequence, deduplication } => {
+            QueueUndo::Sent {
+                group,
+                sequence,
+                deduplication,
+            } => {
                 if let Some(id) = deduplication {
                     self.deduplication.remove(&id);
                 }
@@ -375,17 +542,34 @@ impl QueueState {
                 self.free(&group);
             }
             QueueUndo::Settled { place, letter } => self.dead.insert(place, *letter),
-            QueueUndo::DeadLettered { group, sequence, mut waiting, dropped } => {
+            QueueUndo::DeadLettered {
+                group,
+                sequence,
+                mut waiting,
+                dropped,
+            } => {
                 self.dead.pop_back();
                 if let Some(dropped) = dropped {
                     self.dead.push_front(*dropped);
                 }
                 // It is not known any more that anybody gave it up.
                 waiting.is_hopeless = false;
-                self.groups.entry(group).or_default().messages.insert(sequence, waiting);
+                self.groups
+                    .entry(group)
+                    .or_default()
+                    .messages
+                    .insert(sequence, waiting);
             }
-            QueueUndo::Removed { group, sequence, waiting } => {
-                self.groups.entry(group).or_default().messages.insert(sequence, waiting);
+            QueueUndo::Removed {
+                group,
+                sequence,
+                waiting,
+            } => {
+                self.groups
+                    .entry(group)
+                    .or_default()
+                    .messages
+                    .insert(sequence, waiting);
             }
         }
     }
@@ -402,7 +586,10 @@ impl Group {
         let is_taken =
             |taken: Taken| handle.sequence <= taken.last && handle.incarnation == taken.incarnation;
         self.taken.is_some_and(is_taken)
-            && self.messages.get(&handle.sequence).is_some_and(|waiting| waiting.attempts == handle.attempt)
+            && self
+                .messages
+                .get(&handle.sequence)
+                .is_some_and(|waiting| waiting.attempts == handle.attempt)
     }
 
     fn fail(&mut self, sequence: Sequence, reason: &str) {

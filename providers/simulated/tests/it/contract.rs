@@ -21,13 +21,19 @@ fn calm() -> Options {
 
 /// A cloud whose calls travel, so that they overtake each other.
 fn distant() -> Options {
-    Options { latency: Some(Duration::ZERO..=Duration::from_millis(2)), ..Options::default() }
+    Options {
+        latency: Some(Duration::ZERO..=Duration::from_millis(2)),
+        ..Options::default()
+    }
 }
 
 /// A cloud that promises little more than the least: transactions within a partition, pages that are no
 /// snapshots, everything durable at once.
 fn frugal() -> Options {
-    let mut options = Options { durable_at_once: true, ..distant() };
+    let mut options = Options {
+        durable_at_once: true,
+        ..distant()
+    };
     options.key_value.transact_across_partitions = false;
     options.key_value.page_is_snapshot = false;
     options.key_value.tells_room = false;
@@ -69,7 +75,9 @@ impl key_value::Disk for Disk {
 }
 
 fn queue(world: &World) -> queue::Subject {
-    queue::Subject::new(world.queue(), world.clock()).beside(world.key_value()).spawning(spawn)
+    queue::Subject::new(world.queue(), world.clock())
+        .beside(world.key_value())
+        .spawning(spawn)
 }
 
 fn functions(world: &World) -> functions::Subject {
@@ -84,7 +92,11 @@ fn functions(world: &World) -> functions::Subject {
 
 fn clock(world: &World) -> clock::Subject {
     let machines = world.clone();
-    clock::Subject::new(move || machines.skewed_clock(), |seed| World::new(seed).entropy()).spawning(spawn)
+    clock::Subject::new(
+        move || machines.skewed_clock(),
+        |seed| World::new(seed).entropy(),
+    )
+    .spawning(spawn)
 }
 
 fn objects(world: &World) -> objects::Subject {
@@ -125,7 +137,11 @@ macro_rules! contracts {
         mod $cloud {
             mod key_value {
                 use crate::contract::{self, on};
-                ports::key_value_contract!(|case| on(contract::$cloud(), case, contract::key_value));
+                ports::key_value_contract!(|case| on(
+                    contract::$cloud(),
+                    case,
+                    contract::key_value
+                ));
             }
             mod queue {
                 use crate::contract::{self, on};
@@ -133,7 +149,11 @@ macro_rules! contracts {
             }
             mod functions {
                 use crate::contract::{self, on};
-                ports::functions_contract!(|case| on(contract::$cloud(), case, contract::functions));
+                ports::functions_contract!(|case| on(
+                    contract::$cloud(),
+                    case,
+                    contract::functions
+                ));
             }
             mod clock {
                 use crate::contract::{self, on};
@@ -145,7 +165,11 @@ macro_rules! contracts {
             }
             mod durability {
                 use crate::contract::{self, on};
-                ports::durability_contract!(|case| on(contract::$cloud(), case, contract::durability));
+                ports::durability_contract!(|case| on(
+                    contract::$cloud(),
+                    case,
+                    contract::durability
+                ));
             }
         }
     };

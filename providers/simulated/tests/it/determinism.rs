@@ -22,22 +22,44 @@ use crate::{key, message, register};
 fn storm(seed: u64) -> Trace {
     run(async {
         let world = World::new(seed);
-        world.queue().create("jobs", QueueOptions::default()).await.expect("the world is calm");
+        world
+            .queue()
+            .create("jobs", QueueOptions::default())
+            .await
+            .expect("the world is calm");
         let key_value = world.key_value();
         register(&world, "worker", FunctionOptions::default(), move |event| {
             work(Arc::clone(&key_value), event)
         });
-        let trigger = QueueTrigger { queue: "jobs".into(), function: "worker".into(), batch_messages_max: 4 };
-        world.functions().arm_queue(trigger).await.expect("the world is calm");
-        world.functions().arm_timer("worker", Duration::from_millis(70)).await.expect("the world is calm");
+        let trigger = QueueTrigger {
+            queue: "jobs".into(),
+            function: "worker".into(),
+            batch_messages_max: 4,
+        };
+        world
+            .functions()
+            .arm_queue(trigger)
+            .await
+            .expect("the world is calm");
+        world
+            .functions()
+            .arm_timer("worker", Duration::from_millis(70))
+            .await
+            .expect("the world is calm");
         raise_storm(&world);
-        let clients: Vec<_> = (0..8).map(|number| tokio::spawn(client(world.clone(), number))).collect();
+        let clients: Vec<_> = (0..8)
+            .map(|number| tokio::spawn(client(world.clone(), number)))
+            .collect();
         for client in clients {
             client.await.expect("clients do not panic");
         }
         world.crash_keeping_some();
         world.faults().calm();
-        world.functions().disarm_timer("worker").await.expect("the world is calm");
+        world
+            .functions()
+            .disarm_timer("worker")
+            .await
+            .expect("the world is calm");
         world.clock().sleep(Duration::from_mins(5)).await;
         world.trace()
     })
@@ -53,10 +75,20 @@ fn raise_storm(world: &World) {
     faults.crash_store(percent(1));
 }
 
-async fn work(key_value: Arc<dyn KeyValue>, event: Event) -> Result<Bytes, ports::functions::Failure> {
-    let Event::Messages { deliveries, .. } = event else { return Ok(Bytes::new()) };
+async fn work(
+    key_value: Arc<dyn KeyValue>,
+    event: Event,
+) -> Result<Bytes, ports::functions::Failure> {
+    let Event::Messages { deliveries, .. } = event else {
+        return Ok(Bytes::new());
+    };
     for _ in deliveries {
-        let updated = key_value.update(Update::modify(key("done"), vec![Action::Add("n".into(), 1)])).await?;
+        let updated = key_value
+            .update(Update::modify(
+                key("done"),
+                vec![Action::Add("n".into(), 1)],
+            ))
+            .await?;
         key_value.externalize(updated.receipt.point).await?;
     }
     Ok(Bytes::new())
@@ -70,7 +102,12 @@ async fn client(world: World, number: u64) {
         let stamp = Action::set_integer("at", clock.now().0 as i64);
         // Errors are what the storm is for.
         let _ = key_value.update(Update::modify(subject, vec![stamp])).await;
-        let _ = queue.send("jobs", vec![message(&format!("group {}", number % 3), "job")]).await;
+        let _ = queue
+            .send(
+                "jobs",
+                vec![message(&format!("group {}", number % 3), "job")],
+            )
+            .await;
         clock.sleep(Duration::from_millis(chance.below(40))).await;
     }
 }
@@ -104,10 +141,16 @@ fn clocks_of_other_machines_are_wrong_by_two_seconds_at_most() {
             assert!(skew.abs() <= 2_000, "{skew} ms");
             skews.insert(skew);
         }
-        assert!(skews.len() > 50, "each machine's clock is wrong in its own way");
+        assert!(
+            skews.len() > 50,
+            "each machine's clock is wrong in its own way"
+        );
         let before = right.monotonic();
         right.sleep(Duration::from_millis(1_500)).await;
-        assert_eq!(right.monotonic().since(before), Duration::from_millis(1_500));
+        assert_eq!(
+            right.monotonic().since(before),
+            Duration::from_millis(1_500)
+        );
     });
 }
 
@@ -122,7 +165,9 @@ fn a_run_in_which_everybody_waits_ends_at_once() {
 fn a_panic_in_a_function_ends_the_run() {
     run(async {
         let world = World::new(1);
-        register(&world, "broken", FunctionOptions::default(), |_| async { panic!("an assertion of ours") });
+        register(&world, "broken", FunctionOptions::default(), |_| async {
+            panic!("an assertion of ours")
+        });
         let _ = world.functions().invoke("broken", Bytes::new()).await;
         world.clock().sleep(Duration::from_secs(1)).await;
     });
@@ -137,7 +182,10 @@ fn those_who_wait_for_one_event_are_woken_in_the_same_order_in_each_run() {
             let wait = |waiter: usize| {
                 let (mut event, woken) = (event.subscribe(), Arc::clone(&woken));
                 tokio::spawn(async move {
-                    event.wait_for(|has_come| *has_come).await.expect("its sender is there");
+                    event
+                        .wait_for(|has_come| *has_come)
+                        .await
+                        .expect("its sender is there");
                     woken.lock().expect("nobody panics").push(waiter);
                 })
             };

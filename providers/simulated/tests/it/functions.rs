@@ -19,17 +19,29 @@ use crate::{Log, integer, key, message, note, read, register};
 /// Three port calls to a message, each of them visible afterwards.
 async fn three_steps(key_value: Arc<dyn KeyValue>) -> Result<Bytes, Failure> {
     for step in ["first", "second", "third"] {
-        key_value.update(Update::modify(key(step), vec![Action::Add("n".into(), 1)])).await?;
+        key_value
+            .update(Update::modify(key(step), vec![Action::Add("n".into(), 1)]))
+            .await?;
     }
     Ok(Bytes::new())
 }
 
 async fn world_with_three_steps(seed: u64) -> World {
     let world = World::new(seed);
-    world.queue().create("q", QueueOptions::default()).await.expect("calm");
+    world
+        .queue()
+        .create("q", QueueOptions::default())
+        .await
+        .expect("calm");
     let key_value = world.key_value();
-    register(&world, "f", FunctionOptions::default(), move |_| three_steps(Arc::clone(&key_value)));
-    let trigger = QueueTrigger { queue: "q".into(), function: "f".into(), batch_messages_max: 1 };
+    register(&world, "f", FunctionOptions::default(), move |_| {
+        three_steps(Arc::clone(&key_value))
+    });
+    let trigger = QueueTrigger {
+        queue: "q".into(),
+        function: "f".into(),
+        batch_messages_max: 1,
+    };
     world.functions().arm_queue(trigger).await.expect("calm");
     world
 }
@@ -42,7 +54,11 @@ fn a_function_dies_between_any_two_steps_and_its_message_comes_again() {
             run(async {
                 let world = world_with_three_steps(seed).await;
                 world.faults().crash_once_after("f", calls);
-                world.queue().send("q", vec![message("g", "m")]).await.expect("calm");
+                world
+                    .queue()
+                    .send("q", vec![message("g", "m")])
+                    .await
+                    .expect("calm");
                 world.clock().sleep(Duration::from_mins(2)).await;
                 assert!(!world.faults().crash_is_pending("f"));
                 let key_value = world.key_value();
@@ -65,13 +81,19 @@ fn a_function_dies_between_any_two_steps_and_its_message_comes_again() {
 fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
     run(async {
         let world = World::new(1);
-        world.queue().create("q", QueueOptions::default()).await.expect("calm");
+        world
+            .queue()
+            .create("q", QueueOptions::default())
+            .await
+            .expect("calm");
         let log = Log::default();
         let (clock, written) = (world.clock(), Arc::clone(&log));
         register(&world, "f", FunctionOptions::default(), move |event| {
             let (clock, log) = (Arc::clone(&clock), Arc::clone(&written));
             async move {
-                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else {
+                    panic!("only messages come")
+                };
                 for delivery in deliveries {
                     let body = String::from_utf8_lossy(&delivery.body).into_owned();
                     note(&log, format!("begin {body}"));
@@ -81,12 +103,21 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
                 Ok(Bytes::new())
             }
         });
-        let trigger = QueueTrigger { queue: "q".into(), function: "f".into(), batch_messages_max: 1 };
+        let trigger = QueueTrigger {
+            queue: "q".into(),
+            function: "f".into(),
+            batch_messages_max: 1,
+        };
         world.functions().arm_queue(trigger).await.expect("calm");
         let messages = vec![message("a", "a1"), message("a", "a2"), message("b", "b1")];
         world.queue().send("q", messages).await.expect("calm");
         world.clock().sleep(Duration::from_secs(5)).await;
-        assert_eq!(read(&log), ["begin a1", "begin b1", "end a1", "end b1", "begin a2", "end a2"]);
+        assert_eq!(
+            read(&log),
+            [
+                "begin a1", "begin b1", "end a1", "end b1", "begin a2", "end a2"
+            ]
+        );
     });
 }
 
@@ -95,13 +126,19 @@ fn one_invocation_runs_per_group_and_groups_run_side_by_side() {
 fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_alone() {
     run(async {
         let world = World::new(1);
-        world.queue().create("q", QueueOptions::default()).await.expect("calm");
+        world
+            .queue()
+            .create("q", QueueOptions::default())
+            .await
+            .expect("calm");
         let log = Log::default();
         let written = Arc::clone(&log);
         register(&world, "f", FunctionOptions::default(), move |event| {
             let log = Arc::clone(&written);
             async move {
-                let Event::Messages { deliveries, .. } = event else { panic!("only messages come") };
+                let Event::Messages { deliveries, .. } = event else {
+                    panic!("only messages come")
+                };
                 for (completed, delivery) in deliveries.iter().enumerate() {
                     if &delivery.body[..] == b"poison" {
                         return Err(Failure::after(completed, "it is poison"));
@@ -111,15 +148,26 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
                 Ok(Bytes::new())
             }
         });
-        let trigger = QueueTrigger { queue: "q".into(), function: "f".into(), batch_messages_max: 10 };
+        let trigger = QueueTrigger {
+            queue: "q".into(),
+            function: "f".into(),
+            batch_messages_max: 10,
+        };
         world.functions().arm_queue(trigger).await.expect("calm");
         let messages = ["1", "poison", "2"].map(|body| message("g", body)).to_vec();
         world.queue().send("q", messages).await.expect("calm");
         world.clock().sleep(Duration::from_mins(10)).await;
         assert_eq!(read(&log), ["1", "2"]);
-        let letters = world.queue().dead_letters("q", None, 10).await.expect("calm");
+        let letters = world
+            .queue()
+            .dead_letters("q", None, 10)
+            .await
+            .expect("calm");
         assert_eq!(letters.len(), 1);
-        assert_eq!((&letters[0].body[..], letters[0].attempts), (&b"poison"[..], 5));
+        assert_eq!(
+            (&letters[0].body[..], letters[0].attempts),
+            (&b"poison"[..], 5)
+        );
         assert_eq!(letters[0].reason, "it is poison");
     });
 }
@@ -131,17 +179,28 @@ fn an_event_that_fails_for_good_reaches_the_exception_handler() {
         let world = World::new(1);
         let log = Log::default();
         let (tried, told) = (Arc::clone(&log), Arc::clone(&log));
-        let options =
-            FunctionOptions { exception_handler: Some("handler".into()), ..FunctionOptions::default() };
+        let options = FunctionOptions {
+            exception_handler: Some("handler".into()),
+            ..FunctionOptions::default()
+        };
         register(&world, "f", options, move |_| {
             note(&tried, "try");
             async { Err(Failure::new("no")) }
         });
-        register(&world, "handler", FunctionOptions::default(), move |event| {
-            note(&told, format!("{event:?}"));
-            async { Ok(Bytes::new()) }
-        });
-        world.functions().send("f", None, "event".into()).await.expect("calm");
+        register(
+            &world,
+            "handler",
+            FunctionOptions::default(),
+            move |event| {
+                note(&told, format!("{event:?}"));
+                async { Ok(Bytes::new()) }
+            },
+        );
+        world
+            .functions()
+            .send("f", None, "event".into())
+            .await
+            .expect("calm");
         world.clock().sleep(Duration::from_mins(10)).await;
         let expected = "Failed { function: \"f\", id: None, payload: b\"event\", reason: \"no\" }";
         assert_eq!(read(&log), ["try", "try", "try", expected]);
@@ -154,11 +213,16 @@ fn an_invocation_answers_or_says_why_not() {
     run(async {
         let world = World::new(1);
         let clock = world.clock();
-        let options = FunctionOptions { timeout: Duration::from_secs(1), ..FunctionOptions::default() };
+        let options = FunctionOptions {
+            timeout: Duration::from_secs(1),
+            ..FunctionOptions::default()
+        };
         register(&world, "f", options, move |event| {
             let clock = Arc::clone(&clock);
             async move {
-                let Event::Call { payload, .. } = event else { panic!("only calls come") };
+                let Event::Call { payload, .. } = event else {
+                    panic!("only calls come")
+                };
                 match &payload[..] {
                     b"fail" => Err(Failure::new("as told")),
                     b"linger" => {
@@ -170,13 +234,25 @@ fn an_invocation_answers_or_says_why_not() {
             }
         });
         let functions = world.functions();
-        assert_eq!(&functions.invoke("f", "x".into()).await.expect("it answers")[..], b"x");
-        let error = functions.invoke("f", "fail".into()).await.expect_err("it fails");
+        assert_eq!(
+            &functions.invoke("f", "x".into()).await.expect("it answers")[..],
+            b"x"
+        );
+        let error = functions
+            .invoke("f", "fail".into())
+            .await
+            .expect_err("it fails");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(error.to_string().contains("as told"), "{error}");
-        let error = functions.invoke("f", "linger".into()).await.expect_err("it takes too long");
+        let error = functions
+            .invoke("f", "linger".into())
+            .await
+            .expect_err("it takes too long");
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-        let error = functions.invoke("nobody", Bytes::new()).await.expect_err("there is none");
+        let error = functions
+            .invoke("nobody", Bytes::new())
+            .await
+            .expect_err("there is none");
         assert_eq!(error.kind(), ErrorKind::Invalid);
     });
 }
@@ -194,18 +270,31 @@ fn a_timer_fires_each_period_until_disarmed() {
         });
         let (functions, clock) = (world.functions(), world.clock());
         let fired = || *fired.lock().expect("no panic");
-        functions.arm_timer("f", Duration::from_secs(10)).await.expect("calm");
+        functions
+            .arm_timer("f", Duration::from_secs(10))
+            .await
+            .expect("calm");
         clock.sleep(Duration::from_secs(35)).await;
-        functions.arm_timer("f", Duration::from_secs(10)).await.expect("calm");
+        functions
+            .arm_timer("f", Duration::from_secs(10))
+            .await
+            .expect("calm");
         clock.sleep(Duration::from_secs(6)).await;
         assert_eq!(fired(), 4, "arming again changed nothing");
-        functions.arm_timer("f", Duration::from_secs(1)).await.expect("calm");
+        functions
+            .arm_timer("f", Duration::from_secs(1))
+            .await
+            .expect("calm");
         clock.sleep(Duration::from_millis(2_500)).await;
         assert_eq!(fired(), 7, "the new period counts from the last time");
         functions.disarm_timer("f").await.expect("calm");
         let calls = world.port_calls();
         clock.sleep(Duration::from_hours(1)).await;
-        assert_eq!((fired(), world.port_calls()), (7, calls), "a disarmed hour makes no call");
+        assert_eq!(
+            (fired(), world.port_calls()),
+            (7, calls),
+            "a disarmed hour makes no call"
+        );
     });
 }
 
@@ -216,7 +305,10 @@ fn a_crash_of_the_store_ends_what_runs_and_delivers_it_again() {
         run(async {
             let world = World::new(seed);
             let queue = world.queue();
-            queue.create("q", QueueOptions::default()).await.expect("calm");
+            queue
+                .create("q", QueueOptions::default())
+                .await
+                .expect("calm");
             let log = Log::default();
             let (clock, written) = (world.clock(), Arc::clone(&log));
             register(&world, "f", FunctionOptions::default(), move |_| {
@@ -228,9 +320,16 @@ fn a_crash_of_the_store_ends_what_runs_and_delivers_it_again() {
                     Ok(Bytes::new())
                 }
             });
-            let trigger = QueueTrigger { queue: "q".into(), function: "f".into(), batch_messages_max: 1 };
+            let trigger = QueueTrigger {
+                queue: "q".into(),
+                function: "f".into(),
+                batch_messages_max: 1,
+            };
             world.functions().arm_queue(trigger).await.expect("calm");
-            let sent = queue.send("q", vec![message("g", "m")]).await.expect("calm");
+            let sent = queue
+                .send("q", vec![message("g", "m")])
+                .await
+                .expect("calm");
             queue.externalize(sent.point).await.expect("it is there");
             world.clock().sleep(Duration::from_millis(500)).await;
             world.crash();
@@ -243,14 +342,24 @@ fn a_crash_of_the_store_ends_what_runs_and_delivers_it_again() {
 #[test]
 fn a_program_that_dies_with_its_store_must_arm_again() {
     run(async {
-        let world = World::with_options(1, Options { arming_survives_crash: false, ..Options::default() });
+        let world = World::with_options(
+            1,
+            Options {
+                arming_survives_crash: false,
+                ..Options::default()
+            },
+        );
         let log = Log::default();
         let written = Arc::clone(&log);
         register(&world, "f", FunctionOptions::default(), move |_| {
             note(&written, "fired");
             async { Ok(Bytes::new()) }
         });
-        world.functions().arm_timer("f", Duration::from_secs(10)).await.expect("calm");
+        world
+            .functions()
+            .arm_timer("f", Duration::from_secs(10))
+            .await
+            .expect("calm");
         world.crash();
         world.clock().sleep(Duration::from_mins(1)).await;
         assert_eq!(read(&log), Vec::<String>::new());

@@ -48,14 +48,20 @@ fn register<F>(
     F: Future<Output = Result<Bytes, Failure>> + Send + 'static,
 {
     let handler = Arc::new(Coded(Box::new(move |event| Box::pin(code(event)))));
-    world.functions().register(Definition { name: name.into(), options, handler });
+    world.functions().register(Definition {
+        name: name.into(),
+        options,
+        handler,
+    });
 }
 
 /// A log that functions write and tests read.
 type Log = Arc<Mutex<Vec<String>>>;
 
 fn note(log: &Log, entry: impl Into<String>) {
-    log.lock().expect("no test panics while it writes").push(entry.into());
+    log.lock()
+        .expect("no test panics while it writes")
+        .push(entry.into());
 }
 
 fn read(log: &Log) -> Vec<String> {

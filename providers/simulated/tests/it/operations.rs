@@ -20,13 +20,30 @@ fn a_deleted_item_remembers_for_as_long_as_the_limits_say() {
         let add = Update::modify(key("a"), vec![Action::Add("n".into(), 1)]);
         let add = add.as_operation(OperationId(1), Version(0));
         key_value.update(add.clone()).await.expect("calm");
-        key_value.update(Update::delete(key("a"))).await.expect("calm");
-        world.clock().sleep(Duration::from_millis(retention_ms - 1)).await;
-        key_value.update(add.clone()).await.expect("it is recognised");
-        assert_eq!(integer(&*key_value, &key("a"), "n").await, 0, "and not done again");
+        key_value
+            .update(Update::delete(key("a")))
+            .await
+            .expect("calm");
+        world
+            .clock()
+            .sleep(Duration::from_millis(retention_ms - 1))
+            .await;
+        key_value
+            .update(add.clone())
+            .await
+            .expect("it is recognised");
+        assert_eq!(
+            integer(&*key_value, &key("a"), "n").await,
+            0,
+            "and not done again"
+        );
         world.clock().sleep(Duration::from_millis(2)).await;
         match key_value.update(add).await {
-            Ok(_) => assert_eq!(integer(&*key_value, &key("a"), "n").await, 1, "it is forgotten"),
+            Ok(_) => assert_eq!(
+                integer(&*key_value, &key("a"), "n").await,
+                1,
+                "it is forgotten"
+            ),
             Err(error) => assert_eq!(error.kind(), ErrorKind::OutcomeUnknown),
         }
     });

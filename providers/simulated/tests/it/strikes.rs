@@ -23,7 +23,11 @@ fn count_up() -> Update {
 /// A world with a function "f" that makes one call for each message of the queue "q".
 async fn world_with_a_function(seed: u64) -> World {
     let world = World::new(seed);
-    world.queue().create("q", QueueOptions::default()).await.expect("calm");
+    world
+        .queue()
+        .create("q", QueueOptions::default())
+        .await
+        .expect("calm");
     let key_value = world.key_value();
     register(&world, "f", FunctionOptions::default(), move |_| {
         let key_value = Arc::clone(&key_value);
@@ -32,7 +36,11 @@ async fn world_with_a_function(seed: u64) -> World {
             Ok(Bytes::new())
         }
     });
-    let trigger = QueueTrigger { queue: "q".into(), function: "f".into(), batch_messages_max: 1 };
+    let trigger = QueueTrigger {
+        queue: "q".into(),
+        function: "f".into(),
+        batch_messages_max: 1,
+    };
     world.functions().arm_queue(trigger).await.expect("calm");
     world
 }
@@ -53,9 +61,14 @@ fn deaths(raise: impl Fn(&Faults)) -> (usize, usize) {
             }
             world.clock().sleep(Duration::from_secs(1)).await;
             let trace = world.trace();
-            deaths.0 += trace.entries().filter(|entry| entry.outcome == "caller died before it").count();
-            deaths.1 +=
-                trace.entries().filter(|entry| entry.outcome.ends_with(", caller died after it")).count();
+            deaths.0 += trace
+                .entries()
+                .filter(|entry| entry.outcome == "caller died before it")
+                .count();
+            deaths.1 += trace
+                .entries()
+                .filter(|entry| entry.outcome.ends_with(", caller died after it"))
+                .count();
         });
     }
     deaths
@@ -73,7 +86,11 @@ fn functions_die_before_their_calls_and_after_them() {
         faults.crash_functions(Chance::ALWAYS);
         faults.crash_function("f", Chance::NEVER);
     });
-    assert_eq!(spared, (0, 0), "the chance of one is in place of that of all");
+    assert_eq!(
+        spared,
+        (0, 0),
+        "the chance of one is in place of that of all"
+    );
 }
 
 #[test]
@@ -83,7 +100,11 @@ fn a_death_is_found_at_once_or_by_the_timeout_of_its_message() {
         run(async {
             let world = world_with_a_function(seed).await;
             world.faults().crash_once_after("f", 0);
-            world.queue().send("q", vec![message("g", "m")]).await.expect("calm");
+            world
+                .queue()
+                .send("q", vec![message("g", "m")])
+                .await
+                .expect("calm");
             let start = world.clock().monotonic();
             while integer(&*world.key_value(), &key("a"), "n").await == 0 {
                 world.clock().sleep(Duration::from_millis(100)).await;
@@ -94,7 +115,10 @@ fn a_death_is_found_at_once_or_by_the_timeout_of_its_message() {
             assert!(took < Duration::from_secs(1) || took >= default, "{took:?}");
         });
     }
-    assert!(found.iter().all(|count| *count > 5), "at once, later: {found:?}");
+    assert!(
+        found.iter().all(|count| *count > 5),
+        "at once, later: {found:?}"
+    );
 }
 
 #[test]
@@ -115,7 +139,10 @@ fn the_store_crashes_at_calls_and_what_was_not_durable_is_gone() {
             lost += done - integer(&*key_value, &key("a"), "n").await;
         });
     }
-    assert!(crashed > 30 && lost > 30, "{crashed} crashes, {lost} updates lost");
+    assert!(
+        crashed > 30 && lost > 30,
+        "{crashed} crashes, {lost} updates lost"
+    );
 }
 
 /// D5.
@@ -124,8 +151,16 @@ fn a_crash_takes_transient_updates_back() {
     run(async {
         let world = World::new(1);
         let key_value = world.key_value();
-        let durable = key_value.update(count_up()).await.expect("calm").receipt.point;
-        key_value.update(count_up().transient()).await.expect("calm");
+        let durable = key_value
+            .update(count_up())
+            .await
+            .expect("calm")
+            .receipt
+            .point;
+        key_value
+            .update(count_up().transient())
+            .await
+            .expect("calm");
         key_value.externalize(durable).await.expect("it is there");
         world.crash();
         assert_eq!(integer(&*key_value, &key("a"), "n").await, 1);
@@ -137,10 +172,14 @@ fn clocks_are_wrong_by_up_to_two_seconds_either_way() {
     run(async {
         let world = World::new(1);
         let right = world.clock().now().0.cast_signed();
-        let skews: BTreeSet<i64> =
-            (0..200).map(|_| world.skewed_clock().now().0.cast_signed() - right).collect();
+        let skews: BTreeSet<i64> = (0..200)
+            .map(|_| world.skewed_clock().now().0.cast_signed() - right)
+            .collect();
         let (slowest, fastest) = (skews.first().expect("some"), skews.last().expect("some"));
-        assert!(*slowest < -1_800 && *fastest > 1_800, "{slowest} to {fastest} ms");
+        assert!(
+            *slowest < -1_800 && *fastest > 1_800,
+            "{slowest} to {fastest} ms"
+        );
     });
 }
 
@@ -149,20 +188,31 @@ fn first_to_arrive(seed: u64) -> i64 {
     run(async {
         let world = World::new(seed);
         // Too short for a timer.
-        world.faults().delay(percent(50), Duration::ZERO..=Duration::from_micros(900));
+        world
+            .faults()
+            .delay(percent(50), Duration::ZERO..=Duration::from_micros(900));
         let write = |n| {
             let key_value = world.key_value();
             tokio::spawn(async move {
                 let element = Bytes::copy_from_slice(&[n]);
                 let append = Action::Append("order".into(), vec![element]);
-                key_value.update(Update::modify(key("a"), vec![append])).await.expect("nothing refuses");
+                key_value
+                    .update(Update::modify(key("a"), vec![append]))
+                    .await
+                    .expect("nothing refuses");
             })
         };
         for writer in [write(1), write(2)] {
             writer.await.expect("it does not panic");
         }
         world.faults().calm();
-        let item = world.key_value().get(&key("a")).await.expect("calm").value.expect("it was written");
+        let item = world
+            .key_value()
+            .get(&key("a"))
+            .await
+            .expect("calm")
+            .value
+            .expect("it was written");
         i64::from(item.list("order")[0][0])
     })
 }
@@ -170,5 +220,10 @@ fn first_to_arrive(seed: u64) -> i64 {
 #[test]
 fn calls_overtake_each_other_without_a_millisecond_passing() {
     let first: Vec<i64> = (0..SEEDS).map(first_to_arrive).collect();
-    assert!([1, 2].iter().all(|n| first.iter().filter(|first| *first == n).count() > 2), "{first:?}");
+    assert!(
+        [1, 2]
+            .iter()
+            .all(|n| first.iter().filter(|first| *first == n).count() > 2),
+        "{first:?}"
+    );
 }

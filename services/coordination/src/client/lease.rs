@@ -53,7 +53,15 @@ impl Lease {
     /// Asked for at `renewed_at`, by the last of so many renewals, where the peer was heard last at `heard_at`.
     pub(super) fn granted(renewed_at: Monotonic, heard_at: Monotonic, renewals: i64) -> Self {
         let (is_peer_active, has_spoken, is_said_silent) = (false, false, false);
-        Self { renewed_at, renewals, is_peer_active, has_spoken, heard_at, is_said_silent, timer: None }
+        Self {
+            renewed_at,
+            renewals,
+            is_peer_active,
+            has_spoken,
+            heard_at,
+            is_said_silent,
+            timer: None,
+        }
     }
 
     /// Notes at `now` whether the peer was heard.
@@ -101,7 +109,9 @@ impl Client {
         self.lease.look(now);
         if self.lease.is_peer_active {
             match self.renew().await {
-                Ok(Moved::Done(row)) => self.lease = Lease::granted(now, self.lease.heard_at, row.renewals),
+                Ok(Moved::Done(row)) => {
+                    self.lease = Lease::granted(now, self.lease.heard_at, row.renewals)
+                }
                 Ok(Moved::Refused(_)) => return,
                 Err(error) => {
                     tracing::debug!(session = ?self.session, %error, "a session is not renewed by its last request");
@@ -130,11 +140,18 @@ impl Client {
         if !self.lease.is_peer_active {
             self.say_silent().await;
             let is_over = self.shared.clock.monotonic() >= self.lease_until();
-            return if is_over { Err(Ended::LeaseLost) } else { Ok(()) };
+            return if is_over {
+                Err(Ended::LeaseLost)
+            } else {
+                Ok(())
+            };
         }
         if self.shared.queue.point().incarnation != self.incarnation {
             // What was sent before may be lost, and only the peer can ask again.
-            return Err(ports::Error::unavailable("wait for answers of a store that has restarted").into());
+            return Err(ports::Error::unavailable(
+                "wait for answers of a store that has restarted",
+            )
+            .into());
         }
         match self.renew().await? {
             Moved::Done(row) => {
@@ -142,8 +159,13 @@ impl Client {
                     // An answer that takes this long may be forgotten where nobody else looks at the log.
                     self.shared.tail.expect();
                 }
-                let is_late = self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
-                let renewed_at = if is_late { self.shared.clock.monotonic() } else { now };
+                let is_late =
+                    self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
+                let renewed_at = if is_late {
+                    self.shared.clock.monotonic()
+                } else {
+                    now
+                };
                 self.lease = Lease::granted(renewed_at, self.lease.heard_at, row.renewals);
                 Ok(())
             }
@@ -159,12 +181,16 @@ impl Client {
 
     async fn renew(&mut self) -> Result<Moved, ports::Error> {
         let sessions = &self.shared.sessions;
-        let renewed = sessions.renew(self.session, self.attach, &mut self.basis).await?;
+        let renewed = sessions
+            .renew(self.session, self.attach, &mut self.basis)
+            .await?;
         match renewed {
             Moved::Refused(Some(row))
                 if self.shared.config.broken == Some(Broken::RenewsForWhoeverIsAttached) =>
             {
-                sessions.renew(self.session, row.attach, &mut self.basis).await
+                sessions
+                    .renew(self.session, row.attach, &mut self.basis)
+                    .await
             }
             renewed => Ok(renewed),
         }
@@ -176,11 +202,18 @@ impl Client {
         if std::mem::replace(&mut self.lease.is_said_silent, true) {
             return;
         }
-        let Lease { renewed_at, heard_at, renewals, .. } = self.lease;
+        let Lease {
+            renewed_at,
+            heard_at,
+            renewals,
+            ..
+        } = self.lease;
         let before = renewed_at.since(heard_at);
         self.lease.renewed_at = renewed_at.min(heard_at);
         let sessions = &self.shared.sessions;
-        let said = sessions.say_silent(self.session, self.attach, renewals, before, &mut self.basis).await;
+        let said = sessions
+            .say_silent(self.session, self.attach, renewals, before, &mut self.basis)
+            .await;
         if let Err(error) = said {
             tracing::debug!(session = ?self.session, %error, "a session is not said to be silent");
         }
@@ -200,13 +233,22 @@ impl Client {
         let clock = &self.shared.clock;
         self.lease.timer = due.map(|due| {
             let clock = clock.clone();
-            Timer { due, fires: Box::pin(async move { clock.sleep(due.since(clock.monotonic())).await }) }
+            Timer {
+                due,
+                fires: Box::pin(async move { clock.sleep(due.since(clock.monotonic())).await }),
+            }
         });
     }
 
     /// When the lease is to be renewed, or its peer to be said silent; none: not unless the peer is heard.
     fn lease_due(&self) -> Option<Monotonic> {
-        let Lease { renewed_at, is_peer_active, has_spoken, is_said_silent, .. } = self.lease;
+        let Lease {
+            renewed_at,
+            is_peer_active,
+            has_spoken,
+            is_said_silent,
+            ..
+        } = self.lease;
         if is_peer_active || has_spoken {
             return Some(renewed_at + self.renewal_period());
         }

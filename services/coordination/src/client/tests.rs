@@ -27,7 +27,11 @@ fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
             client.is_here();
             shared.clock.sleep(TIMEOUT / RENEWALS_PER_TIMEOUT).await;
             let pumped = client.pump(&mut Vec::new()).await;
-            assert_eq!(matches!(pumped, Err(Ended::Store(_))), restarts, "{pumped:?}");
+            assert_eq!(
+                matches!(pumped, Err(Ended::Store(_))),
+                restarts,
+                "{pumped:?}"
+            );
         }
     });
 }
@@ -39,16 +43,25 @@ fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
         let stage = Stage::new(Options::default(), Config::default()).await;
         let shared = stage.shared(stage.store()).await;
         let mut client = stage.client(&shared, 1).await;
-        let (began, eighth) = (shared.clock.monotonic(), TIMEOUT / (2 * RENEWALS_PER_TIMEOUT));
+        let (began, eighth) = (
+            shared.clock.monotonic(),
+            TIMEOUT / (2 * RENEWALS_PER_TIMEOUT),
+        );
         client.shared.clock.sleep(eighth).await;
         client.is_here();
         // Heard after an eighth, renewed after two, said to be silent after six.
         for eighths in [1, 2, 6, 8] {
             let due = began + eighth * eighths;
-            shared.clock.sleep(due.since(shared.clock.monotonic())).await;
+            shared
+                .clock
+                .sleep(due.since(shared.clock.monotonic()))
+                .await;
             client.pump(&mut Vec::new()).await.expect("its lease holds");
         }
-        assert_eq!(stage.row(client.session()).await.silent_before, Some(eighth));
+        assert_eq!(
+            stage.row(client.session()).await.silent_before,
+            Some(eighth)
+        );
         shared.clock.sleep(eighth).await;
         let pumped = client.pump(&mut Vec::new()).await;
         assert!(matches!(pumped, Err(Ended::LeaseLost)), "{pumped:?}");

@@ -55,19 +55,29 @@ impl SlotLimits {
 }
 
 /// Numbers `ordered` from `first` on.
-pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decided]) -> Result<Numbered> {
+pub(super) async fn number(
+    regions: &[UserStore],
+    first: Zxid,
+    ordered: &[Decided],
+) -> Result<Numbered> {
     let mut entries = Vec::with_capacity(ordered.len());
     let mut changes = Vec::with_capacity(regions.len());
     let mut garbage = Vec::with_capacity(regions.len());
     for (index, region) in regions.iter().enumerate() {
-        let mut working =
-            Working { leader: &regions[0], region, nodes: BTreeMap::new(), garbage: Vec::new() };
+        let mut working = Working {
+            leader: &regions[0],
+            region,
+            nodes: BTreeMap::new(),
+            garbage: Vec::new(),
+        };
         for (decided, zxid) in ordered.iter().zip(first.0..) {
             let entry = working.apply(Zxid(zxid), decided).await?;
             if index == 0 {
                 entries.push(entry);
                 let temporary = decided.temporary.as_deref();
-                working.garbage.extend(temporary.map(|name| Bytes::copy_from_slice(name.as_bytes())));
+                working
+                    .garbage
+                    .extend(temporary.map(|name| Bytes::copy_from_slice(name.as_bytes())));
             }
         }
         changes.push(working.nodes.into_iter().collect());
@@ -75,7 +85,11 @@ pub(super) async fn number(regions: &[UserStore], first: Zxid, ordered: &[Decide
         working.garbage.dedup();
         garbage.push(working.garbage);
     }
-    Ok(Numbered { slot: Slot { first, entries }, changes, garbage })
+    Ok(Numbered {
+        slot: Slot { first, entries },
+        changes,
+        garbage,
+    })
 }
 
 /// One region's znodes as the batch makes them.
@@ -94,7 +108,13 @@ impl Working<'_> {
             Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
             Err(error) => Err(*error),
         };
-        Ok(Entry { id: decided.id, attach: decided.attach, request: decided.request, answer, events })
+        Ok(Entry {
+            id: decided.id,
+            attach: decided.attach,
+            request: decided.request,
+            answer,
+            events,
+        })
     }
 
     async fn effect(
@@ -106,8 +126,9 @@ impl Working<'_> {
     ) -> Result<Answer> {
         match effect {
             Effect::Create { path, data, acl } => {
-                let owner =
-                    state_of(decided, path).and_then(|state| state.owner).map_or(0, |owner| owner.session.0);
+                let owner = state_of(decided, path)
+                    .and_then(|state| state.owner)
+                    .map_or(0, |owner| owner.session.0);
                 let data = self.place(decided, data).await?;
                 let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
                 let stat = node.meta.stat();
@@ -115,9 +136,14 @@ impl Working<'_> {
                 self.replace(path, before.as_ref(), Some(node));
                 events.push((EventKind::NodeCreated, path.clone()));
                 self.touch_parent(zxid, decided, path, events).await?;
-                Ok(Answer::Created { path: path.clone(), stat })
+                Ok(Answer::Created {
+                    path: path.clone(),
+                    stat,
+                })
             }
-            Effect::SetData { path, data } => self.set_data(zxid, decided, path, data, events).await,
+            Effect::SetData { path, data } => {
+                self.set_data(zxid, decided, path, data, events).await
+            }
             Effect::Delete { paths } => {
                 self.delete(zxid, decided, paths, events).await?;
                 Ok(Answer::Deleted)
@@ -145,8 +171,18 @@ impl Working<'_> {
         };
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
         let data_length = data.bytes_len() as i32;
-        let meta = Meta { mzxid: zxid, mtime: decided.time_ms, version, data_length, ..before.meta };
-        let after = Node { meta, data, acl: before.acl.clone() };
+        let meta = Meta {
+            mzxid: zxid,
+            mtime: decided.time_ms,
+            version,
+            data_length,
+            ..before.meta
+        };
+        let after = Node {
+            meta,
+            data,
+            acl: before.acl.clone(),
+        };
         self.replace(path, Some(&before), Some(after));
         events.push((EventKind::NodeDataChanged, path.to_owned()));
         Ok(Answer::Set(meta.stat()))
@@ -175,8 +211,11 @@ impl Working<'_> {
         path: &str,
         events: &mut Vec<(EventKind, String)>,
     ) -> Result<()> {
-        let Some((parent, _)) = path::split(path) else { return Ok(()) };
-        if let (Some(mut node), Some(state)) = (self.node(parent).await?, state_of(decided, parent)) {
+        let Some((parent, _)) = path::split(path) else {
+            return Ok(());
+        };
+        if let (Some(mut node), Some(state)) = (self.node(parent).await?, state_of(decided, parent))
+        {
             node.meta.pzxid = zxid;
             node.meta.creates = state.creates;
             node.meta.children = state.children;
@@ -213,7 +252,8 @@ impl Working<'_> {
             Payload::Object { name, .. } => {
                 let loaded = self.leader.load(data).await?.flatten();
                 Payload::Inline(
-                    loaded.ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?,
+                    loaded
+                        .ok_or_else(|| Error::corrupt(format!("read temporary object {name}")))?,
                 )
             }
             data => data.clone(),
@@ -223,5 +263,9 @@ impl Working<'_> {
 }
 
 fn state_of(decided: &Decided, path: &str) -> Option<NodeState> {
-    decided.touched.iter().find(|touched| touched.path == path)?.becomes
+    decided
+        .touched
+        .iter()
+        .find(|touched| touched.path == path)?
+        .becomes
 }

@@ -20,19 +20,25 @@ use crate::records::{Decided, Effect};
 impl Distributor {
     /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
     /// then whoever applies it again reads them (rule P5, for a delete in another store).
-    pub(super) async fn collect(&self, garbage: &[Vec<Bytes>], grounds: &mut Grounds) -> Result<()> {
+    pub(super) async fn collect(
+        &self,
+        garbage: &[Vec<Bytes>],
+        grounds: &mut Grounds,
+    ) -> Result<()> {
         if garbage.iter().all(Vec::is_empty) {
             return Ok(());
         }
         let regions = self.regions.iter().zip(&mut grounds.regions);
-        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point()))).await?;
+        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point())))
+            .await?;
         let regions = self.regions.iter().zip(garbage).zip(&mut grounds.regions);
-        let collecting =
-            regions.map(
-                async |((region, garbage), basis)| {
-                    if garbage.is_empty() { Ok(()) } else { region.collect(garbage, basis).await }
-                },
-            );
+        let collecting = regions.map(async |((region, garbage), basis)| {
+            if garbage.is_empty() {
+                Ok(())
+            } else {
+                region.collect(garbage, basis).await
+            }
+        });
         try_join_all(collecting).await?;
         Ok(())
     }
@@ -57,18 +63,30 @@ impl Distributor {
     ) -> Result<()> {
         garbage.resize(self.regions.len(), Vec::new());
         for decided in decided {
-            let Ok(Effect::Create { path, data, .. } | Effect::SetData { path, data }) = &decided.outcome
+            let Ok(Effect::Create { path, data, .. } | Effect::SetData { path, data }) =
+                &decided.outcome
             else {
                 continue;
             };
-            if !self.regions.iter().any(|region| region.belongs_in_object(data)) {
+            if !self
+                .regions
+                .iter()
+                .any(|region| region.belongs_in_object(data))
+            {
                 continue;
             }
-            let row = self.sessions.get(decided.id.session, &mut grounds.system).await?;
+            let row = self
+                .sessions
+                .get(decided.id.session, &mut grounds.system)
+                .await?;
             if row.is_some_and(|row| row.applied < decided.id.sequence) {
                 continue;
             }
-            let regions = self.regions.iter().zip(&mut *garbage).zip(&mut grounds.regions);
+            let regions = self
+                .regions
+                .iter()
+                .zip(&mut *garbage)
+                .zip(&mut grounds.regions);
             for ((region, garbage), basis) in
                 regions.filter(|((region, _), _)| region.belongs_in_object(data))
             {

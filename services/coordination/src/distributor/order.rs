@@ -37,7 +37,10 @@ struct Through {
 
 impl Through {
     fn by_others(sequence: u64) -> Self {
-        Self { sequence, by_others: sequence }
+        Self {
+            sequence,
+            by_others: sequence,
+        }
     }
 }
 
@@ -54,7 +57,8 @@ impl Applied {
         }
         match sessions.get(session, basis).await? {
             Some(row) => {
-                self.through.insert(session, Through::by_others(row.applied));
+                self.through
+                    .insert(session, Through::by_others(row.applied));
                 Ok(Through::by_others(row.applied))
             }
             None => Ok(Through::by_others(u64::MAX)),
@@ -64,12 +68,17 @@ impl Applied {
     /// Whether this instance has numbered `id`.
     fn is_own(&self, id: UpdateId) -> bool {
         let through = self.through.get(&id.session);
-        through.is_some_and(|through| through.by_others < id.sequence && id.sequence <= through.sequence)
+        through.is_some_and(|through| {
+            through.by_others < id.sequence && id.sequence <= through.sequence
+        })
     }
 
     /// Notes that `session` is numbered up to `sequence` by this instance.
     pub(super) fn advance(&mut self, session: SessionId, sequence: u64) {
-        let through = self.through.entry(session).or_insert(Through { sequence, by_others: 0 });
+        let through = self.through.entry(session).or_insert(Through {
+            sequence,
+            by_others: 0,
+        });
         through.sequence = sequence;
     }
 
@@ -124,7 +133,9 @@ pub(super) async fn still_decided(
                     standing.decided.push(decided);
                 }
             }
-            _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => standing.decided.push(decided),
+            _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => {
+                standing.decided.push(decided)
+            }
             _ => standing.numbered.push(decided.id),
         }
     }
@@ -140,7 +151,10 @@ pub(super) async fn ordered(
     basis: &mut Basis,
 ) -> Result<Ordered, Stopped> {
     let has_foreign = arrived.numbered.iter().any(|id| !applied.is_own(*id));
-    let mut ordered = Ordered { has_foreign, ..Ordered::default() };
+    let mut ordered = Ordered {
+        has_foreign,
+        ..Ordered::default()
+    };
     for decided in arrived.decided {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
@@ -166,12 +180,21 @@ pub(super) async fn ordered(
 /// `arrived`, without what was numbered before; what is missing is not looked for. A broken variant.
 pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered {
     let mut is_new = |decided: &Decided| {
-        let through = applied.through.entry(decided.id.session).or_insert(Through::by_others(0));
+        let through = applied
+            .through
+            .entry(decided.id.session)
+            .or_insert(Through::by_others(0));
         let is_new = decided.id.sequence > through.sequence;
         through.sequence = decided.id.sequence.max(through.sequence);
         is_new
     };
-    Ordered { next: arrived.into_iter().filter(|decided| is_new(decided)).collect(), ..Ordered::default() }
+    Ordered {
+        next: arrived
+            .into_iter()
+            .filter(|decided| is_new(decided))
+            .collect(),
+        ..Ordered::default()
+    }
 }
 
 /// The first update that `decided` has to wait for.
@@ -183,10 +206,18 @@ async fn missing(
     basis: &mut Basis,
 ) -> Result<Option<UpdateId>> {
     if decided.id.sequence > through + 1 {
-        return Ok(Some(UpdateId { sequence: through + 1, ..decided.id }));
+        return Ok(Some(UpdateId {
+            sequence: through + 1,
+            ..decided.id
+        }));
     }
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
-        if follows.sequence > applied.through(sessions, follows.session, basis).await?.sequence {
+        if follows.sequence
+            > applied
+                .through(sessions, follows.session, basis)
+                .await?
+                .sequence
+        {
             return Ok(Some(follows));
         }
     }
@@ -201,7 +232,10 @@ async fn fetch(
     id: UpdateId,
     basis: &mut Basis,
 ) -> Result<Decided, Stopped> {
-    let row = sessions.get(id.session, basis).await?.ok_or(Stopped::Overtaken)?;
+    let row = sessions
+        .get(id.session, basis)
+        .await?
+        .ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
     writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
     Ok(decided)

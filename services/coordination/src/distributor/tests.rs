@@ -21,7 +21,10 @@ fn death() -> ports::Error {
 }
 
 async fn in_objects() -> Stage {
-    let config = Config { placement: DataPlacement::Objects, ..Config::default() };
+    let config = Config {
+        placement: DataPlacement::Objects,
+        ..Config::default()
+    };
     Stage::new(Options::default(), config).await
 }
 
@@ -38,7 +41,10 @@ struct Instance {
 impl Instance {
     fn on(stage: &Stage) -> Self {
         let store = stage.store();
-        Self { distributor: stage.distributor(&store), store }
+        Self {
+            distributor: stage.distributor(&store),
+            store,
+        }
     }
 
     /// One that holds the log, after it has numbered the first requests of a session of its own.
@@ -46,7 +52,11 @@ impl Instance {
         let instance = Self::on(stage);
         let session = stage.open(number).await;
         let attached = stage.decided(session, vec![Operation::Attach]).await;
-        instance.distributor.handle_messages(&attached).await.expect("calm");
+        instance
+            .distributor
+            .handle_messages(&attached)
+            .await
+            .expect("calm");
         instance
     }
 
@@ -62,7 +72,9 @@ impl Instance {
         (other, deliveries): (&Self, Vec<Delivery>),
     ) {
         let other = other.distributor.clone();
-        self.store.once(side, is_meant, async move { other.handle_messages(&deliveries).await });
+        self.store.once(side, is_meant, async move {
+            other.handle_messages(&deliveries).await
+        });
     }
 
     fn dies(&self, side: Side, is_meant: impl Fn(&Call<'_>) -> bool + Send + 'static) {
@@ -71,7 +83,9 @@ impl Instance {
 }
 
 fn id_of(delivery: &Delivery) -> UpdateId {
-    decode::<Decided>(&delivery.body, "a decided request").expect("it was encoded").id
+    decode::<Decided>(&delivery.body, "a decided request")
+        .expect("it was encoded")
+        .id
 }
 
 /// Objects are about to be put: their decisions are made durable.
@@ -85,24 +99,37 @@ fn is_append(call: &Call<'_>) -> bool {
 
 /// The last step of collecting.
 fn is_collected(call: &Call<'_>) -> bool {
-    let Call::Update(Update { change: ports::key_value::Change::Modify(actions), .. }) = call else {
+    let Call::Update(Update {
+        change: ports::key_value::Change::Modify(actions),
+        ..
+    }) = call
+    else {
         return false;
     };
-    actions.iter().any(|action| matches!(action, Action::RemoveElements(..)))
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::RemoveElements(..)))
 }
 
 /// A znode without data, made by a session, and its data set twice: the first is garbage once the second is there.
 async fn set_twice(stage: &Stage, maker: &Instance) -> Vec<Delivery> {
     let session = stage.open(1).await;
-    let made = stage.decided(session, vec![create("/a", Lifetime::Persistent)]).await;
+    let made = stage
+        .decided(session, vec![create("/a", Lifetime::Persistent)])
+        .await;
     maker.handle(&made).await.expect("calm");
-    stage.decided(session, vec![set("/a", "late"), set("/a", "kept")]).await
+    stage
+        .decided(session, vec![set("/a", "late"), set("/a", "kept")])
+        .await
 }
 
 /// The name of the object of an update is all there is.
 async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
     let UpdateId { session, sequence } = id_of(kept);
-    assert_eq!(stage.objects().await, [format!("znodes/{:016x}/{sequence:016x}", session.0)]);
+    assert_eq!(
+        stage.objects().await,
+        [format!("znodes/{:016x}/{sequence:016x}", session.0)]
+    );
 }
 
 /// P5: one has put an object late and died; its messages come to another.
@@ -133,11 +160,18 @@ fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
         let stranger = stage.open(4).await;
         let attach = stage.decided(stranger, vec![Operation::Attach]).await;
         let other = Instance::on(&stage);
-        late.overtaken(Side::Before, is_placing, (&other, [sets.clone(), attach.clone()].concat()));
+        late.overtaken(
+            Side::Before,
+            is_placing,
+            (&other, [sets.clone(), attach.clone()].concat()),
+        );
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
         assert_eq!(stage.objects().await.len(), 2, "the late one is there");
-        unaware.handle(&[sets[0].clone(), attach[0].clone()]).await.expect("calm");
+        unaware
+            .handle(&[sets[0].clone(), attach[0].clone()])
+            .await
+            .expect("calm");
         assert_is_kept_alone(&stage, &sets[1]).await;
     });
 }
@@ -151,7 +185,9 @@ fn who_was_fenced_removes_the_object_that_it_has_put_for_an_earlier_start() {
         stage.restart().await;
         let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
         late.overtaken(Side::Before, is_placing, (&other, sets.clone()));
-        late.handle(&sets[..1]).await.expect("it takes the log over again");
+        late.handle(&sets[..1])
+            .await
+            .expect("it takes the log over again");
         assert!(late.store.is_through());
         assert_is_kept_alone(&stage, &sets[1]).await;
     });
@@ -165,8 +201,11 @@ fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
         let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
         stage.restart().await;
         let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
-        let (is_late, goes_on, is_done) =
-            (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (is_late, goes_on, is_done) = (
+            Arc::new(Notify::new()),
+            Arc::new(Notify::new()),
+            Arc::new(Notify::new()),
+        );
         let (told, goes) = (is_late.clone(), goes_on.clone());
         late.store.once(Side::Before, is_placing, async move {
             told.notify_one();
@@ -180,7 +219,9 @@ fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
             Ok(())
         });
         let is_late_work = async {
-            late.handle(&sets[..1]).await.expect("it takes the log over again");
+            late.handle(&sets[..1])
+                .await
+                .expect("it takes the log over again");
             is_done.notify_one();
         };
         let other_work = async {
@@ -206,10 +247,13 @@ fn who_does_a_slot_again_removes_what_it_has_put_late() {
         first.handle(&sets[..1]).await.expect_err("it dies");
         let (late, other) = (Instance::on(&stage), Instance::on(&stage));
         let session = id_of(&sets[0]).session;
-        let is_found = move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
+        let is_found =
+            move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         late.overtaken(Side::After, is_found, (&other, sets.clone()));
         // Of the slot it knows by the log alone.
-        late.handle(&attach).await.expect_err("the log is the other's");
+        late.handle(&attach)
+            .await
+            .expect_err("the log is the other's");
         assert!(late.store.is_through());
         assert_is_kept_alone(&stage, &sets[1]).await;
     });
@@ -221,8 +265,14 @@ fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
     simulated::run(async {
         let (stage, data) = (in_items().await, Bytes::from("large"));
         let (session, objects) = (stage.open(1).await, stage.world.objects());
-        let data = temporary::put(&*objects, session, 1, 1, data).await.expect("calm");
-        let set = Operation::SetData { path: "/".into(), data, version: -1 };
+        let data = temporary::put(&*objects, session, 1, 1, data)
+            .await
+            .expect("calm");
+        let set = Operation::SetData {
+            path: "/".into(),
+            data,
+            version: -1,
+        };
         let decided = stage.decided(session, vec![set]).await;
         assert_eq!(stage.objects().await.len(), 1);
         Instance::on(&stage).handle(&decided).await.expect("calm");
@@ -234,9 +284,17 @@ fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
 async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delivery]) {
     let dying = Instance::on(stage);
     let session = id_of(&message[0]).session;
-    dying.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, session));
+    dying.dies(Side::After, move |call| {
+        matches!(call, Call::Update(_)) && is_of_row(call, session)
+    });
     dying.handle(message).await.expect_err("it dies");
-    assert_eq!((stage.row(session).await.applied, stage.told(id_of(&message[0]))), (1, 0));
+    assert_eq!(
+        (
+            stage.row(session).await.applied,
+            stage.told(id_of(&message[0]))
+        ),
+        (1, 0)
+    );
     other.handle(message).await.expect("calm");
 }
 
@@ -268,16 +326,23 @@ fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
         messages.extend(stage.decided(rest, vec![Operation::Attach]).await);
         let (taking_over, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
         other.handle(&messages[..1]).await.expect("calm");
-        let is_looked_up = move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, rest);
+        let is_looked_up =
+            move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, rest);
         // Before it takes over it finds that nobody has numbered it,
-        taking_over.store.once(Side::Before, is_looked_up, async { Ok(()) });
+        taking_over
+            .store
+            .once(Side::Before, is_looked_up, async { Ok(()) });
         // and afterwards somebody has, who dies before it tells.
-        other.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, rest));
-        let (dying, message) = (other.distributor.clone(), messages[1..].to_vec());
-        taking_over.store.once(Side::Before, is_looked_up, async move {
-            dying.handle_messages(&message).await.expect_err("it dies");
-            Ok(())
+        other.dies(Side::After, move |call| {
+            matches!(call, Call::Update(_)) && is_of_row(call, rest)
         });
+        let (dying, message) = (other.distributor.clone(), messages[1..].to_vec());
+        taking_over
+            .store
+            .once(Side::Before, is_looked_up, async move {
+                dying.handle_messages(&message).await.expect_err("it dies");
+                Ok(())
+            });
         taking_over.handle(&messages).await.expect("calm");
         assert!(taking_over.store.is_through() && other.store.is_through());
         assert_eq!(stage.row(rest).await.applied, 1);
@@ -311,12 +376,18 @@ fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
     simulated::run(async {
         let stage = in_items().await;
         let (session, store) = (stage.open(1).await, stage.store());
-        let asked = stage.asked(session, vec![create("/a", Lifetime::Persistent)]).await;
+        let asked = stage
+            .asked(session, vec![create("/a", Lifetime::Persistent)])
+            .await;
         let is_of_root = |call: &Call<'_>| matches!(call, Call::Update(Update { key, .. }) if key.partition() == b"node:/");
         // It is locked, and would be unlocked when its new state is installed.
         store.once(Side::Before, is_of_root, async { Ok(()) });
         store.once(Side::Before, is_of_root, async { Err(death()) });
-        stage.writer(&store).handle(Stage::messages(asked)).await.expect_err("it dies");
+        stage
+            .writer(&store)
+            .handle(Stage::messages(asked))
+            .await
+            .expect_err("it dies");
         assert!(store.is_through());
         let message = stage.outbox(session).await;
         stage.restart().await;
@@ -339,7 +410,11 @@ fn an_instance_begins_anew_with_the_store() {
         warm.handle(&message).await.expect("calm");
         assert_eq!(stage.row(session).await.applied, 1);
         stage.world.fall_back();
-        assert_eq!(stage.row(session).await.applied, 0, "the decision is durable, and nothing else");
+        assert_eq!(
+            stage.row(session).await.applied,
+            0,
+            "the decision is durable, and nothing else"
+        );
         warm.handle(&message).await.expect("calm");
         assert_eq!(stage.row(session).await.applied, 1);
     });
@@ -359,14 +434,25 @@ fn parents_are_changed_before_their_children() {
         let messages = stage.decided(session, made.into()).await;
         for part in 1..=PARTS {
             let region = stage.region(stage.world.key_value());
-            instance.store.once(Side::After, |call| matches!(call, Call::Transact), async move {
-                let (root, a) = (region.get("/").await?.expect("it is built in"), region.get("/a").await?);
-                let children = a.as_ref().map(|a| a.meta.children);
-                let seen = (root.meta.children, children, region.get("/a/b").await?.is_some());
-                let expected = [(1, None, false), (1, Some(1), false), (1, Some(1), true)];
-                assert_eq!(seen, expected[part - 1], "after part {part}");
-                Ok(())
-            });
+            instance.store.once(
+                Side::After,
+                |call| matches!(call, Call::Transact),
+                async move {
+                    let (root, a) = (
+                        region.get("/").await?.expect("it is built in"),
+                        region.get("/a").await?,
+                    );
+                    let children = a.as_ref().map(|a| a.meta.children);
+                    let seen = (
+                        root.meta.children,
+                        children,
+                        region.get("/a/b").await?.is_some(),
+                    );
+                    let expected = [(1, None, false), (1, Some(1), false), (1, Some(1), true)];
+                    assert_eq!(seen, expected[part - 1], "after part {part}");
+                    Ok(())
+                },
+            );
         }
         instance.handle(&messages).await.expect("calm");
         assert!(instance.store.is_through());
@@ -379,7 +465,9 @@ fn a_later_request_of_a_known_session_is_told() {
     simulated::run(async {
         let stage = in_items().await;
         let session = stage.open(1).await;
-        let messages = stage.decided(session, vec![set("/", "one"), set("/", "two")]).await;
+        let messages = stage
+            .decided(session, vec![set("/", "one"), set("/", "two")])
+            .await;
         stage.restart().await;
         let (other, dying) = (Instance::on(&stage), Instance::on(&stage));
         other.handle(&messages[..1]).await.expect("calm");
@@ -389,9 +477,17 @@ fn a_later_request_of_a_known_session_is_told() {
             move |call| matches!(call, Call::Update(_)) && is_of_row(call, session),
             async { Ok(()) },
         );
-        dying.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, session));
+        dying.dies(Side::After, move |call| {
+            matches!(call, Call::Update(_)) && is_of_row(call, session)
+        });
         dying.handle(&messages[1..]).await.expect_err("it dies");
-        assert_eq!((stage.row(session).await.applied, stage.told(id_of(&messages[1]))), (2, 0));
+        assert_eq!(
+            (
+                stage.row(session).await.applied,
+                stage.told(id_of(&messages[1]))
+            ),
+            (2, 0)
+        );
         other.handle(&messages[1..]).await.expect("calm");
         assert!(stage.told(id_of(&messages[1])) > 0);
     });
@@ -406,7 +502,9 @@ fn an_end_that_another_has_applied_is_told() {
         let message = stage.decided(session, vec![Operation::Close]).await;
         stage.restart().await;
         let (other, dying) = (Instance::warm(&stage, 2).await, Instance::on(&stage));
-        dying.dies(Side::After, move |call| matches!(call, Call::Update(_)) && is_of_row(call, session));
+        dying.dies(Side::After, move |call| {
+            matches!(call, Call::Update(_)) && is_of_row(call, session)
+        });
         dying.handle(&message).await.expect_err("it dies");
         assert_eq!(stage.told(id_of(&message[0])), 0);
         other.handle(&message).await.expect("calm");
@@ -427,7 +525,12 @@ fn the_message_of_a_lost_decision_is_hearsay() {
         let kept = stage.decided(session, vec![set("/", "kept")]).await;
         assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
         Instance::on(&stage).handle(&lost).await.expect("calm");
-        let root = stage.region(stage.world.key_value()).get("/").await.expect("calm").expect("it is there");
+        let root = stage
+            .region(stage.world.key_value())
+            .get("/")
+            .await
+            .expect("calm")
+            .expect("it is there");
         assert_eq!(root.data, Payload::Inline("kept".into()));
     });
 }
@@ -445,8 +548,15 @@ fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
         instance.handle(&sets[1..]).await.expect("calm");
         assert_is_kept_alone(&stage, &sets[1]).await;
         stage.world.fall_back();
-        let a = stage.region(store).get("/a").await.expect("calm").expect("it is there");
-        let Payload::Object { name, .. } = a.data else { panic!("{a:?}") };
+        let a = stage
+            .region(store)
+            .get("/a")
+            .await
+            .expect("calm")
+            .expect("it is there");
+        let Payload::Object { name, .. } = a.data else {
+            panic!("{a:?}")
+        };
         assert_eq!(stage.objects().await, [name]);
     });
 }
@@ -460,8 +570,11 @@ fn an_object_that_is_about_to_be_named_is_left() {
         let session = stage.open(1).await;
         let sets = stage.decided(session, vec![set("/", "kept")]).await;
         let other = Instance::on(&stage);
-        let (is_late, goes_on, is_done) =
-            (Arc::new(Notify::new()), Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (is_late, goes_on, is_done) = (
+            Arc::new(Notify::new()),
+            Arc::new(Notify::new()),
+            Arc::new(Notify::new()),
+        );
         let (told, goes) = (is_late.clone(), goes_on.clone());
         // It has put the object,
         late.store.once(Side::Before, is_append, async move {

@@ -13,16 +13,23 @@ const SLOW: Duration = Duration::from_secs(5);
 #[test]
 fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
     simulated::run(async {
-        let (stage, mut resume) = (Stage::new(Options::default(), Config::default()).await, None);
+        let (stage, mut resume) = (
+            Stage::new(Options::default(), Config::default()).await,
+            None,
+        );
         let store = stage.store();
         let gateway = Gateway::new(stage.shared(store.clone()).await);
         for attach in [1, 2] {
             let clock = stage.world.clock();
             let begun = clock.monotonic();
-            store.once(Side::After, |call| matches!(call, Call::Update(_)), async move {
-                clock.sleep(SLOW).await;
-                Ok(())
-            });
+            store.once(
+                Side::After,
+                |call| matches!(call, Call::Update(_)),
+                async move {
+                    clock.sleep(SLOW).await;
+                    Ok(())
+                },
+            );
             let Ok(attached) = gateway.attach(TIMEOUT, resume, SessionId::of_client).await else {
                 panic!("attach {attach}: calm")
             };

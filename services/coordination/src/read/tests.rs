@@ -22,12 +22,18 @@ async fn applied(stage: &Stage, session: SessionId, operations: Vec<Operation>) 
     let distributor = stage.distributor(&stage.store());
     for operation in operations {
         let decided = stage.decided(session, vec![operation]).await;
-        distributor.handle(Stage::messages(decided)).await.expect("calm");
+        distributor
+            .handle(Stage::messages(decided))
+            .await
+            .expect("calm");
     }
 }
 
 fn delete(path: &str) -> Operation {
-    Operation::Delete { path: path.into(), version: -1 }
+    Operation::Delete {
+        path: path.into(),
+        version: -1,
+    }
 }
 
 /// C3: one child comes and another goes, so that there are as many as before, between the two calls of a read.
@@ -48,11 +54,17 @@ fn children_are_listed_before_what_their_parent_says_of_them() {
             others.show(&told).await;
             Ok(())
         });
-        let request = Request::GetChildren { path: "/a".into(), watching: Watching::No };
+        let request = Request::GetChildren {
+            path: "/a".into(),
+            watching: Watching::No,
+        };
         let mut found = look(&shared, &request).await.expect("calm");
         assert!(store.is_through());
         let at = found.settle(&shared, since).expect("all of it is kept");
-        let Some(Output::Reply { result: Ok(Response::Children { children, .. }), .. }) = found.output(1, at)
+        let Some(Output::Reply {
+            result: Ok(Response::Children { children, .. }),
+            ..
+        }) = found.output(1, at)
         else {
             panic!("it is there")
         };
@@ -85,22 +97,42 @@ fn a_read_that_waits_for_the_view_is_shown_before_what_is_newer() {
         let stage = stage().await;
         let shared = stage.shared(stage.store()).await;
         let mut client = stage.client(&shared, 1).await;
-        let exists = |path: &str, watching| Request::Exists { path: path.into(), watching };
+        let exists = |path: &str, watching| Request::Exists {
+            path: path.into(),
+            watching,
+        };
         client.submit(1, exists("/watched", Watching::Yes));
         assert!(matches!(
             shown(&mut client, 1).await[..],
-            [Output::Reply { result: Err(Error::NoNode), .. }]
+            [Output::Reply {
+                result: Err(Error::NoNode),
+                ..
+            }]
         ));
         let made = |path| create(path, Lifetime::Persistent);
-        applied(&stage, stage.open(2).await, vec![made("/read"), made("/watched")]).await;
+        applied(
+            &stage,
+            stage.open(2).await,
+            vec![made("/read"), made("/watched")],
+        )
+        .await;
         client.submit(2, exists("/read", Watching::No));
         let mut outputs = Vec::new();
         client.pump(&mut outputs).await.expect("the session lives");
         assert!(outputs.is_empty(), "the view is behind: {outputs:?}");
         stage.show(&shared).await;
         let shown = shown(&mut client, 2).await;
-        let [Output::Reply { zxid: read, result: Ok(_), .. }, Output::Event { zxid: Some(changed), .. }] =
-            shown[..]
+        let [
+            Output::Reply {
+                zxid: read,
+                result: Ok(_),
+                ..
+            },
+            Output::Event {
+                zxid: Some(changed),
+                ..
+            },
+        ] = shown[..]
         else {
             panic!("{shown:?}")
         };

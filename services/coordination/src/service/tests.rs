@@ -17,17 +17,26 @@ fn a_process_starts_beside_an_outbox_that_does_not_decode() {
     simulated::run(async {
         let stage = Stage::new(Options::default(), Config::default()).await;
         // The others are in the same partition, before it and behind it.
-        let (before, session, behind) = (stage.open(4).await, stage.open(8).await, stage.open(12).await);
+        let (before, session, behind) = (
+            stage.open(4).await,
+            stage.open(8).await,
+            stage.open(12).await,
+        );
         stage.damage_outbox(session).await;
         for (session, path) in [(before, "/before"), (behind, "/behind")] {
-            stage.decided(session, vec![create(path, Lifetime::Persistent)]).await;
+            stage
+                .decided(session, vec![create(path, Lifetime::Persistent)])
+                .await;
         }
         // The queues are transient: what they had is pushed again.
         stage.restart().await;
         let world = &stage.world;
         let parts = Parts {
             system: world.key_value(),
-            regions: vec![Region { items: world.key_value(), objects: world.objects() }],
+            regions: vec![Region {
+                items: world.key_value(),
+                objects: world.objects(),
+            }],
             queue: world.queue(),
             functions: world.functions(),
             clock: world.clock(),

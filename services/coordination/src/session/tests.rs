@@ -10,11 +10,18 @@ use crate::stage::{PASSWORD, TIMEOUT as GRANTED};
 const SESSION: SessionId = SessionId(4);
 
 /// What a function makes of a row that it has taken up.
-type Transition = (&'static str, fn(Sessions, Row, Basis) -> Pin<Box<dyn Future<Output = Result<Moved>>>>);
+type Transition = (
+    &'static str,
+    fn(Sessions, Row, Basis) -> Pin<Box<dyn Future<Output = Result<Moved>>>>,
+);
 
 const TRANSITIONS: [Transition; 9] = [
     ("attach", |sessions, _, mut basis| {
-        Box::pin(async move { sessions.attach(SESSION, PASSWORD, GRANTED, &mut basis).await })
+        Box::pin(async move {
+            sessions
+                .attach(SESSION, PASSWORD, GRANTED, &mut basis)
+                .await
+        })
     }),
     ("renew", |sessions, row, mut basis| {
         Box::pin(async move { sessions.renew(SESSION, row.attach, &mut basis).await })
@@ -35,13 +42,33 @@ const TRANSITIONS: [Transition; 9] = [
         Box::pin(async move { sessions.take_up(SESSION, &mut basis).await })
     }),
     ("doom", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.doom(SESSION, row.sequence + 1, row.fence, &mut basis).await })
+        Box::pin(async move {
+            sessions
+                .doom(SESSION, row.sequence + 1, row.fence, &mut basis)
+                .await
+        })
     }),
     ("decide", |sessions, row, mut basis| {
-        let first = UpdateId { session: SESSION, sequence: row.sequence + 1 };
-        let Row { fence, attach, state: expected, .. } = row;
+        let first = UpdateId {
+            session: SESSION,
+            sequence: row.sequence + 1,
+        };
+        let Row {
+            fence,
+            attach,
+            state: expected,
+            ..
+        } = row;
         let outcomes = vec![Bytes::from_static(b"decided")];
-        let decision = Decision { first, fence, attach, expected, request: 1, closes: false, outcomes };
+        let decision = Decision {
+            first,
+            fence,
+            attach,
+            expected,
+            request: 1,
+            closes: false,
+            outcomes,
+        };
         Box::pin(async move { sessions.decide(decision, &mut basis).await })
     }),
 ];
@@ -51,7 +78,12 @@ const TRANSITIONS: [Transition; 9] = [
 async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis)) {
     let (store, mut first) = (world.key_value(), Basis::default());
     let sessions = Sessions::new(store.clone());
-    assert!(sessions.create(SESSION, PASSWORD, GRANTED, &mut first).await.expect("calm"));
+    assert!(
+        sessions
+            .create(SESSION, PASSWORD, GRANTED, &mut first)
+            .await
+            .expect("calm")
+    );
     store.externalize(store.point()).await.expect("calm");
     let taken_up = async |mut basis: Basis| match sessions.take_up(SESSION, &mut basis).await {
         Ok(Moved::Done(row)) => (row, basis),
@@ -70,9 +102,15 @@ fn no_transition_is_made_by_what_the_store_has_lost() {
     for (name, transition) in TRANSITIONS {
         simulated::run(async {
             let (sessions, (row, basis), (standing, _)) = taken_up_twice(&World::new(1)).await;
-            let refused = transition(sessions.clone(), row, basis).await.expect_err("it is lost");
+            let refused = transition(sessions.clone(), row, basis)
+                .await
+                .expect_err("it is lost");
             assert_eq!(refused.kind(), ErrorKind::Lost, "{name}");
-            let now = sessions.get(SESSION, &mut Basis::default()).await.expect("calm").expect("open");
+            let now = sessions
+                .get(SESSION, &mut Basis::default())
+                .await
+                .expect("calm")
+                .expect("open");
             assert_eq!(now.item, standing.item, "{name} has changed it");
         });
         simulated::run(async {
@@ -89,7 +127,12 @@ fn silence_is_said_of_one_renewal() {
     simulated::run(async {
         let (sessions, mut basis) = (Sessions::new(World::new(1).key_value()), Basis::default());
         let basis = &mut basis;
-        assert!(sessions.create(SESSION, PASSWORD, GRANTED, basis).await.expect("calm"));
+        assert!(
+            sessions
+                .create(SESSION, PASSWORD, GRANTED, basis)
+                .await
+                .expect("calm")
+        );
         let before = Duration::from_secs(3);
         let silent_before = |moved: Result<Moved>| match moved.expect("calm") {
             Moved::Done(row) => Ok(row.silent_before),
@@ -97,7 +140,10 @@ fn silence_is_said_of_one_renewal() {
         };
         let said = sessions.say_silent(SESSION, 1, 0, before, basis).await;
         assert_eq!(silent_before(said), Ok(Some(before)));
-        assert_eq!(silent_before(sessions.renew(SESSION, 1, basis).await), Ok(None));
+        assert_eq!(
+            silent_before(sessions.renew(SESSION, 1, basis).await),
+            Ok(None)
+        );
         let late = sessions.say_silent(SESSION, 1, 0, before, basis).await;
         assert_eq!(silent_before(late), Err(None), "it was heard since");
         let said = sessions.say_silent(SESSION, 1, 1, before, basis).await;
@@ -105,6 +151,10 @@ fn silence_is_said_of_one_renewal() {
         let attached = sessions.attach(SESSION, PASSWORD, GRANTED, basis).await;
         assert_eq!(silent_before(attached), Ok(None));
         let late = sessions.say_silent(SESSION, 1, 2, before, basis).await;
-        assert_eq!(silent_before(late), Err(None), "another connection speaks for it");
+        assert_eq!(
+            silent_before(late),
+            Err(None),
+            "another connection speaks for it"
+        );
     });
 }

@@ -5,11 +5,17 @@ use ports::Incarnation;
 use super::*;
 
 const SESSION: SessionId = SessionId(7);
-const PACE: Pace = Pace { period: Duration::from_secs(1), clocks_apart_max: Duration::from_secs(4) };
+const PACE: Pace = Pace {
+    period: Duration::from_secs(1),
+    clocks_apart_max: Duration::from_secs(4),
+};
 
 /// A machine's reading of a moment, in true milliseconds: its own clock began with it.
 fn read(true_ms: i64, wall_ahead_ms: i64) -> Moment {
-    Moment { own_ms: true_ms, wall_ms: 1_000_000 + true_ms + wall_ahead_ms }
+    Moment {
+        own_ms: true_ms,
+        wall_ms: 1_000_000 + true_ms + wall_ahead_ms,
+    }
 }
 
 /// A run that goes on with `before` and sees `renewals`: the silence, and its notes.
@@ -22,7 +28,12 @@ fn run(before: &Notes, renewals: i64, now: Moment) -> (Duration, Notes) {
 /// The same by an instance that was not there before.
 fn cold_run(stored: &Stored, renewals: i64, now: Moment) -> (Duration, Stored) {
     let (silence, mut notes) = run(&Notes::taken_up(stored.clone(), now, PACE), renewals, now);
-    (silence, notes.to_store(PACE, 10).expect("another wrote what is there"))
+    (
+        silence,
+        notes
+            .to_store(PACE, 10)
+            .expect("another wrote what is there"),
+    )
 }
 
 fn first_stored(now: Moment) -> Stored {
@@ -42,7 +53,10 @@ fn an_instance_counts_by_its_own_clock_until_a_renewal() {
         notes = next;
     }
     assert_eq!(run(&notes, 2, read(10_000, 0)).0, Duration::ZERO);
-    assert!(!notes.are_fresh(read(30_000, 0), PACE), "others may have written better ones");
+    assert!(
+        !notes.are_fresh(read(30_000, 0), PACE),
+        "others may have written better ones"
+    );
 }
 
 /// Every run is by another machine. None is ever more than the truth, and all of it but what clocks may differ by
@@ -56,7 +70,10 @@ fn instances_that_never_meet_count_on_what_they_leave_to_each_other() {
         let (silence, next) = cold_run(&stored, 1, now);
         let truth = Duration::from_secs(second as u64);
         assert!(silence <= truth, "{silence:?} after {truth:?}");
-        assert!(silence + PACE.clocks_apart_max * 2 >= truth, "{silence:?} after {truth:?}");
+        assert!(
+            silence + PACE.clocks_apart_max * 2 >= truth,
+            "{silence:?} after {truth:?}"
+        );
         stored = next;
     }
 }
@@ -91,8 +108,13 @@ fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
     let lived_through = notes.to_store(PACE, 10).expect("nobody has written any");
     for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
         let runs = (1..=9).map(|run| read(since + run * second, -hour));
-        let (silence, _) = runs.fold((Duration::ZERO, stored), |(_, stored), now| cold_run(&stored, 1, now));
-        assert!(silence <= Duration::from_millis((since + 9 * second) as u64), "{silence:?}");
+        let (silence, _) = runs.fold((Duration::ZERO, stored), |(_, stored), now| {
+            cold_run(&stored, 1, now)
+        });
+        assert!(
+            silence <= Duration::from_millis((since + 9 * second) as u64),
+            "{silence:?}"
+        );
         assert!(silence > Duration::ZERO, "what passed since has to count");
     }
 }
@@ -113,7 +135,12 @@ fn who_has_been_silent_for_longest_is_stored_where_not_all_fit() {
     let now = read(0, 0);
     let mut next = Notes::first(now, Incarnation(1)).next(now);
     for (session, seen_at) in [(1, 300), (2, 100), (3, 200)] {
-        Notes::first(now, Incarnation(1)).silence(SessionId(session), 0, &mut next, read(seen_at, 0));
+        Notes::first(now, Incarnation(1)).silence(
+            SessionId(session),
+            0,
+            &mut next,
+            read(seen_at, 0),
+        );
     }
     let stored = next.to_store(PACE, 2).expect("nobody has written any");
     let kept: Vec<i64> = stored.seen.iter().map(|(session, ..)| session.0).collect();
@@ -126,7 +153,11 @@ fn sweeps_are_a_period_apart_whoever_makes_them() {
     let mut notes = Notes::first(read(0, 0), Incarnation(1));
     assert!(!notes.sweep_is_due(period));
     let later = read(600_000, 0);
-    notes = Notes::taken_up(notes.to_store(PACE, 10).expect("nobody has written any"), later, PACE);
+    notes = Notes::taken_up(
+        notes.to_store(PACE, 10).expect("nobody has written any"),
+        later,
+        PACE,
+    );
     assert!(notes.sweep_is_due(period));
     assert!(!notes.sweep_is_due(period));
 }

@@ -49,7 +49,10 @@ pub(crate) struct Interrupted {
 
 impl Interrupted {
     pub(crate) fn new(store: Arc<dyn KeyValue>) -> Arc<Self> {
-        Arc::new(Self { store, due: Mutex::default() })
+        Arc::new(Self {
+            store,
+            due: Mutex::default(),
+        })
     }
 
     /// Has `work` done at the next call that is meant, once. What it fails with, the caller hears: of a call that was not made, or
@@ -60,13 +63,23 @@ impl Interrupted {
         is_meant: impl Fn(&Call<'_>) -> bool + Send + 'static,
         work: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        let interruption = Interruption { side, is_meant: Box::new(is_meant), work: Box::pin(work) };
-        self.due.lock().expect("nobody panics holding it").push(interruption);
+        let interruption = Interruption {
+            side,
+            is_meant: Box::new(is_meant),
+            work: Box::pin(work),
+        };
+        self.due
+            .lock()
+            .expect("nobody panics holding it")
+            .push(interruption);
     }
 
     /// Whether all of them have come.
     pub(crate) fn is_through(&self) -> bool {
-        self.due.lock().expect("nobody panics holding it").is_empty()
+        self.due
+            .lock()
+            .expect("nobody panics holding it")
+            .is_empty()
     }
 
     async fn at(&self, side: Side, call: &Call<'_>) -> Result<()> {
@@ -82,7 +95,11 @@ impl Interrupted {
         }
     }
 
-    async fn around<T>(&self, call: Call<'_>, answer: impl Future<Output = Result<T>> + Send) -> Result<T> {
+    async fn around<T>(
+        &self,
+        call: Call<'_>,
+        answer: impl Future<Output = Result<T>> + Send,
+    ) -> Result<T> {
         self.at(Side::Before, &call).await?;
         let answer = answer.await?;
         self.at(Side::After, &call).await?;
@@ -92,14 +109,17 @@ impl Interrupted {
 
 impl fmt::Debug for Interrupted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Interrupted").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("Interrupted")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
 impl Externalize for Interrupted {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.around(Call::Externalize, self.store.externalize(point)).await
+        self.around(Call::Externalize, self.store.externalize(point))
+            .await
     }
     fn point(&self) -> DurabilityPoint {
         self.store.point()
@@ -118,10 +138,12 @@ impl KeyValue for Interrupted {
         self.around(Call::Scan, self.store.scan(scan)).await
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.around(Call::Update(&update), self.store.update(update.clone())).await
+        self.around(Call::Update(&update), self.store.update(update.clone()))
+            .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.around(Call::Transact, self.store.transact(updates)).await
+        self.around(Call::Transact, self.store.transact(updates))
+            .await
     }
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.store.write_batch(batch).await

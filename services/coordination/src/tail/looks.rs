@@ -24,7 +24,11 @@ pub(super) struct Looks {
 impl Looks {
     /// Of a process with nobody connected.
     pub(super) fn new(period: Duration) -> Self {
-        Self { period, delay: FIRST, due: None }
+        Self {
+            period,
+            delay: FIRST,
+            due: None,
+        }
     }
 
     /// When to look next; none: nobody waits for anything.
@@ -83,7 +87,10 @@ mod tests {
         let mut used = Looks::new(PERIOD);
         used.expect(at(0));
         let seen = looks(&mut used, 10_000, true);
-        assert!(seen.windows(2).skip(7).all(|pair| pair[1] - pair[0] == 500), "{seen:?}");
+        assert!(
+            seen.windows(2).skip(7).all(|pair| pair[1] - pair[0] == 500),
+            "{seen:?}"
+        );
         assert_eq!(seen.len(), 7 + 18);
     }
 

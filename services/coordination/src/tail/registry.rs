@@ -48,16 +48,28 @@ impl Registry {
     }
 
     pub(super) fn is_registered(&self, client: Connection) -> bool {
-        self.clients.get(&client.session).is_some_and(|registered| registered.attach == client.attach)
+        self.clients
+            .get(&client.session)
+            .is_some_and(|registered| registered.attach == client.attach)
     }
 
     /// An update of a later connection was applied, which may be at another process: the one here speaks no longer.
-    pub(super) fn replaced_by(&mut self, later: Connection, eager: &mut BTreeMap<SessionId, Arc<Mailbox>>) {
+    pub(super) fn replaced_by(
+        &mut self,
+        later: Connection,
+        eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
+    ) {
         let session = later.session;
-        if self.clients.get(&session).is_none_or(|client| client.attach >= later.attach) {
+        if self
+            .clients
+            .get(&session)
+            .is_none_or(|client| client.attach >= later.attach)
+        {
             return;
         }
-        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else { return };
+        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else {
+            return;
+        };
         self.watches.disarm_all(session);
         self.waiting.remove(&session);
         mailbox.put(Letter::Moved);
@@ -66,14 +78,28 @@ impl Registry {
 
     /// The changes after `since`, in order; none: some of them are forgotten.
     pub(super) fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
-        let after = self.recent.iter().rev().take_while(|change| change.zxid > since).count();
+        let after = self
+            .recent
+            .iter()
+            .rev()
+            .take_while(|change| change.zxid > since)
+            .count();
         (self.forgotten <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
     }
 
     pub(super) fn remember(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
-        self.recent.push_back(path.len(), Change { zxid, kind, path: path.to_owned() });
+        self.recent.push_back(
+            path.len(),
+            Change {
+                zxid,
+                kind,
+                path: path.to_owned(),
+            },
+        );
         while self.recent.len() > RECENT_CHANGES_MAX || self.recent.bytes() > RECENT_BYTES_MAX {
-            let Some(forgotten) = self.recent.pop_front() else { return };
+            let Some(forgotten) = self.recent.pop_front() else {
+                return;
+            };
             self.forgotten = forgotten.zxid;
         }
     }
@@ -86,12 +112,18 @@ impl Registry {
         letter: Letter,
         eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
     ) {
-        let Some(client) = self.clients.get(&session) else { return };
+        let Some(client) = self.clients.get(&session) else {
+            return;
+        };
         client.mailbox.put(letter);
         if client.mailbox.is_eager() {
-            eager.entry(session).or_insert_with(|| client.mailbox.clone());
+            eager
+                .entry(session)
+                .or_insert_with(|| client.mailbox.clone());
         } else {
-            self.waiting.entry(session).or_insert_with(|| client.mailbox.clone());
+            self.waiting
+                .entry(session)
+                .or_insert_with(|| client.mailbox.clone());
         }
     }
 }

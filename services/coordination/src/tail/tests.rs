@@ -24,16 +24,39 @@ async fn placed(stage: &Stage) -> Tail {
 
 /// An update of `session` under `attach`, which changes the data of `paths`.
 fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
-    let events = paths.iter().map(|path| (EventKind::NodeDataChanged, (*path).to_owned())).collect();
-    let id = UpdateId { session, sequence: 1 };
-    Entry { id, attach, request: 1, answer: Ok(Answer::Deleted), events }
+    let events = paths
+        .iter()
+        .map(|path| (EventKind::NodeDataChanged, (*path).to_owned()))
+        .collect();
+    let id = UpdateId {
+        session,
+        sequence: 1,
+    };
+    Entry {
+        id,
+        attach,
+        request: 1,
+        answer: Ok(Answer::Deleted),
+        events,
+    }
 }
 
 /// Hands `entries` out as the slot behind the view.
 fn hand_out(tail: &Tail, entries: Vec<Entry>) {
-    let slot = Slot { first: Zxid(tail.applied().0 + 1), entries };
-    let point = DurabilityPoint { incarnation: Incarnation(1), position: Position(1) };
-    tail.hand_out(&Told { index: 1, epoch: 1, slot, point });
+    let slot = Slot {
+        first: Zxid(tail.applied().0 + 1),
+        entries,
+    };
+    let point = DurabilityPoint {
+        incarnation: Incarnation(1),
+        position: Position(1),
+    };
+    tail.hand_out(&Told {
+        index: 1,
+        epoch: 1,
+        slot,
+        point,
+    });
 }
 
 /// The paths of what changed after `since`, up to `until`.
@@ -67,7 +90,10 @@ fn changes_that_are_forgotten_are_not_said_to_be_none() {
         }
         let last = tail.applied();
         assert_eq!(changed(&tail, 0, last.0), None);
-        assert_eq!(changed(&tail, last.0 - 1, last.0), Some(vec!["/other".into()]));
+        assert_eq!(
+            changed(&tail, last.0 - 1, last.0),
+            Some(vec!["/other".into()])
+        );
     });
 }
 
@@ -83,11 +109,23 @@ fn changes_of_a_place_that_is_lost_are_forgotten() {
         hand_out(&tail, vec![update((STRANGER, 1), &["/kept"])]);
         assert_eq!(changed(&tail, 0, 1), Some(vec!["/kept".into()]));
         tail.disconnect_all();
-        let step = Step { previous: 0, slot: 1, epoch: 1, last: Zxid(5) };
-        let applied = tail.region.apply(step, &[], &[], &mut crate::basis::Basis::default()).await;
+        let step = Step {
+            previous: 0,
+            slot: 1,
+            epoch: 1,
+            last: Zxid(5),
+        };
+        let applied = tail
+            .region
+            .apply(step, &[], &[], &mut crate::basis::Basis::default())
+            .await;
         assert!(applied.expect("calm"));
         tail.start().await.expect("calm");
-        assert_eq!(changed(&tail, 3, 5), None, "nobody has handed them out here");
+        assert_eq!(
+            changed(&tail, 3, 5),
+            None,
+            "nobody has handed them out here"
+        );
         assert_eq!(changed(&tail, 5, 5), Some(vec![]));
     });
 }
@@ -102,12 +140,23 @@ fn letters(mailbox: &Mailbox) -> Vec<Letter> {
 fn who_was_replaced_leaves_no_watch() {
     simulated::run(async {
         let tail = placed(&stage().await).await;
-        let (older, newer) =
-            (Connection { session: SESSION, attach: 1 }, Connection { session: SESSION, attach: 2 });
+        let (older, newer) = (
+            Connection {
+                session: SESSION,
+                attach: 1,
+            },
+            Connection {
+                session: SESSION,
+                attach: 2,
+            },
+        );
         let (mailbox, of_newer) = (Arc::<Mailbox>::default(), Arc::<Mailbox>::default());
         tail.register(older, mailbox);
         tail.register(newer, of_newer.clone());
-        let look = Look { path: "/watched".into(), watch: Some(Aspect::Data) };
+        let look = Look {
+            path: "/watched".into(),
+            watch: Some(Aspect::Data),
+        };
         assert!(tail.watch(&look, Zxid(0), older));
         assert_eq!(tail.counts().1, 0, "it would be armed");
         hand_out(&tail, vec![update((STRANGER, 1), &["/watched"])]);
@@ -127,7 +176,13 @@ fn an_update_of_a_later_attach_ends_the_connection_of_the_earlier() {
     simulated::run(async {
         let tail = placed(&stage().await).await;
         let mailbox = Arc::<Mailbox>::default();
-        tail.register(Connection { session: SESSION, attach: 1 }, mailbox.clone());
+        tail.register(
+            Connection {
+                session: SESSION,
+                attach: 1,
+            },
+            mailbox.clone(),
+        );
         hand_out(&tail, vec![update((SESSION, 1), &["/own"])]);
         assert!(matches!(letters(&mailbox)[..], [Letter::Answer { .. }]));
         hand_out(&tail, vec![update((SESSION, 2), &["/others"])]);

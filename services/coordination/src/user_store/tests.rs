@@ -5,12 +5,20 @@ use simulated::{Options, World};
 use super::*;
 use crate::stage::{Call, Interrupted, Side};
 
-const STEP: Step = Step { previous: 0, slot: 1, epoch: 1, last: Zxid(7) };
+const STEP: Step = Step {
+    previous: 0,
+    slot: 1,
+    epoch: 1,
+    last: Zxid(7),
+};
 
 /// A region whose transactions hold the cursor and one change, and where its caller is interrupted.
 fn region(world: &World) -> (UserStore, Arc<Interrupted>) {
     let store = Interrupted::new(world.key_value());
-    (UserStore::new(store.clone(), world.objects(), DataPlacement::KeyValue), store)
+    (
+        UserStore::new(store.clone(), world.objects(), DataPlacement::KeyValue),
+        store,
+    )
 }
 
 fn world() -> World {
@@ -22,7 +30,9 @@ fn world() -> World {
 /// Three parts.
 fn changes() -> Vec<Change> {
     let node = Node::created(STEP.last, 1, 0, Payload::Null, encode_acl(&[]));
-    ["/a", "/b", "/c"].map(|path| (path.to_owned(), Some(node.clone()))).into()
+    ["/a", "/b", "/c"]
+        .map(|path| (path.to_owned(), Some(node.clone())))
+        .into()
 }
 
 fn is_part(call: &Call<'_>) -> bool {
@@ -36,7 +46,8 @@ fn the_cursor_says_what_is_being_applied_from_the_first_part_to_the_last() {
         let world = world();
         let (region, store) = region(&world);
         for applied in [Zxid(0), Zxid(0), STEP.last] {
-            let reader = UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
+            let reader =
+                UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
             store.once(Side::After, is_part, async move {
                 let (cursor, _) = reader.cursor().await?.value;
                 assert_eq!((cursor.zxid, cursor.applying), (applied, STEP.last));
@@ -44,7 +55,12 @@ fn the_cursor_says_what_is_being_applied_from_the_first_part_to_the_last() {
             });
         }
         let mut basis = Basis::default();
-        assert!(region.apply(STEP, &changes(), &[], &mut basis).await.expect("calm"));
+        assert!(
+            region
+                .apply(STEP, &changes(), &[], &mut basis)
+                .await
+                .expect("calm")
+        );
         assert!(store.is_through());
     });
 }
@@ -58,13 +74,19 @@ fn a_part_is_applied_once_whoever_goes_on_with_it() {
         store.once(Side::After, is_part, async { Ok(()) });
         store.once(Side::After, is_part, async move {
             let mut basis = Basis::default();
-            let has_begun = successor.apply(STEP, &changes(), &[Bytes::from("in use")], &mut basis).await?;
+            let has_begun = successor
+                .apply(STEP, &changes(), &[Bytes::from("in use")], &mut basis)
+                .await?;
             assert!(!has_begun, "two parts were applied");
             Ok(())
         });
         let garbage = [Bytes::from("garbage")];
         let mut basis = Basis::default();
-        assert!(slow.apply(STEP, &changes(), &garbage, &mut basis).await.expect("another has finished it"));
+        assert!(
+            slow.apply(STEP, &changes(), &garbage, &mut basis)
+                .await
+                .expect("another has finished it")
+        );
         assert!(store.is_through());
         let (cursor, noted) = slow.cursor().await.expect("calm").value;
         assert_eq!((cursor.slot, noted), (STEP.slot, garbage.to_vec()));

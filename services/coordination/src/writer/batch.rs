@@ -86,10 +86,16 @@ pub(super) struct Batch<'writer> {
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests behind those that `row` has decided.
     pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row, basis: Basis) -> Self {
-        let request = UpdateId { session, sequence: row.sequence + 1 };
+        let request = UpdateId {
+            session,
+            sequence: row.sequence + 1,
+        };
         Self {
             nodes,
-            lock: Lock::of(Holder { request, fence: row.fence }),
+            lock: Lock::of(Holder {
+                request,
+                fence: row.fence,
+            }),
             basis,
             attach: row.attach,
             state: row.state,
@@ -123,7 +129,10 @@ impl<'writer> Batch<'writer> {
     /// The name that the next request's update gets.
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder().request;
-        UpdateId { sequence: first.sequence + self.outcomes.len() as u64, ..first }
+        UpdateId {
+            sequence: first.sequence + self.outcomes.len() as u64,
+            ..first
+        }
     }
 
     /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
@@ -136,7 +145,10 @@ impl<'writer> Batch<'writer> {
         let found = if self.is_empty() {
             self.nodes.lock(path, &self.lock, &mut self.basis).await?
         } else {
-            self.nodes.try_lock(path, &self.lock, &mut self.basis).await?.ok_or(Unplanned::Contended)?
+            self.nodes
+                .try_lock(path, &self.lock, &mut self.basis)
+                .await?
+                .ok_or(Unplanned::Contended)?
         };
         hold(&mut self.held, path, found, next);
         Ok(found)
@@ -155,11 +167,18 @@ impl<'writer> Batch<'writer> {
 
     /// What a refusal with this id touches: it leaves its name there and nothing else.
     fn marks(&self, id: UpdateId) -> Vec<Touched> {
-        let seen = self.held.iter().filter(|(_, held)| held.seen_by == Some(self.len()));
+        let seen = self
+            .held
+            .iter()
+            .filter(|(_, held)| held.seen_by == Some(self.len()));
         let mark = |(path, held): (&String, &Held)| {
             let state = held.becomes?;
             let becomes = Some(NodeState { last: id, ..state });
-            Some(Touched { path: path.clone(), follows: Some(state.last), becomes })
+            Some(Touched {
+                path: path.clone(),
+                follows: Some(state.last),
+                becomes,
+            })
         };
         seen.filter_map(mark).collect()
     }
@@ -169,7 +188,10 @@ impl<'writer> Batch<'writer> {
         if self.nodes.broken() == Some(Broken::EndsBesideWhatIsGone) {
             return;
         }
-        let is_touched: BTreeSet<&str> = touched.iter().map(|touched| touched.path.as_str()).collect();
+        let is_touched: BTreeSet<&str> = touched
+            .iter()
+            .map(|touched| touched.path.as_str())
+            .collect();
         let mut marks = self.marks(self.next_id());
         marks.retain(|mark| !is_touched.contains(mark.path.as_str()));
         touched.append(&mut marks);
@@ -199,7 +221,10 @@ impl<'writer> Batch<'writer> {
         };
         self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
         for touched in &touched {
-            let held = self.held.get_mut(&touched.path).expect("what a plan touches is locked");
+            let held = self
+                .held
+                .get_mut(&touched.path)
+                .expect("what a plan touches is locked");
             (held.becomes, held.is_touched) = (touched.becomes, true);
         }
         let decided = Decided {
@@ -215,7 +240,11 @@ impl<'writer> Batch<'writer> {
             touched,
             taken,
         };
-        let touched_len: usize = decided.touched.iter().map(|touched| 48 + touched.path.len()).sum();
+        let touched_len: usize = decided
+            .touched
+            .iter()
+            .map(|touched| 48 + touched.path.len())
+            .sum();
         let encoded = encode_sized(&decided, 96 + submitted.operation.bytes_len() + touched_len);
         self.request = self.request.max(submitted.request);
         self.bytes_len += encoded.len();
@@ -227,7 +256,9 @@ impl<'writer> Batch<'writer> {
     fn note_vanishing(&mut self, paths: &[String]) -> Option<UpdateId> {
         let mut taken = None;
         for path in paths {
-            let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else { continue };
+            let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
+                continue;
+            };
             let is_own = create.session == self.lock.holder().request.session;
             if is_own || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere) {
                 self.vanishing.push((create, path.clone()));
@@ -267,9 +298,13 @@ impl<'writer> Batch<'writer> {
         }
         for (path, held) in &self.held {
             if held.is_touched {
-                self.nodes.install(path, &self.lock, held.becomes.as_ref(), &mut self.basis).await?;
+                self.nodes
+                    .install(path, &self.lock, held.becomes.as_ref(), &mut self.basis)
+                    .await?;
             } else {
-                self.nodes.unlock(path, &self.lock, held.found, &mut self.basis).await?;
+                self.nodes
+                    .unlock(path, &self.lock, held.found, &mut self.basis)
+                    .await?;
             }
         }
         Ok((self.outcomes, self.basis))
@@ -283,25 +318,46 @@ impl<'writer> Batch<'writer> {
     /// Gives all locks back, to take others.
     pub(super) async fn give_back(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
-            self.nodes.unlock(&path, &self.lock, held.found, &mut self.basis).await?;
+            self.nodes
+                .unlock(&path, &self.lock, held.found, &mut self.basis)
+                .await?;
         }
         Ok(())
     }
 }
 
-fn hold(held: &mut BTreeMap<String, Held>, path: &str, found: Option<NodeState>, seen_by: Option<usize>) {
-    held.insert(path.to_owned(), Held { found, becomes: found, is_touched: false, seen_by });
+fn hold(
+    held: &mut BTreeMap<String, Held>,
+    path: &str,
+    found: Option<NodeState>,
+    seen_by: Option<usize>,
+) {
+    held.insert(
+        path.to_owned(),
+        Held {
+            found,
+            becomes: found,
+            is_touched: false,
+            seen_by,
+        },
+    );
 }
 
 /// Installs requests that were decided together, under the same locks, and whose writer may have died before it did;
 /// what is installed already stays.
 pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
-    let Some(first) = together.first() else { return Ok(()) };
+    let Some(first) = together.first() else {
+        return Ok(());
+    };
     let lock = Lock::of(first.holder());
     let touched = together.iter().flat_map(|decided| &decided.touched);
-    let last: BTreeMap<&str, &Touched> = touched.map(|touched| (touched.path.as_str(), touched)).collect();
+    let last: BTreeMap<&str, &Touched> = touched
+        .map(|touched| (touched.path.as_str(), touched))
+        .collect();
     for (path, touched) in last {
-        nodes.install(path, &lock, touched.becomes.as_ref(), basis).await?;
+        nodes
+            .install(path, &lock, touched.becomes.as_ref(), basis)
+            .await?;
     }
     Ok(())
 }

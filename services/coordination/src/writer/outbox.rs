@@ -11,7 +11,12 @@ use super::install_outbox;
 use crate::{basis::Basis, model::SessionId, names, node::Nodes, session::Row};
 
 /// Installs and pushes all of a row's outbox.
-pub(crate) async fn finish(nodes: &Nodes, queue: &dyn Queue, row: &Row, basis: &mut Basis) -> Result<()> {
+pub(crate) async fn finish(
+    nodes: &Nodes,
+    queue: &dyn Queue,
+    row: &Row,
+    basis: &mut Basis,
+) -> Result<()> {
     install_outbox(nodes, row, basis).await?;
     push(queue, row.outbox().to_vec()).await
 }
@@ -41,7 +46,12 @@ pub(super) async fn push(queue: &dyn Queue, outcomes: Vec<Bytes>) -> Result<()> 
             deduplication: None,
             body: body.clone(),
         };
-        queue.send(names::DISTRIBUTOR_QUEUE, outcomes.iter().map(message).collect()).await?;
+        queue
+            .send(
+                names::DISTRIBUTOR_QUEUE,
+                outcomes.iter().map(message).collect(),
+            )
+            .await?;
     }
     Ok(())
 }

@@ -27,7 +27,16 @@ async fn stage() -> Arc<Stage> {
 async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
-    Arc::new(Stage::new(options, Config { broken, ..Config::default() }).await)
+    Arc::new(
+        Stage::new(
+            options,
+            Config {
+                broken,
+                ..Config::default()
+            },
+        )
+        .await,
+    )
 }
 
 /// Has a writer do what a session asks for.
@@ -42,15 +51,25 @@ async fn written(
 }
 
 fn delete(path: &str) -> Operation {
-    Operation::Delete { path: path.into(), version: -1 }
+    Operation::Delete {
+        path: path.into(),
+        version: -1,
+    }
 }
 
 /// Whether another could lock the znode at `path` at once.
 async fn is_free(stage: &Stage, path: &str) -> bool {
-    let request = UpdateId { session: SessionId(400), sequence: 1 };
+    let request = UpdateId {
+        session: SessionId(400),
+        sequence: 1,
+    };
     let lock = Lock::of(Holder { request, fence: 1 });
     let nodes = stage.nodes(stage.world.key_value());
-    nodes.try_lock(path, &lock, &mut Basis::default()).await.expect("calm").is_some()
+    nodes
+        .try_lock(path, &lock, &mut Basis::default())
+        .await
+        .expect("calm")
+        .is_some()
 }
 
 fn is_lock_of(call: &Call<'_>, path: &str) -> bool {
@@ -58,10 +77,16 @@ fn is_lock_of(call: &Call<'_>, path: &str) -> bool {
 }
 
 fn is_decision(call: &Call<'_>) -> bool {
-    let Call::Update(Update { change: ports::key_value::Change::Modify(actions), .. }) = call else {
+    let Call::Update(Update {
+        change: ports::key_value::Change::Modify(actions),
+        ..
+    }) = call
+    else {
         return false;
     };
-    actions.iter().any(|action| matches!(action, Action::Append(..)))
+    actions
+        .iter()
+        .any(|action| matches!(action, Action::Append(..)))
 }
 
 fn is_of_index(call: &Call<'_>) -> bool {
@@ -77,7 +102,9 @@ fn the_locks_of_a_planning_that_fails_are_given_back() {
         store.once(Side::Before, |call| is_lock_of(call, "/a"), async {
             Err(ports::Error::unavailable("lock the second znode"))
         });
-        written(&stage, &store, session, vec![made]).await.expect_err("the store fails");
+        written(&stage, &store, session, vec![made])
+            .await
+            .expect_err("the store fails");
         assert!(store.is_through());
         assert!(is_free(&stage, "/").await);
     });
@@ -90,11 +117,15 @@ fn the_locks_of_a_decision_that_is_refused_are_given_back() {
         let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
         let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
         store.once(Side::Before, is_decision, async move {
-            let attached = sessions.attach(session, PASSWORD, TIMEOUT, &mut Basis::default()).await?;
+            let attached = sessions
+                .attach(session, PASSWORD, TIMEOUT, &mut Basis::default())
+                .await?;
             assert!(matches!(attached, Moved::Done(_)));
             Ok(())
         });
-        written(&stage, &store, session, vec![made]).await.expect("nobody waits for it");
+        written(&stage, &store, session, vec![made])
+            .await
+            .expect("nobody waits for it");
         assert!(store.is_through());
         assert_eq!(stage.row(session).await.sequence, 0);
         assert!(is_free(&stage, "/").await && is_free(&stage, "/a").await);
@@ -103,8 +134,16 @@ fn the_locks_of_a_decision_that_is_refused_are_given_back() {
 
 /// How many decisions the requests of a session came to, all of which are in its outbox.
 async fn decisions(stage: &Stage, session: SessionId) -> usize {
-    let decided = stage.row(session).await.outbox_decoded().expect("it decodes");
-    decided.iter().map(|decided| decided.locks).collect::<BTreeSet<u64>>().len()
+    let decided = stage
+        .row(session)
+        .await
+        .outbox_decoded()
+        .expect("it decodes");
+    decided
+        .iter()
+        .map(|decided| decided.locks)
+        .collect::<BTreeSet<u64>>()
+        .len()
 }
 
 /// C-1: what is decided together takes a part of the largest item at most.
@@ -116,7 +155,11 @@ fn large_requests_are_decided_one_by_one() {
             let (session, store) = (stage.open(1).await, stage.store());
             let sets = vec![set("/", vec![1; bytes]); 2];
             written(&stage, &store, session, sets).await.expect("calm");
-            assert_eq!(decisions(&stage, session).await, expected, "of {bytes} bytes");
+            assert_eq!(
+                decisions(&stage, session).await,
+                expected,
+                "of {bytes} bytes"
+            );
         });
     }
 }
@@ -129,10 +172,18 @@ fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
         let stage = stage().await;
         let (session, store) = (stage.open(1).await, stage.store());
         let path = |number: usize| format!("/{number}{}", "e".repeat(PATH_BYTES_MAX / 3));
-        let made = (0..4).map(|number| create(&path(number), Lifetime::Ephemeral)).collect();
+        let made = (0..4)
+            .map(|number| create(&path(number), Lifetime::Ephemeral))
+            .collect();
         written(&stage, &store, session, made).await.expect("calm");
-        written(&stage, &store, session, vec![Operation::Close]).await.expect("calm");
-        let decided = stage.row(session).await.outbox_decoded().expect("it decodes");
+        written(&stage, &store, session, vec![Operation::Close])
+            .await
+            .expect("calm");
+        let decided = stage
+            .row(session)
+            .await
+            .outbox_decoded()
+            .expect("it decodes");
         let vanished: Vec<&[String]> = decided
             .iter()
             .filter_map(|decided| match &decided.outcome {
@@ -140,7 +191,10 @@ fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
                 _ => None,
             })
             .collect();
-        assert_eq!(vanished.iter().map(|paths| paths.len()).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(
+            vanished.iter().map(|paths| paths.len()).collect::<Vec<_>>(),
+            [2, 2]
+        );
     });
 }
 
@@ -150,7 +204,9 @@ fn an_open_session_does_not_expire() {
     simulated::run(async {
         let stage = stage().await;
         let (session, store) = (stage.open(1).await, stage.store());
-        written(&stage, &store, session, vec![Operation::Expire]).await.expect("it is void");
+        written(&stage, &store, session, vec![Operation::Expire])
+            .await
+            .expect("it is void");
         let row = stage.row(session).await;
         assert_eq!((row.state, row.sequence), (State::Open, 0));
     });
@@ -165,13 +221,16 @@ fn who_was_shut_out_while_it_waited_ends_nothing() {
         stage.decided(session, vec![Operation::Attach]).await;
         let condemned = sessions.condemn(session, 0, &mut Basis::default()).await;
         assert!(matches!(condemned, Ok(Moved::Done(_))));
-        let is_look = move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
+        let is_look =
+            move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         store.once(Side::Before, is_look, async move {
             let taken_up = sessions.take_up(session, &mut Basis::default()).await?;
             assert!(matches!(taken_up, Moved::Done(_)));
             Ok(())
         });
-        written(&stage, &store, session, vec![Operation::Expire]).await.expect_err("another writes for it");
+        written(&stage, &store, session, vec![Operation::Expire])
+            .await
+            .expect_err("another writes for it");
         assert!(store.is_through());
         assert_eq!(stage.row(session).await.sequence, 1);
     });
@@ -192,11 +251,15 @@ fn an_outbox_that_does_not_decode_is_left_as_it_is() {
         finished(&damaged).await.expect("it is left");
         assert_eq!(stage.row(session).await.outbox(), damaged.outbox());
         let other = stage.open(2).await;
-        stage.decided(other, vec![create("/a", Lifetime::Persistent)]).await;
+        stage
+            .decided(other, vec![create("/a", Lifetime::Persistent)])
+            .await;
         store.once(Side::Before, |call| is_lock_of(call, "/"), async {
             Err(ports::Error::unavailable("install"))
         });
-        finished(&stage.row(other).await).await.expect_err("the store fails");
+        finished(&stage.row(other).await)
+            .await
+            .expect_err("the store fails");
         assert!(store.is_through());
     });
 }

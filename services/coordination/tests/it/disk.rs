@@ -45,7 +45,10 @@ impl Faults {
     fn pass(&self) -> io::Result<()> {
         let syncs = self.syncs.lock().expect("nobody panics holding it");
         let is_held = |syncs: &mut Syncs| *syncs == Syncs::Held;
-        let mut syncs = self.changed.wait_while(syncs, is_held).expect("nobody panics holding it");
+        let mut syncs = self
+            .changed
+            .wait_while(syncs, is_held)
+            .expect("nobody panics holding it");
         match std::mem::take(&mut *syncs) {
             Syncs::FailOnce => Err(io::Error::other("the disk fails")),
             _ => Ok(()),
@@ -56,7 +59,13 @@ impl Faults {
 /// The disk.
 pub(crate) fn faulty_disk(faults: Arc<Faults>) -> Arc<dyn Storage> {
     Arc::new(Intercepted::new(DiskStorage, move |operation, path| {
-        let is_journal = path.parent().is_some_and(|parent| parent.ends_with("journal"));
-        if is_journal && operation == Operation::SyncData { faults.pass() } else { Ok(()) }
+        let is_journal = path
+            .parent()
+            .is_some_and(|parent| parent.ends_with("journal"));
+        if is_journal && operation == Operation::SyncData {
+            faults.pass()
+        } else {
+            Ok(())
+        }
     }))
 }

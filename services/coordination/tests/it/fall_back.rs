@@ -24,12 +24,26 @@ const AGAIN_AFTER: Duration = Duration::from_millis(100);
 const LOST: i32 = 20;
 
 fn create(path: &str, lifetime: Lifetime) -> Request {
-    let acl = vec![Acl { permissions: 31, scheme: "world".into(), id: "anyone".into() }];
-    Request::Create { path: path.into(), data: None, acl, lifetime, naming: Naming::Given }
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Request::Create {
+        path: path.into(),
+        data: None,
+        acl,
+        lifetime,
+        naming: Naming::Given,
+    }
 }
 
 fn set(path: &str, data: &'static str) -> Request {
-    Request::SetData { path: path.into(), data: Some(data.into()), version: -1 }
+    Request::SetData {
+        path: path.into(),
+        data: Some(data.into()),
+        version: -1,
+    }
 }
 
 async fn result(client: &mut Client, request: Request) -> Result<Response, coordination::Error> {
@@ -47,17 +61,25 @@ async fn result(client: &mut Client, request: Request) -> Result<Response, coord
 
 /// Does not wait for what does not come.
 async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
-    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else { panic!("waited in vain: {what}") };
+    let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
+        panic!("waited in vain: {what}")
+    };
     value
 }
 
 /// The service on a store in `directory`, over a disk that can fail.
 async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service>) {
     let storage = faulty_disk(Arc::clone(faults));
-    let config =
-        embedded::Config { storage, journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
+    let config = embedded::Config {
+        storage,
+        journal_segment_bytes: 256 << 10,
+        ..embedded::Config::new(directory)
+    };
     let store = Embedded::open(config).await.expect("the store opens");
-    let regions = vec![Region { items: store.key_value_with_reserve(), objects: store.objects() }];
+    let regions = vec![Region {
+        items: store.key_value_with_reserve(),
+        objects: store.objects(),
+    }];
     let functions = Arc::new(Functions::new(store.queue()));
     let parts = Parts {
         system: store.key_value_with_reserve(),
@@ -78,17 +100,31 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
 }
 
 /// A client sets `/a` a few times, which is decided and applied, and lost. Returns its session, connected again.
-async fn lose_updates(store: &Embedded, service: &Service, faults: &Faults, mut client: Client) -> Client {
+async fn lose_updates(
+    store: &Embedded,
+    service: &Service,
+    faults: &Faults,
+    mut client: Client,
+) -> Client {
     let sessions = Sessions::new(store.key_value());
-    let (session, resume) = (client.session(), Some((client.session(), client.password())));
+    let (session, resume) = (
+        client.session(),
+        Some((client.session(), client.password())),
+    );
     let applied = async || {
-        let row = sessions.get(session, &mut Basis::default()).await.expect("the store serves");
+        let row = sessions
+            .get(session, &mut Basis::default())
+            .await
+            .expect("the store serves");
         row.expect("the session lives").applied
     };
     let (before, incarnation) = (applied().await, store.status().incarnation);
     faults.hold();
     (0..LOST).for_each(|tag| client.submit(tag, set("/a", "lost")));
-    client.pump(&mut Vec::new()).await.expect("the session lives");
+    client
+        .pump(&mut Vec::new())
+        .await
+        .expect("the session lives");
     in_time("all are applied", async {
         while applied().await < before + LOST as u64 {
             tokio::task::yield_now().await;
@@ -97,16 +133,24 @@ async fn lose_updates(store: &Embedded, service: &Service, faults: &Faults, mut 
     .await;
     faults.fail_once();
     in_time("the store serves what is durable", async {
-        while store.status().incarnation == incarnation || store.status().health != Health::Serving {
+        while store.status().incarnation == incarnation || store.status().health != Health::Serving
+        {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert!(applied().await < before + LOST as u64, "not all were durable");
+    assert!(
+        applied().await < before + LOST as u64,
+        "not all were durable"
+    );
     drop(client);
     in_time("the session connects again", async {
         loop {
-            let connect = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume };
+            let connect = Connect {
+                last_zxid_seen: Zxid(0),
+                timeout: TIMEOUT,
+                resume,
+            };
             match service.gateway().connect(connect).await {
                 Ok(client) => return client,
                 Err(_) => tokio::time::sleep(AGAIN_AFTER).await,
@@ -121,27 +165,52 @@ async fn lose_updates(store: &Embedded, service: &Service, faults: &Faults, mut 
 fn a_failed_sync_costs_a_session_what_was_not_answered_and_nothing_else() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).thread_keep_alive(Duration::ZERO).enable_all().build();
+    let runtime = runtime
+        .worker_threads(2)
+        .thread_keep_alive(Duration::ZERO)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(async {
         let faults = Arc::new(Faults::default());
         let (store, service) = house(directory.path(), &faults).await;
-        let connect = Connect { last_zxid_seen: Zxid(0), timeout: TIMEOUT, resume: None };
-        let mut client = service.gateway().connect(connect).await.expect("a new session");
-        for request in
-            [create("/a", Lifetime::Persistent), create("/e", Lifetime::Ephemeral), set("/a", "kept")]
-        {
+        let connect = Connect {
+            last_zxid_seen: Zxid(0),
+            timeout: TIMEOUT,
+            resume: None,
+        };
+        let mut client = service
+            .gateway()
+            .connect(connect)
+            .await
+            .expect("a new session");
+        for request in [
+            create("/a", Lifetime::Persistent),
+            create("/e", Lifetime::Ephemeral),
+            set("/a", "kept"),
+        ] {
             result(&mut client, request).await.expect("it is done");
         }
         for _ in 0..3 {
             client = lose_updates(&store, &service, &faults, client).await;
             for path in ["/a", "/e"] {
-                let read = Request::GetData { path: path.into(), watching: Watching::No };
+                let read = Request::GetData {
+                    path: path.into(),
+                    watching: Watching::No,
+                };
                 let found = in_time("a read", result(&mut client, read)).await;
-                let Ok(Response::Data { data, .. }) = found else { panic!("{path}: {found:?}") };
+                let Ok(Response::Data { data, .. }) = found else {
+                    panic!("{path}: {found:?}")
+                };
                 assert!(path == "/e" || data.as_deref() == Some(b"kept"), "{data:?}");
             }
-            in_time("an update", result(&mut client, set("/a", "kept"))).await.expect("it is set");
+            in_time("an update", result(&mut client, set("/a", "kept")))
+                .await
+                .expect("it is set");
         }
-        store.key_value().externalize(store.key_value().point()).await.expect("the store serves");
+        store
+            .key_value()
+            .externalize(store.key_value().point())
+            .await
+            .expect("the store serves");
     });
 }

@@ -14,12 +14,17 @@ fn with_workflow(steps: &str) -> String {
 fn check(text: &str) -> Result<Manifest, String> {
     let parsed = Manifest::parse(text);
     match &parsed {
-        Err(why) => assert!(!why.is_empty() && why.len() <= REFUSAL_BYTES_MAX, "{} bytes", why.len()),
+        Err(why) => assert!(
+            !why.is_empty() && why.len() <= REFUSAL_BYTES_MAX,
+            "{} bytes",
+            why.len()
+        ),
         // A run keeps its workflow as JSON.
         Ok(manifest) => {
             for workflow in manifest.workflows.values() {
                 let kept = serde_json::to_vec(workflow).expect("it serialises");
-                let read: Workflow = serde_json::from_slice(&kept).expect("what is kept is read back");
+                let read: Workflow =
+                    serde_json::from_slice(&kept).expect("what is kept is read back");
                 assert_eq!(read, *workflow, "in {text}");
             }
         }
@@ -36,7 +41,11 @@ fn what_is_nested_without_end_is_refused() {
         format!("[{}]", "a.".repeat(deep)),
         format!("{}.a = 1", vec!["a"; deep].join(".")),
         with_workflow(&"{ parallel = [[".repeat(deep / 2)),
-        with_workflow(&format!("{}\"f\"{}", "{ map = [".repeat(17), "] }".repeat(17))),
+        with_workflow(&format!(
+            "{}\"f\"{}",
+            "{ map = [".repeat(17),
+            "] }".repeat(17)
+        )),
         with_workflow(&format!(
             "{{ choice = [{{ when = {{ equals = {}1{} }}, steps = [\"f\"] }}] }}",
             "[".repeat(60),
@@ -45,8 +54,12 @@ fn what_is_nested_without_end_is_refused() {
     ] {
         check(&text).expect_err("it is too deep");
     }
-    check(&with_workflow(&format!("{}\"f\"{}", "{ map = [".repeat(15), "] }".repeat(15))))
-        .expect("deep enough");
+    check(&with_workflow(&format!(
+        "{}\"f\"{}",
+        "{ map = [".repeat(15),
+        "] }".repeat(15)
+    )))
+    .expect("deep enough");
 }
 
 #[test]
@@ -70,36 +83,85 @@ fn what_is_wrong_is_said_in_bounded_words_however_long_it_is() {
 fn more_than_may_be_is_refused() {
     let many = |count: usize| vec!["\"f\""; count].join(",");
     check(&with_workflow(&many(1000))).expect("as many as may be");
-    assert!(check(&with_workflow(&many(1001))).expect_err("one more").contains("1000 are the most"));
-    let function =
-        |number| format!("[functions.f{number}]\nruntime=\"executable\"\ncode=\"c\"\nhandler=\"f\"\n");
+    assert!(
+        check(&with_workflow(&many(1001)))
+            .expect_err("one more")
+            .contains("1000 are the most")
+    );
+    let function = |number| {
+        format!("[functions.f{number}]\nruntime=\"executable\"\ncode=\"c\"\nhandler=\"f\"\n")
+    };
     let functions = (0..1001).map(function).collect::<Vec<_>>().concat();
-    assert!(check(&functions).expect_err("one more").contains("1 to 1000 functions"));
+    assert!(
+        check(&functions)
+            .expect_err("one more")
+            .contains("1 to 1000 functions")
+    );
 }
 
 #[test]
 fn a_condition_compares_with_what_json_has() {
     let with = |equals: &str| {
-        with_workflow(&format!("{{ choice = [{{ when = {{ equals = {equals} }}, steps = [\"f\"] }}] }}"))
+        with_workflow(&format!(
+            "{{ choice = [{{ when = {{ equals = {equals} }}, steps = [\"f\"] }}] }}"
+        ))
     };
-    for equals in ["nan", "-inf", "[1, nan]", "{ a = inf }", "2020-01-01", "[07:32:00]"] {
+    for equals in [
+        "nan",
+        "-inf",
+        "[1, nan]",
+        "{ a = inf }",
+        "2020-01-01",
+        "[07:32:00]",
+    ] {
         check(&with(equals)).expect_err(equals);
     }
-    for equals in ["1", "0.5", "true", "\"2020-01-01\"", "[1, [\"a\"]]", "{ a = { b = 1 } }"] {
+    for equals in [
+        "1",
+        "0.5",
+        "true",
+        "\"2020-01-01\"",
+        "[1, [\"a\"]]",
+        "{ a = { b = 1 } }",
+    ] {
         check(&with(equals)).expect(equals);
     }
 }
 
 fn node() -> impl Strategy<Value = String> {
     let name = select(vec!["f", "g", "", "a b"]);
-    let number =
-        select(vec!["0", "1", "7", "1000", "-1", "99999999999999999999", "nan", "1.5", "\"1\"", "[]"]);
+    let number = select(vec![
+        "0",
+        "1",
+        "7",
+        "1000",
+        "-1",
+        "99999999999999999999",
+        "nan",
+        "1.5",
+        "\"1\"",
+        "[]",
+    ]);
     let value = prop_oneof![
         number.clone().prop_map(str::to_owned),
-        select(vec!["true", "\"t\"", "[1,[2]]", "{ a = 1 }", "inf", "1979-05-27"]).prop_map(str::to_owned),
+        select(vec![
+            "true",
+            "\"t\"",
+            "[1,[2]]",
+            "{ a = 1 }",
+            "inf",
+            "1979-05-27"
+        ])
+        .prop_map(str::to_owned),
     ];
-    let step = (name.clone(), select(vec!["retries", "backoff_ms", "timeout_s", "unknown"]), number.clone())
-        .prop_map(|(name, field, number)| format!("{{ function = \"{name}\", {field} = {number} }}"));
+    let step = (
+        name.clone(),
+        select(vec!["retries", "backoff_ms", "timeout_s", "unknown"]),
+        number.clone(),
+    )
+        .prop_map(|(name, field, number)| {
+            format!("{{ function = \"{name}\", {field} = {number} }}")
+        });
     let leaf = prop_oneof![4 => Just("\"f\"".to_owned()), 1 => name.prop_map(|name| format!("\"{name}\"")), 2 => step];
     leaf.prop_recursive(6, 40, 4, move |inner| {
         let nodes = vec(inner, 0..4).prop_map(|nodes| format!("[{}]", nodes.join(", ")));

@@ -70,8 +70,15 @@ pub fn place_of(address: &str) -> String {
     let scheme = if scheme == "rediss" { "redis" } else { scheme };
     let rest = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
     let rest = rest.trim_end_matches('/').trim_end_matches("/0");
-    let has_port = rest.split(['/', '?']).next().is_some_and(|host| host.contains(':'));
-    let port = if has_port || rest.contains(['/', '?']) { "" } else { ":6379" };
+    let has_port = rest
+        .split(['/', '?'])
+        .next()
+        .is_some_and(|host| host.contains(':'));
+    let port = if has_port || rest.contains(['/', '?']) {
+        ""
+    } else {
+        ":6379"
+    };
     format!("{scheme}://{}{port}", rest.to_ascii_lowercase())
 }
 
@@ -141,7 +148,9 @@ impl<'de> Visitor<'de> for NodeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, members: A) -> Result<Node, A::Error> {
         let entry = Entry::deserialize(MapAccessDeserializer::new(members))?;
-        entry.node().ok_or_else(|| A::Error::custom(format!("an entry of steps is {SHAPES}")))
+        entry
+            .node()
+            .ok_or_else(|| A::Error::custom(format!("an entry of steps is {SHAPES}")))
     }
 }
 
@@ -163,22 +172,42 @@ struct Entry {
 impl Entry {
     /// What it is; none: of two kinds, or of none.
     fn node(self) -> Option<Node> {
-        let Self { function, retries, backoff_ms, timeout_s, parallel, map, concurrency, choice, otherwise } =
-            self;
+        let Self {
+            function,
+            retries,
+            backoff_ms,
+            timeout_s,
+            parallel,
+            map,
+            concurrency,
+            choice,
+            otherwise,
+        } = self;
         let is_retried = retries.is_some() || backoff_ms.is_some() || timeout_s.is_some();
-        match (function, parallel, map, choice, (is_retried, &concurrency, &otherwise)) {
-            (Some(function), None, None, None, (_, None, None)) => {
-                Some(Node::Step(Step { function, retries, backoff_ms, timeout_s }))
-            }
+        match (
+            function,
+            parallel,
+            map,
+            choice,
+            (is_retried, &concurrency, &otherwise),
+        ) {
+            (Some(function), None, None, None, (_, None, None)) => Some(Node::Step(Step {
+                function,
+                retries,
+                backoff_ms,
+                timeout_s,
+            })),
             (None, Some(parallel), None, None, (false, None, None)) => {
                 Some(Node::Parallel(Parallel { parallel }))
             }
-            (None, None, Some(map), None, (false, _, None)) => {
-                Some(Node::Map(Map { map, concurrency: concurrency.unwrap_or(CONCURRENCY_DEFAULT) }))
-            }
-            (None, None, None, Some(choice), (false, None, _)) => {
-                Some(Node::Choice(Choice { choice, otherwise: otherwise.unwrap_or_default() }))
-            }
+            (None, None, Some(map), None, (false, _, None)) => Some(Node::Map(Map {
+                map,
+                concurrency: concurrency.unwrap_or(CONCURRENCY_DEFAULT),
+            })),
+            (None, None, None, Some(choice), (false, None, _)) => Some(Node::Choice(Choice {
+                choice,
+                otherwise: otherwise.unwrap_or_default(),
+            })),
             _ => None,
         }
     }
@@ -252,14 +281,23 @@ pub struct When {
 impl When {
     /// Errors: it asks for nothing, or for what cannot be all at once.
     fn check_meaning(&self) -> Result<(), String> {
-        let Self { path, equals, below, above, exists } = self;
+        let Self {
+            path,
+            equals,
+            below,
+            above,
+            exists,
+        } = self;
         if equals.is_none() && below.is_none() && above.is_none() && exists.is_none() {
             return Err(format!(
                 "choice: when {{ path = {path:?} }} asks for nothing there: add equals, below, above or exists"
             ));
         }
-        let never =
-            |why: String| Err(format!("choice: when {{ path = {path:?} }} never holds, as {why}: mend it"));
+        let never = |why: String| {
+            Err(format!(
+                "choice: when {{ path = {path:?} }} never holds, as {why}: mend it"
+            ))
+        };
         let asks_for_a_value = equals.is_some() || below.is_some() || above.is_some();
         if *exists == Some(false) && path.split('.').all(str::is_empty) {
             return never("the input is always there (exists = false)".to_owned());
@@ -274,7 +312,9 @@ impl When {
         }
         let Some(equals) = equals else { return Ok(()) };
         if !equals.is_number() && (below.is_some() || above.is_some()) {
-            return never(format!("{equals} is no number, which below and above ask for"));
+            return never(format!(
+                "{equals} is no number, which below and above ask for"
+            ));
         }
         let (number, above, below) = (
             equals.as_f64(),
@@ -313,8 +353,10 @@ impl Workflow {
     /// Errors: what cannot be meant. Only for what is deployed anew: what an earlier build took goes on as it did.
     pub(crate) fn check_anew(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
         if self.synchrony != Synchrony::default() && self.far.is_none() {
-            return Err("synchrony is for a workflow with a far store: say which with far, or leave it out"
-                .to_owned());
+            return Err(
+                "synchrony is for a workflow with a far store: say which with far, or leave it out"
+                    .to_owned(),
+            );
         }
         check_meaning(&self.steps)?;
         self.check_timeouts(functions)
@@ -324,8 +366,17 @@ impl Workflow {
     fn check_timeouts(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
         let mut checked = Ok(());
         visit(&self.steps, &mut |node| {
-            let Node::Step(Step { function, timeout_s: Some(asked), .. }) = node else { return };
-            let most = functions.get(function).map_or(u64::MAX, |table| table.timeout_s);
+            let Node::Step(Step {
+                function,
+                timeout_s: Some(asked),
+                ..
+            }) = node
+            else {
+                return;
+            };
+            let most = functions
+                .get(function)
+                .map_or(u64::MAX, |table| table.timeout_s);
             if *asked > most {
                 checked = Err(format!(
                     "a step has timeout_s = {asked}, and functions.{function} ends after {most} s: raise timeout_s there"
@@ -346,13 +397,21 @@ impl Workflow {
         check_nodes(&self.steps, 1)?;
         let count = self.functions().len();
         if count > STEPS_MAX {
-            return Err(format!("it has {count} steps, and {STEPS_MAX} are the most"));
+            return Err(format!(
+                "it has {count} steps, and {STEPS_MAX} are the most"
+            ));
         }
         for function in self.functions() {
             check_name("a function", function)?;
         }
-        if self.far.as_ref().is_some_and(|far| far.len() > FAR_BYTES_MAX || far.contains(char::is_control)) {
-            return Err(format!("far has {FAR_BYTES_MAX} bytes at most, and no control characters"));
+        if self
+            .far
+            .as_ref()
+            .is_some_and(|far| far.len() > FAR_BYTES_MAX || far.contains(char::is_control))
+        {
+            return Err(format!(
+                "far has {FAR_BYTES_MAX} bytes at most, and no control characters"
+            ));
         }
         if self.atomic && self.far.is_some() {
             return Err("atomic is for workflows without a far store".to_owned());
@@ -369,7 +428,9 @@ fn visit<'nodes>(nodes: &'nodes [Node], see: &mut impl FnMut(&'nodes Node)) {
     for node in nodes {
         match node {
             Node::Function(_) | Node::Step(_) => see(node),
-            Node::Parallel(Parallel { parallel }) => parallel.iter().for_each(|branch| visit(branch, see)),
+            Node::Parallel(Parallel { parallel }) => {
+                parallel.iter().for_each(|branch| visit(branch, see))
+            }
             Node::Map(Map { map, .. }) => visit(map, see),
             Node::Choice(Choice { choice, otherwise }) => {
                 for branch in choice {
@@ -397,7 +458,9 @@ fn check_nodes(nodes: &[Node], depth: usize) -> Result<(), String> {
                 if parallel.is_empty() {
                     return Err("parallel has no branches".to_owned());
                 }
-                parallel.iter().try_for_each(|branch| check_nodes(branch, depth + 1))?;
+                parallel
+                    .iter()
+                    .try_for_each(|branch| check_nodes(branch, depth + 1))?;
             }
             Node::Map(Map { map, concurrency }) => {
                 within("concurrency", concurrency, &CONCURRENCY)?;
@@ -426,7 +489,9 @@ fn check_meaning(nodes: &[Node]) -> Result<(), String> {
                 if parallel.iter().all(Vec::is_empty) {
                     return Err("parallel: no branch has a step".to_owned());
                 }
-                parallel.iter().try_for_each(|branch| check_meaning(branch))?;
+                parallel
+                    .iter()
+                    .try_for_each(|branch| check_meaning(branch))?;
             }
             Node::Map(Map { map, .. }) => {
                 if map.is_empty() {
@@ -457,11 +522,15 @@ fn check_equals(equals: &serde_json::Value, depth: usize) -> Result<(), String> 
     }
     match equals {
         Value::Null => Err("equals: nan and infinity are no JSON".to_owned()),
-        Value::Array(elements) => elements.iter().try_for_each(|element| check_equals(element, depth + 1)),
+        Value::Array(elements) => elements
+            .iter()
+            .try_for_each(|element| check_equals(element, depth + 1)),
         Value::Object(members) if members.keys().any(|name| name.starts_with("$__")) => {
             Err("equals: a date is no JSON, but a string with one is".to_owned())
         }
-        Value::Object(members) => members.values().try_for_each(|member| check_equals(member, depth + 1)),
+        Value::Object(members) => members
+            .values()
+            .try_for_each(|member| check_equals(member, depth + 1)),
         Value::Bool(_) | Value::Number(_) | Value::String(_) => Ok(()),
     }
 }
@@ -503,68 +572,158 @@ mod tests {
             ("", "no steps"),
             ("steps = [\"f\"]\nfunction = \"f\"", "not both"),
             ("steps = [{ parallel = [] }]", "no branches"),
-            ("steps = [{ map = [\"f\"], concurrency = 0 }]", "concurrency = 0 is to be 1 to 1000"),
-            ("steps = [{ function = \"f\", retries = 101 }]", "retries = 101"),
-            ("steps = [\"f\"]\natomic = true\nfar = \"redis://h\"", "without a far store"),
+            (
+                "steps = [{ map = [\"f\"], concurrency = 0 }]",
+                "concurrency = 0 is to be 1 to 1000",
+            ),
+            (
+                "steps = [{ function = \"f\", retries = 101 }]",
+                "retries = 101",
+            ),
+            (
+                "steps = [\"f\"]\natomic = true\nfar = \"redis://h\"",
+                "without a far store",
+            ),
             (
                 "steps = [\"f\"]\nisolation = \"serializable\"",
                 "isolation is for a workflow with atomic = true",
             ),
-            ("steps = [\"f\"]\natomic = true\nisolation = \"snapshot\"", "unknown variant `snapshot`"),
+            (
+                "steps = [\"f\"]\natomic = true\nisolation = \"snapshot\"",
+                "unknown variant `snapshot`",
+            ),
             ("steps = [\"a b\"]", "letters, digits"),
             ("steps = [\"g\"]", "\"g\" is no function"),
             ("steps = [\"f\"]\ntimeout_s = 0", "timeout_s = 0"),
-            ("steps = [{ function = \"f\", retries = -1 }]", "invalid value: integer `-1`, expected u32"),
+            (
+                "steps = [{ function = \"f\", retries = -1 }]",
+                "invalid value: integer `-1`, expected u32",
+            ),
             (
                 "steps = [{ function = \"f\", retires = 1 }]",
                 "unknown field `retires`, expected one of `function`",
             ),
-            ("steps = [{ choice = [{ when = { above = \"3\" }, steps = [] }] }]", "expected a JSON number"),
-            ("steps = [{ choice = [{ when = { above = nan }, steps = [] }] }]", "not a JSON number"),
-            ("steps = [{ choice = [{ steps = [] }] }]", "missing field `when`"),
-            ("steps = [{ map = [\"f\"], retries = 1 }]", "an entry of steps is \"FUNCTION\""),
-            ("steps = [{ function = \"f\", map = [] }]", "an entry of steps is"),
-            ("steps = [{ function = \"f\", concurrency = 2 }]", "an entry of steps is"),
-            ("steps = [{ parallel = [[]], otherwise = [] }]", "an entry of steps is"),
+            (
+                "steps = [{ choice = [{ when = { above = \"3\" }, steps = [] }] }]",
+                "expected a JSON number",
+            ),
+            (
+                "steps = [{ choice = [{ when = { above = nan }, steps = [] }] }]",
+                "not a JSON number",
+            ),
+            (
+                "steps = [{ choice = [{ steps = [] }] }]",
+                "missing field `when`",
+            ),
+            (
+                "steps = [{ map = [\"f\"], retries = 1 }]",
+                "an entry of steps is \"FUNCTION\"",
+            ),
+            (
+                "steps = [{ function = \"f\", map = [] }]",
+                "an entry of steps is",
+            ),
+            (
+                "steps = [{ function = \"f\", concurrency = 2 }]",
+                "an entry of steps is",
+            ),
+            (
+                "steps = [{ parallel = [[]], otherwise = [] }]",
+                "an entry of steps is",
+            ),
             ("steps = [{}]", "an entry of steps is"),
             ("steps = [1]", "integer `1`, expected \"FUNCTION\""),
         ] {
-            assert!(refusal(workflow).contains(said), "{workflow}: {}", refusal(workflow));
+            assert!(
+                refusal(workflow).contains(said),
+                "{workflow}: {}",
+                refusal(workflow)
+            );
         }
     }
 
     #[test]
     fn what_cannot_be_meant_is_refused_to_who_deploys_it() {
-        let never = |when: &str| format!("steps = [{{ choice = [{{ when = {{ {when} }}, steps = [] }}] }}]");
+        let never = |when: &str| {
+            format!("steps = [{{ choice = [{{ when = {{ {when} }}, steps = [] }}] }}]")
+        };
         for (workflow, said) in [
             ("steps = [{ choice = [] }]", "choice has no branches"),
-            ("steps = [{ choice = [], otherwise = [\"f\"] }]", "choice has no branches"),
+            (
+                "steps = [{ choice = [], otherwise = [\"f\"] }]",
+                "choice has no branches",
+            ),
             (
                 "steps = [{ choice = [{ when = { path = \"a\" }, steps = [\"f\"] }] }]",
                 "asks for nothing there",
             ),
-            ("steps = [{ choice = [{ when = {}, steps = [] }] }]", "asks for nothing there"),
-            (&never("above = 5, below = 3"), "never holds, as no number is above 5 and below 3"),
-            (&never("above = 4.5, below = 4.5"), "no number is above 4.5 and below 4.5"),
-            (&never("equals = 5, below = 5"), "5 lies outside of above and below"),
+            (
+                "steps = [{ choice = [{ when = {}, steps = [] }] }]",
+                "asks for nothing there",
+            ),
+            (
+                &never("above = 5, below = 3"),
+                "never holds, as no number is above 5 and below 3",
+            ),
+            (
+                &never("above = 4.5, below = 4.5"),
+                "no number is above 4.5 and below 4.5",
+            ),
+            (
+                &never("equals = 5, below = 5"),
+                "5 lies outside of above and below",
+            ),
             (&never("equals = 5, above = 5.5"), "5 lies outside"),
-            (&never("equals = \"video\", above = 1"), "\"video\" is no number"),
-            (&never("path = \"a\", exists = false, equals = 1"), "what is not there has no value"),
-            (&never("path = \"a\", exists = false, below = 1"), "what is not there has no value"),
-            (&never("path = \"\", exists = false"), "the input is always there"),
+            (
+                &never("equals = \"video\", above = 1"),
+                "\"video\" is no number",
+            ),
+            (
+                &never("path = \"a\", exists = false, equals = 1"),
+                "what is not there has no value",
+            ),
+            (
+                &never("path = \"a\", exists = false, below = 1"),
+                "what is not there has no value",
+            ),
+            (
+                &never("path = \"\", exists = false"),
+                "the input is always there",
+            ),
             (&never("path = \"a\", exists = false"), ""),
-            (&never("exists = true, equals = 4, above = 3.5, below = 4.5"), ""),
+            (
+                &never("exists = true, equals = 4, above = 3.5, below = 4.5"),
+                "",
+            ),
             ("steps = [{ parallel = [[], []] }]", "no branch has a step"),
-            ("steps = [{ parallel = [[{ map = [] }]] }]", "map has no steps"),
-            ("steps = [\"f\"]\nsynchrony = \"sync\"", "synchrony is for a workflow with a far store"),
+            (
+                "steps = [{ parallel = [[{ map = [] }]] }]",
+                "map has no steps",
+            ),
+            (
+                "steps = [\"f\"]\nsynchrony = \"sync\"",
+                "synchrony is for a workflow with a far store",
+            ),
             ("steps = [{ parallel = [[\"f\"], []] }]", ""),
-            ("steps = [{ choice = [{ when = { exists = true }, steps = [] }] }]", ""),
-            ("steps = [\"f\"]\nfar = \"redis://h\"\nsynchrony = \"sync\"", ""),
+            (
+                "steps = [{ choice = [{ when = { exists = true }, steps = [] }] }]",
+                "",
+            ),
+            (
+                "steps = [\"f\"]\nfar = \"redis://h\"\nsynchrony = \"sync\"",
+                "",
+            ),
         ] {
             // What an earlier build took is read as before.
             let manifest = parsed(workflow).expect(workflow);
-            let refusal = manifest.workflows["w"].check_anew(&manifest.functions).err().unwrap_or_default();
-            assert!(refusal.contains(said) && refusal.is_empty() == said.is_empty(), "{workflow}: {refusal}");
+            let refusal = manifest.workflows["w"]
+                .check_anew(&manifest.functions)
+                .err()
+                .unwrap_or_default();
+            assert!(
+                refusal.contains(said) && refusal.is_empty() == said.is_empty(),
+                "{workflow}: {refusal}"
+            );
         }
     }
 }

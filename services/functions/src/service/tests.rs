@@ -75,7 +75,11 @@ impl Idle {
     /// What `function` was to be run for.
     fn asked_of(&self, function: &str) -> Vec<Asked> {
         let asked = self.asked.lock();
-        asked.iter().filter(|asked| asked.function == function).cloned().collect()
+        asked
+            .iter()
+            .filter(|asked| asked.function == function)
+            .cloned()
+            .collect()
     }
 }
 
@@ -111,11 +115,19 @@ impl Runtime for Idle {
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
         let Invocation { id, payload, .. } = invocation;
-        let asked = Asked { function: function.name.clone(), id, payload };
+        let asked = Asked {
+            function: function.name.clone(),
+            id,
+            payload,
+        };
         let is_fit = self.is_fit.lock()(&asked);
         self.asked.lock().push(asked);
         let one_less = |left: usize| left.checked_sub(1);
-        if self.refuses.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok() {
+        if self
+            .refuses
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok()
+        {
             return Err(Refused::Unavailable(NOT_NOW.to_owned()));
         }
         let takes = *self.takes.lock();
@@ -129,12 +141,23 @@ impl Runtime for Idle {
             () = self.clock.sleep(takes) => is_fit,
         };
         self.ended.fetch_add(1, Ordering::Relaxed);
-        let failed = FunctionError { payload: Bytes::from_static(FAILED.as_bytes()) };
-        Ok(Ran { result: if is_fit { Ok(Bytes::new()) } else { Err(failed) }, log_tail: Bytes::new() })
+        let failed = FunctionError {
+            payload: Bytes::from_static(FAILED.as_bytes()),
+        };
+        Ok(Ran {
+            result: if is_fit {
+                Ok(Bytes::new())
+            } else {
+                Err(failed)
+            },
+            log_tail: Bytes::new(),
+        })
     }
 
     fn renew(&self, function: &Arc<Function>) {
-        self.renewed.lock().insert(function.name.clone(), function.revision.clone());
+        self.renewed
+            .lock()
+            .insert(function.name.clone(), function.revision.clone());
     }
 
     fn retire(&self, function: &str) {
@@ -164,7 +187,11 @@ fn service_among(world: &World, among_others: bool) -> (Service, Arc<Idle>) {
     service_over(world, among_others, world.functions())
 }
 
-fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>) -> (Service, Arc<Idle>) {
+fn service_over(
+    world: &World,
+    among_others: bool,
+    functions: Arc<dyn Register>,
+) -> (Service, Arc<Idle>) {
     let runtime = Arc::new(Idle {
         clock: world.clock(),
         installed: Mutex::default(),
@@ -184,7 +211,13 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
         objects: world.objects(),
         queue: world.queue(),
         queue_name: str::to_owned,
-        check_far: |address| if address == "there" { Ok(()) } else { Err("it is to be there".to_owned()) },
+        check_far: |address| {
+            if address == "there" {
+                Ok(())
+            } else {
+                Err("it is to be there".to_owned())
+            }
+        },
         among_others,
         functions,
         runtime: Arc::clone(&runtime) as Arc<_>,
@@ -195,7 +228,13 @@ fn service_over(world: &World, among_others: bool, functions: Arc<dyn Register>)
 }
 
 fn far_world(seed: u64) -> World {
-    World::with_options(seed, Options { latency: Some(TRAVEL..=TRAVEL), ..Options::default() })
+    World::with_options(
+        seed,
+        Options {
+            latency: Some(TRAVEL..=TRAVEL),
+            ..Options::default()
+        },
+    )
 }
 
 /// An archive whose only function is `function`, started by a queue of its name.
@@ -212,7 +251,11 @@ fn with_far(function: &str, address: &str) -> Bytes {
 
 /// The names of what is deployed, as whoever asks is told.
 fn names(service: &Service) -> Vec<String> {
-    service.functions().into_iter().map(|function| function.name).collect()
+    service
+        .functions()
+        .into_iter()
+        .map(|function| function.name)
+        .collect()
 }
 
 /// A8. What is deployed is not unknown while it is put in place.
@@ -220,10 +263,17 @@ fn names(service: &Service) -> Vec<String> {
 fn nothing_is_unknown_before_what_is_deployed_is_in_place() {
     run(async {
         let world = World::new(1);
-        service(&world).0.deploy("shop", archive("one")).await.expect("deployed");
+        service(&world)
+            .0
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
         let (service, _) = service(&world);
         let before = service.knows("one").await.expect_err("nobody can say");
-        assert!(matches!(before.kind(), ports::ErrorKind::Unavailable { .. }), "{before}");
+        assert!(
+            matches!(before.kind(), ports::ErrorKind::Unavailable { .. }),
+            "{before}"
+        );
         service.start().await.expect("calm");
         assert!(service.knows("one").await.expect("in place"));
         assert!(!service.knows("two").await.expect("in place"));
@@ -238,7 +288,10 @@ fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replac
             let (world, gone) = (far_world(moment), TRAVEL * moment as u32 / 2);
             let clock = world.clock();
             let (service, runtime) = service(&world);
-            service.deploy("shop", archive("one")).await.expect("deployed");
+            service
+                .deploy("shop", archive("one"))
+                .await
+                .expect("deployed");
             tokio::select! {
                 biased;
                 deployed = service.deploy("shop", archive("two")) => drop(deployed.expect("nobody went")),
@@ -260,7 +313,10 @@ fn a_caller_that_goes_at_any_moment_leaves_a_deployment_that_the_next_one_replac
                 Err(error) => panic!("{gone:?}: {error}"),
             }
             assert_eq!(names(&service), [""; 0], "after {gone:?}");
-            service.deploy("shop", archive("four")).await.expect("nothing is left of it");
+            service
+                .deploy("shop", archive("four"))
+                .await
+                .expect("nothing is left of it");
         });
     }
 }
@@ -272,7 +328,10 @@ fn a_deployment_that_fails_anywhere_is_replaced_by_the_next_one_that_does_not() 
         run(async {
             let world = far_world(seed);
             let (service, _) = service(&world);
-            service.deploy("shop", archive("one")).await.expect("deployed");
+            service
+                .deploy("shop", archive("one"))
+                .await
+                .expect("deployed");
             world.faults().refuse(percent(15));
             world.faults().lose_answer(percent(25));
             let _ = service.deploy("shop", archive("two")).await;
@@ -304,15 +363,29 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
         let ((one, _), (other, _)) = (service(&world), service(&world));
         one.deploy("shop", archive("one")).await.expect("deployed");
         other.start().await.expect("started");
-        other.deploy("shop", archive("two")).await.expect("deployed");
-        let refused = one.deploy("shop", archive("three")).await.expect_err("it was changed meanwhile");
+        other
+            .deploy("shop", archive("two"))
+            .await
+            .expect("deployed");
+        let refused = one
+            .deploy("shop", archive("three"))
+            .await
+            .expect_err("it was changed meanwhile");
         assert!(matches!(refused, Error::Conflict(_)), "{refused}");
         assert_eq!(names(&one), ["two"]);
-        one.deploy("shop", archive("three")).await.expect("it is known now");
+        one.deploy("shop", archive("three"))
+            .await
+            .expect("it is known now");
         assert_eq!(names(&one), ["three"]);
-        assert!(matches!(other.remove("shop").await, Err(Error::Conflict(_))));
+        assert!(matches!(
+            other.remove("shop").await,
+            Err(Error::Conflict(_))
+        ));
         other.remove("shop").await.expect("it is known now");
-        assert!(matches!(one.remove("shop").await, Ok(())), "what is gone is removed");
+        assert!(
+            matches!(one.remove("shop").await, Ok(())),
+            "what is gone is removed"
+        );
         assert_eq!((names(&one), names(&other)), (Vec::new(), Vec::new()));
     });
 }
@@ -320,10 +393,16 @@ fn who_finds_another_deployment_than_he_knew_runs_it_and_may_replace_it() {
 /// What a start finds in place after two processes have deployed an application each, and what the first has then.
 async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) {
     let world = World::new(1);
-    let ((one, _), (other, _)) = (service_among(&world, are_aware), service_among(&world, are_aware));
+    let ((one, _), (other, _)) = (
+        service_among(&world, are_aware),
+        service_among(&world, are_aware),
+    );
     let _following = are_aware.then(|| tokio::spawn(one.clone().keep_in_place()));
     one.deploy("shop", archive("one")).await.expect("deployed");
-    other.deploy("store", archive("other")).await.expect("deployed");
+    other
+        .deploy("store", archive("other"))
+        .await
+        .expect("deployed");
     let (late, _) = service_among(&world, are_aware);
     let started = late.start().await.map(|()| names(&late));
     world.clock().sleep(Duration::from_secs(3)).await;
@@ -335,7 +414,10 @@ async fn deployed_by_two(are_aware: bool) -> (Result<Vec<String>>, Vec<String>) 
 fn what_others_deploy_is_put_in_place_and_left_there() {
     let both = || vec!["one".to_owned(), "other".to_owned()];
     let (started, followed) = run(deployed_by_two(true));
-    assert_eq!((started.expect("every archive is there"), followed), (both(), both()));
+    assert_eq!(
+        (started.expect("every archive is there"), followed),
+        (both(), both())
+    );
 }
 
 /// A1, broken: as for a process that is alone.
@@ -359,14 +441,28 @@ fn what_others_replace_or_remove_is_followed() {
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
         let _following = tokio::spawn(one.clone().keep_in_place());
         one.deploy("shop", archive("one")).await.expect("deployed");
-        other.deploy("shop", archive("two")).await.expect("what is there is known");
+        other
+            .deploy("shop", archive("two"))
+            .await
+            .expect("what is there is known");
         clock.sleep(Duration::from_secs(3)).await;
         assert_eq!(names(&one), ["two"]);
         other.remove("shop").await.expect("removed");
         clock.sleep(Duration::from_secs(3)).await;
         assert_eq!(names(&one), Vec::<String>::new());
-        let archives = async || one.inner.deployments.archives().await.expect("listed").len();
-        assert_eq!(archives().await, 2, "each could be of somebody who has yet to say so");
+        let archives = async || {
+            one.inner
+                .deployments
+                .archives()
+                .await
+                .expect("listed")
+                .len()
+        };
+        assert_eq!(
+            archives().await,
+            2,
+            "each could be of somebody who has yet to say so"
+        );
         clock.sleep(Duration::from_hours(1)).await;
         assert_eq!(archives().await, 0);
     });
@@ -392,7 +488,10 @@ fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
             Err(Error::Conflict(why)) => why,
             other => panic!("{other:?}"),
         };
-        service.deploy("shop", with(&[("pay", "orders")])).await.expect("deployed");
+        service
+            .deploy("shop", with(&[("pay", "orders")]))
+            .await
+            .expect("deployed");
         assert_eq!(
             refused("store", &[("sell", "orders")]).await,
             "functions.sell: the queue \"orders\" starts the function \"pay\" of the application \"shop\""
@@ -406,8 +505,14 @@ fn a_queue_starts_one_function_and_the_second_is_refused_by_name() {
             .deploy("shop", with(&[("ship", "orders")]))
             .await
             .expect("it goes to another of its application");
-        service.deploy("shop", with(&[("ship", "parcels")])).await.expect("deployed");
-        service.deploy("store", with(&[("sell", "orders")])).await.expect("it is nobody's now");
+        service
+            .deploy("shop", with(&[("ship", "parcels")]))
+            .await
+            .expect("deployed");
+        service
+            .deploy("store", with(&[("sell", "orders")]))
+            .await
+            .expect("it is nobody's now");
     });
 }
 
@@ -418,20 +523,52 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         let world = World::new(1);
         let clock = world.clock();
         let (service, runtime) = service(&world);
-        service.deploy("shop", archive("one")).await.expect("deployed");
+        service
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
         service.send("one", "{}".into()).await.expect("sent");
         service.remove("shop").await.expect("removed");
         let asked = runtime.asked();
         clock.sleep(Duration::from_hours(1)).await;
-        assert_eq!(runtime.asked(), asked, "nobody is asked to run what was removed");
+        assert_eq!(
+            runtime.asked(),
+            asked,
+            "nobody is asked to run what was removed"
+        );
         let queue = service.events().event_queue(&[PREFIX, "one"].concat());
-        let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
-        assert_eq!(backlog, Backlog { messages: 1, dead_letters: 0 }, "nor is it given up");
-        service.deploy("store", archive("one")).await.expect("deployed");
+        let backlog = world
+            .queue()
+            .backlog(&queue)
+            .await
+            .expect("backlog answers");
+        assert_eq!(
+            backlog,
+            Backlog {
+                messages: 1,
+                dead_letters: 0
+            },
+            "nor is it given up"
+        );
+        service
+            .deploy("store", archive("one"))
+            .await
+            .expect("deployed");
         clock.sleep(Duration::from_hours(1)).await;
         assert!(runtime.asked() > asked, "it is tried again");
-        let backlog = world.queue().backlog(&queue).await.expect("backlog answers");
-        assert_eq!(backlog, Backlog { messages: 0, dead_letters: 1 }, "as often as any");
+        let backlog = world
+            .queue()
+            .backlog(&queue)
+            .await
+            .expect("backlog answers");
+        assert_eq!(
+            backlog,
+            Backlog {
+                messages: 0,
+                dead_letters: 1
+            },
+            "as often as any"
+        );
     });
 }
 
@@ -442,9 +579,16 @@ fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 1\n";
-        let manifest = [("a", "on_failure = \"b\"\n"), ("b", "on_failure = \"c\"\n"), ("c", "")]
-            .map(|(function, told)| format!("[functions.{function}]\n{table}{told}"));
-        service.deploy("shop", manifest.concat().into()).await.expect("deployed");
+        let manifest = [
+            ("a", "on_failure = \"b\"\n"),
+            ("b", "on_failure = \"c\"\n"),
+            ("c", ""),
+        ]
+        .map(|(function, told)| format!("[functions.{function}]\n{table}{told}"));
+        service
+            .deploy("shop", manifest.concat().into())
+            .await
+            .expect("deployed");
         let id = service.send("a", "{}".into()).await.expect("sent");
         world.clock().sleep(Duration::from_hours(1)).await;
         let mut ids = BTreeSet::new();
@@ -459,7 +603,11 @@ fn who_is_told_of_a_failure_has_a_request_id_of_its_own_at_every_attempt() {
         for told in ["b", "c"] {
             let payload: serde_json::Value =
                 serde_json::from_slice(&runtime.asked_of(told)[0].payload).expect("JSON");
-            assert_eq!(payload["requestContext"]["requestId"], id.as_str(), "the event's, for {told}");
+            assert_eq!(
+                payload["requestContext"]["requestId"],
+                id.as_str(),
+                "the event's, for {told}"
+            );
         }
     });
 }
@@ -503,6 +651,9 @@ fn an_event_has_the_time_of_two_starts_and_runs() {
         *runtime.takes.lock() = Duration::from_mins(2);
         service.send("f", "{}".into()).await.expect("sent");
         world.clock().sleep(Duration::from_hours(1)).await;
-        assert_eq!((runtime.asked(), runtime.ended.load(Ordering::Relaxed)), (3, 3));
+        assert_eq!(
+            (runtime.asked(), runtime.ended.load(Ordering::Relaxed)),
+            (3, 3)
+        );
     });
 }

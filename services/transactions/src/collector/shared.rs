@@ -63,8 +63,9 @@ impl Core {
             return Ok(false);
         };
         // Of sequenced commits, too, some may have been left out of what this node was told, or are not kept in its index.
-        let is_unknown =
-            |commit: &Committed| tended.node != node.id || commit.record.position.log == NodeId::SEQUENCER;
+        let is_unknown = |commit: &Committed| {
+            tended.node != node.id || commit.record.position.log == NodeId::SEQUENCER
+        };
         let mut keys: BTreeMap<Key, bool> = BTreeMap::new();
         for commit in &commits {
             for write in &commit.record.writes {
@@ -83,11 +84,16 @@ impl Core {
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
         let plan = self.plan(&entries, &horizon.heard);
-        let first_left = commits.iter().find(|commit| waits(&commit.record, &entries, &horizon.heard));
+        let first_left = commits
+            .iter()
+            .find(|commit| waits(&commit.record, &entries, &horizon.heard));
         drop(entries);
         self.collect_planned(node, plan, may_be_released).await?;
         let collected = match first_left {
-            Some(commit) => Cursor { next: SlotIndex(commit.slot), ..until },
+            Some(commit) => Cursor {
+                next: SlotIndex(commit.slot),
+                ..until
+            },
             None => until,
         };
         if first_left.is_some() {
@@ -101,18 +107,28 @@ impl Core {
     }
 
     /// None: there are no more below `through`.
-    async fn next_commits(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Result<Option<Next>> {
+    async fn next_commits(
+        &self,
+        node: &Arc<Node>,
+        tended: &Tended,
+        through: u64,
+    ) -> Result<Option<Next>> {
         let first = tended.collected.next.0;
         if tended.node == node.id {
             let view = self.view();
             if view.is_served_by(node) && first >= view.recent.complete_from() && first <= through {
                 let (records, last) = view.recent.commits(first, through, COMMITS_BYTES_MAX);
-                let commits = records.into_iter().map(|(slot, record)| Committed { slot, record });
+                let commits = records
+                    .into_iter()
+                    .map(|(slot, record)| Committed { slot, record });
                 let (commits, until) = (commits.collect(), node.log.cursor_behind(last));
                 return Ok(Some(Next { commits, until }));
             }
         }
-        let read = node.store.again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE)).await?;
+        let read = node
+            .store
+            .again(|| tended.log.read(tended.collected, SLOTS_AT_ONCE))
+            .await?;
         let (mut commits, mut keys) = (Vec::new(), 0);
         let mut until = tended.collected;
         for slot in read.slots.iter().take_while(|slot| slot.index.0 <= through) {
@@ -129,7 +145,10 @@ impl Core {
             let records = records.into_iter().flatten();
             for record in records {
                 keys += record.writes.len();
-                commits.push(Committed { slot: slot.index.0, record });
+                commits.push(Committed {
+                    slot: slot.index.0,
+                    record,
+                });
             }
             until = slot.cursor();
         }
@@ -150,7 +169,10 @@ fn waits(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizo
     }
     record.writes.iter().any(|write| {
         let versions = &entries[&write.key].versions;
-        let Some(place) = versions.iter().position(|other| other.attempt == record.attempt) else {
+        let Some(place) = versions
+            .iter()
+            .position(|other| other.attempt == record.attempt)
+        else {
             return false;
         };
         let newer = &versions[place + 1..];
@@ -162,8 +184,11 @@ impl Committing {
     /// The record, if it committed.
     async fn record_if_committed(self, node: &Node) -> Result<Option<Arc<CommitRecord>>> {
         let (decision, point) = node.store.decision(&self.id).await?;
-        let Some(crate::store::Decision { attempt, state: crate::store::State::Committed(stored), .. }) =
-            decision
+        let Some(crate::store::Decision {
+            attempt,
+            state: crate::store::State::Committed(stored),
+            ..
+        }) = decision
         else {
             return Ok(None);
         };

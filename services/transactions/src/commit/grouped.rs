@@ -28,30 +28,49 @@ use crate::{
 impl Commit<'_> {
     /// What it writes before its row, if that may go with its slot.
     pub(super) fn data_of_group(&self) -> Option<Data> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         let needs_steps = matches!(
             self.core.config.broken,
-            Some(Broken::RecordBeforeData | Broken::VisibleBeforeRecord | Broken::CommitsAnyAttempt)
+            Some(
+                Broken::RecordBeforeData | Broken::VisibleBeforeRecord | Broken::CommitsAnyAttempt
+            )
         );
         let has_apart = needs_steps
             || !self.effects.is_empty()
             || !self.spills.is_empty()
             || self.core.objects.is_some()
             || matches!(self.set, WriteSet::Parts(_))
-            || !self.writes.iter().all(|write| matches!(write.place, Place::Inline { .. } | Place::Gone));
+            || !self
+                .writes
+                .iter()
+                .all(|write| matches!(write.place, Place::Inline { .. } | Place::Gone));
         if has_apart {
             return None;
         }
         let bytes = self.buffer.bytes();
-        let putting = |(write, value): (_, Option<_>)| node.store.putting(id, *attempt, write, value, None);
-        let values = self.unwritten().map(|(write, buffered)| (write, buffered.value().cloned()));
-        let data = Data { updates: values.map(putting).collect(), bytes };
+        let putting =
+            |(write, value): (_, Option<_>)| node.store.putting(id, *attempt, write, value, None);
+        let values = self
+            .unwritten()
+            .map(|(write, buffered)| (write, buffered.value().cloned()));
+        let data = Data {
+            updates: values.map(putting).collect(),
+            bytes,
+        };
         node.log.takes(&data).then_some(data)
     }
 
     /// Commits with the group that its entry gets into.
     pub(super) async fn run_in_group(mut self, data: Data) -> Answer {
-        let placed = match self.transaction.node.log.append(self.draft().with(data)).await {
+        let placed = match self
+            .transaction
+            .node
+            .log
+            .append(self.draft().with(data))
+            .await
+        {
             Ok(placed) => placed,
             // It may be in the log, and all the rest with it.
             Err(Error::OutcomeUnknown) => return Err(Error::OutcomeUnknown),
@@ -66,7 +85,9 @@ impl Commit<'_> {
 
     /// After a group of which not everything may be there; its slot is.
     async fn decide_alone(&self, placed: Placed) -> Result<Decided> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         if let Decided::Done(point) = node.store.is_committed(id, *attempt).await? {
             return Ok(Decided::Done(point));
         }

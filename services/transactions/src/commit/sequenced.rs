@@ -31,8 +31,11 @@ use crate::{
 };
 
 /// How often a row is looked at whose attempt somebody has closed, until nobody is taken to be taking it: a tenth of a second.
-const TAKEN_SOON: Backoff =
-    Backoff { first: Duration::from_millis(5), longest: Duration::from_millis(40), attempts_max: 8 };
+const TAKEN_SOON: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_millis(40),
+    attempts_max: 8,
+};
 
 impl Commit<'_> {
     /// Commits after validation of what was `observed`; none: whatever was written since.
@@ -50,10 +53,18 @@ impl Commit<'_> {
             Ok(placed) => placed,
             Err((slot, error)) => return self.give_up(slot, error),
         };
-        let request = Request { observed, set: self.set.clone(), effects: self.effects.len() as u32 };
+        let request = Request {
+            observed,
+            set: self.set.clone(),
+            effects: self.effects.len() as u32,
+        };
         let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
         let wanted_until = self.wanted_until();
-        let record = match self.core.sequence(&node, &wish, &self.writes, seen, wanted_until).await {
+        let record = match self
+            .core
+            .sequence(&node, &wish, &self.writes, seen, wanted_until)
+            .await
+        {
             Ok(record) => record,
             Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
             Err(Error::TransactionFinished(Outcome::Aborted)) if self.transaction.is_named() => {
@@ -63,9 +74,15 @@ impl Commit<'_> {
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         self.note_committed(placed, &record);
-        self.core.dispatch(&node, record.attempt, self.effects.len(), record.point);
+        self.core
+            .dispatch(&node, record.attempt, self.effects.len(), record.point);
         self.settle_later(placed, &record, wish);
-        self.transaction.decide(Committed { after: record.after() }, record.point);
+        self.transaction.decide(
+            Committed {
+                after: record.after(),
+            },
+            record.point,
+        );
         answer_durable(&node, record.point, Some(&record)).await
     }
 
@@ -79,11 +96,20 @@ impl Commit<'_> {
 
     /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
     async fn prepare(&self) -> Result<()> {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
-        match node.store.prepare(id, *attempt, self.transaction.is_named()).await? {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        match node
+            .store
+            .prepare(id, *attempt, self.transaction.is_named())
+            .await?
+        {
             Decided::Done(_) => Ok(()),
             Decided::Refused(decision, point) => {
-                node.store.externalize(point).await.map_err(|_| Error::OutcomeUnknown)?;
+                node.store
+                    .externalize(point)
+                    .await
+                    .map_err(|_| Error::OutcomeUnknown)?;
                 Err(refused(decision.as_ref(), id, *attempt))
             }
         }
@@ -92,14 +118,22 @@ impl Commit<'_> {
     /// Somebody has closed it. Whoever begins the name anew closes what was handed over, and takes the row in the next step: a
     /// client that heard *aborted* between the two would begin once more, and end the attempt that took its place (T8).
     async fn why_closed(&self) -> Error {
-        let Transaction { id, attempt, node, .. } = &**self.transaction;
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
         let mut delays = TAKEN_SOON.delays();
         loop {
             let aborted = Error::TransactionFinished(Outcome::Aborted);
-            let Ok((row, point)) = node.store.decision(id).await else { return aborted };
+            let Ok((row, point)) = node.store.decision(id).await else {
+                return aborted;
+            };
             let why = refused(row.as_ref(), id, *attempt);
             if why != aborted {
-                return node.store.externalize(point).await.map_or(Error::OutcomeUnknown, |()| why);
+                return node
+                    .store
+                    .externalize(point)
+                    .await
+                    .map_or(Error::OutcomeUnknown, |()| why);
             }
             match delays.next_delay(&*self.core.entropy) {
                 Some(delay) => self.core.clock.sleep(delay).await,
@@ -122,11 +156,15 @@ impl Commit<'_> {
     fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
         let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
-        let Ok(at_work) = transaction.node.at_work() else { return };
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
         self.core.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
-            let Some(stored) = wish.stored(record.version) else { return };
+            let Some(stored) = wish.stored(record.version) else {
+                return;
+            };
             if let Err(error) = core.settle(node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;

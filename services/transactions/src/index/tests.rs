@@ -10,13 +10,25 @@ fn key(index: u8) -> Key {
 
 fn record(version: u64, keys: &[u8]) -> Arc<CommitRecord> {
     let node = NodeId(1);
-    let writes =
-        keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline { bytes: 1 } });
+    let writes = keys.iter().map(|index| Write {
+        key: key(*index),
+        write: 1,
+        place: Place::Inline { bytes: 1 },
+    });
     Arc::new(CommitRecord {
         id: TransactionId::new(format!("{version}")).expect("a name"),
-        attempt: Attempt { node, sequence: version },
-        version: Version { timestamp: Timestamp(version), node },
-        position: Position { log: node, slot: version },
+        attempt: Attempt {
+            node,
+            sequence: version,
+        },
+        version: Version {
+            timestamp: Timestamp(version),
+            node,
+        },
+        position: Position {
+            log: node,
+            slot: version,
+        },
         writes: writes.collect(),
         parts: 0,
         point: DurabilityPoint::DURABLE,
@@ -25,7 +37,13 @@ fn record(version: u64, keys: &[u8]) -> Arc<CommitRecord> {
 
 fn versions(index: &Index, key: &Key) -> Option<Vec<u64>> {
     let entry = index.entry(key)?;
-    Some(entry.versions.iter().map(|record| record.version.timestamp.0).collect())
+    Some(
+        entry
+            .versions
+            .iter()
+            .map(|record| record.version.timestamp.0)
+            .collect(),
+    )
 }
 
 /// What each key's load has read by itself is held once, and not when nobody needs it any more.
@@ -48,7 +66,11 @@ fn a_record_is_held_once_whoever_read_it() {
     for version in 0..100_000 {
         index.hear(&record(version, &[1]));
     }
-    assert!(index.in_use.len() <= 2_048, "what nobody holds is forgotten: {}", index.in_use.len());
+    assert!(
+        index.in_use.len() <= 2_048,
+        "what nobody holds is forgotten: {}",
+        index.in_use.len()
+    );
 }
 
 /// I1, I2, I3: whatever is evicted, loaded and heard in whatever order, an entry is whole.
@@ -74,7 +96,9 @@ fn an_entry_is_whole_or_not_there() {
                     if index.entry(&key(number)).is_none()
                         && let Loading::ByCaller(_) = index.load(&key(number))
                     {
-                        let written = store.iter().filter(|record| record.write_of(&key(number)).is_some());
+                        let written = store
+                            .iter()
+                            .filter(|record| record.write_of(&key(number)).is_some());
                         scanned.insert(number, written.cloned().collect());
                     }
                 }
@@ -85,8 +109,11 @@ fn an_entry_is_whole_or_not_there() {
                 }
             }
             for number in 0..6 {
-                let written = store.iter().filter(|record| record.write_of(&key(number)).is_some());
-                let mut whole: Vec<u64> = written.map(|record| record.version.timestamp.0).collect();
+                let written = store
+                    .iter()
+                    .filter(|record| record.write_of(&key(number)).is_some());
+                let mut whole: Vec<u64> =
+                    written.map(|record| record.version.timestamp.0).collect();
                 whole.sort_unstable();
                 if let Some(versions) = versions(&index, &key(number)) {
                     assert_eq!(versions, whole, "seed {seed} step {step} key {number}");
@@ -99,8 +126,12 @@ fn an_entry_is_whole_or_not_there() {
 #[test]
 fn one_load_serves_all_who_wait() {
     let mut index = Index::new(1 << 20);
-    let Loading::ByCaller(first) = index.load(&key(1)) else { panic!("nobody loads yet") };
-    let Loading::UnderWay(second) = index.load(&key(1)) else { panic!("somebody loads") };
+    let Loading::ByCaller(first) = index.load(&key(1)) else {
+        panic!("nobody loads yet")
+    };
+    let Loading::UnderWay(second) = index.load(&key(1)) else {
+        panic!("somebody loads")
+    };
     index.hear(&record(7, &[1]));
     index.finish_load(&key(1), &[record(3, &[1, 2])], DurabilityPoint::DURABLE);
     for waiter in [first, second] {
@@ -115,7 +146,9 @@ fn one_load_serves_all_who_wait() {
 #[test]
 fn who_waits_for_a_load_hears_that_it_failed() {
     let mut index = Index::new(1 << 20);
-    let Loading::ByCaller(waiter) = index.load(&key(1)) else { panic!("nobody loads yet") };
+    let Loading::ByCaller(waiter) = index.load(&key(1)) else {
+        panic!("nobody loads yet")
+    };
     index.fail_load(&key(1), Error::NoRoom);
     assert_eq!(*waiter.borrow(), Some(Err(Error::NoRoom)));
     assert!(matches!(index.load(&key(1)), Loading::ByCaller(_)));
@@ -125,7 +158,9 @@ fn who_waits_for_a_load_hears_that_it_failed() {
 fn entries_that_grow_push_others_out() {
     let mut index = Index::new(50_000);
     for number in 0..20 {
-        let Loading::ByCaller(_) = index.load(&key(number)) else { panic!("nobody loads") };
+        let Loading::ByCaller(_) = index.load(&key(number)) else {
+            panic!("nobody loads")
+        };
         index.finish_load(&key(number), &[], DurabilityPoint::DURABLE);
     }
     for version in 0..2_000 {
@@ -138,7 +173,9 @@ fn entries_that_grow_push_others_out() {
 #[test]
 fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     let mut index = Index::new(1 << 20);
-    let Loading::ByCaller(_) = index.load(&key(1)) else { panic!("nobody loads yet") };
+    let Loading::ByCaller(_) = index.load(&key(1)) else {
+        panic!("nobody loads yet")
+    };
     let (old, new) = (record(3, &[1, 2]), record(7, &[1]));
     index.drop_versions(&key(1), &[old.attempt].into());
     index.finish_load(&key(1), &[old, new], DurabilityPoint::DURABLE);
@@ -150,17 +187,29 @@ fn what_is_collected_during_a_load_does_not_come_back_with_it() {
 fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
     let kept = |own: &[u64], agreed: u64| {
         let mut index = Index::new(1 << 20);
-        let Loading::ByCaller(_) = index.load(&key(1)) else { panic!("nobody loads yet") };
+        let Loading::ByCaller(_) = index.load(&key(1)) else {
+            panic!("nobody loads yet")
+        };
         let all: Vec<_> = (1..=5).map(|version| record(version, &[1])).collect();
         index.finish_load(&key(1), &all, DurabilityPoint::DURABLE);
         let mut heard = Heard::default();
         heard.advance(NodeId(1), agreed);
-        index.prune(&key(1), &heard, |record| own.contains(&record.version.timestamp.0));
+        index.prune(&key(1), &heard, |record| {
+            own.contains(&record.version.timestamp.0)
+        });
         versions(&index, &key(1)).expect("loaded")
     };
     assert_eq!(kept(&[], 0), [1, 2, 3, 4, 5], "somebody may need all");
     assert_eq!(kept(&[], 3), [3, 4, 5]);
-    assert_eq!(kept(&[2], 4), [1, 2, 4, 5], "the first goes with the slot of the second");
+    assert_eq!(
+        kept(&[2], 4),
+        [1, 2, 4, 5],
+        "the first goes with the slot of the second"
+    );
     assert_eq!(kept(&[4], 4), [1, 2, 3, 4, 5]);
-    assert_eq!(kept(&[5], 4), [4, 5], "it is not collected yet, and supersedes what is above the horizon");
+    assert_eq!(
+        kept(&[5], 4),
+        [4, 5],
+        "it is not collected yet, and supersedes what is above the horizon"
+    );
 }

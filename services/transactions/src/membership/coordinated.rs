@@ -91,10 +91,25 @@ impl Coordinated {
 
     /// The same without a rule, for tests alone.
     #[doc(hidden)]
-    pub fn with(gateway: Gateway, clock: Arc<dyn Clock>, address: Address, broken: Option<Broken>) -> Self {
+    pub fn with(
+        gateway: Gateway,
+        clock: Arc<dyn Clock>,
+        address: Address,
+        broken: Option<Broken>,
+    ) -> Self {
         let (view, until) = (watch::Sender::new(View::default()), AtomicU64::new(0));
-        let known = Arc::new(Known { view, until, broken });
-        Self { gateway, clock, address, known, following: Mutex::default() }
+        let known = Arc::new(Known {
+            view,
+            until,
+            broken,
+        });
+        Self {
+            gateway,
+            clock,
+            address,
+            known,
+            following: Mutex::default(),
+        }
     }
 
     /// Ends what is left of a membership, without a word to the others.
@@ -111,7 +126,9 @@ impl Coordinated {
     }
 
     fn following(&self) -> MutexGuard<'_, Option<Following>> {
-        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+        self.following
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,10 +137,14 @@ impl Membership for Coordinated {
     async fn join(&self, node: NodeId) -> Result<()> {
         self.stop().await;
         let joined = Follower::join(self, node).await;
-        let follower = joined.map_err(|why| Error::unavailable(&format!("join the members: {why}")))?;
+        let follower =
+            joined.map_err(|why| Error::unavailable(&format!("join the members: {why}")))?;
         self.known.renewed(follower.member.lease_until());
         let (leave, told) = oneshot::channel();
-        *self.following() = Some(Following { task: tokio::spawn(follower.follow(told)), leave: Some(leave) });
+        *self.following() = Some(Following {
+            task: tokio::spawn(follower.follow(told)),
+            leave: Some(leave),
+        });
         Ok(())
     }
 
@@ -149,7 +170,9 @@ impl Membership for Coordinated {
     async fn changed(&self, view: u64) -> Members {
         let mut views = self.known.view.subscribe();
         let changed = views.wait_for(|now| now.number > view).await;
-        changed.expect("the sender lives as long as `self`").members()
+        changed
+            .expect("the sender lives as long as `self`")
+            .members()
     }
 
     fn may_answer_until(&self) -> Option<Monotonic> {
@@ -160,7 +183,9 @@ impl Membership for Coordinated {
     }
 
     fn leads(&self, office: Office) -> bool {
-        let may_answer = self.may_answer_until().is_none_or(|until| self.clock.monotonic() < until);
+        let may_answer = self
+            .may_answer_until()
+            .is_none_or(|until| self.clock.monotonic() < until);
         may_answer && self.known.view.borrow().present.leads.contains(&office)
     }
 }
@@ -186,7 +211,10 @@ impl Known {
         self.view.send_if_modified(|view| {
             let is_new = view.present != *present;
             if is_new {
-                *view = View { number: view.number + 1, present: present.clone() };
+                *view = View {
+                    number: view.number + 1,
+                    present: present.clone(),
+                };
             }
             is_new
         });
@@ -195,7 +223,10 @@ impl Known {
 
 impl View {
     fn members(&self) -> Members {
-        Members { view: self.number, nodes: self.present.nodes.clone() }
+        Members {
+            view: self.number,
+            nodes: self.present.nodes.clone(),
+        }
     }
 }
 
@@ -236,7 +267,10 @@ impl Follower {
         };
         let offices = [Office::Collector, Office::Sequencer];
         let candidates = offices.map(|office| roster::candidate(node, office));
-        let wanted = [roster::member(node, &parts.address)].into_iter().chain(candidates).collect();
+        let wanted = [roster::member(node, &parts.address)]
+            .into_iter()
+            .chain(candidates)
+            .collect();
         let made = follower.make(wanted).await?;
         follower.roster = Roster::new(offices.into_iter().zip(made.into_iter().skip(1)).collect());
         follower.read_all();
@@ -255,7 +289,11 @@ impl Follower {
         if answers.iter().any(is_orphan) {
             // Others make them too.
             self.ask(roster::parents()).await?;
-            for (answer, request) in answers.iter_mut().zip(wanted).filter(|(answer, _)| is_orphan(answer)) {
+            for (answer, request) in answers
+                .iter_mut()
+                .zip(wanted)
+                .filter(|(answer, _)| is_orphan(answer))
+            {
                 *answer = self.ask(vec![request]).await?.swap_remove(0);
             }
         }
@@ -302,7 +340,10 @@ impl Follower {
         loop {
             let mut outputs = Vec::new();
             self.member.pump(&mut outputs).await?;
-            let requests: Vec<_> = outputs.into_iter().flat_map(|output| self.roster.take(output)).collect();
+            let requests: Vec<_> = outputs
+                .into_iter()
+                .flat_map(|output| self.roster.take(output))
+                .collect();
             if requests.is_empty() {
                 break;
             }
@@ -310,7 +351,9 @@ impl Follower {
                 self.member.submit(tag, request);
             }
         }
-        let Some(present) = self.roster.whole() else { return Ok(false) };
+        let Some(present) = self.roster.whole() else {
+            return Ok(false);
+        };
         if !self.roster.has_all_of(self.node) {
             return Err(NotJoined::Gone);
         }
@@ -342,7 +385,11 @@ impl Follower {
             return false;
         }
         while self.clock.monotonic() < self.member.lease_until() {
-            match self.gateway.connect_member(Some(self.member.resume())).await {
+            match self
+                .gateway
+                .connect_member(Some(self.member.resume()))
+                .await
+            {
                 Ok(member) => {
                     self.member = member;
                     self.read_all();

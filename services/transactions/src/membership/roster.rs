@@ -18,7 +18,11 @@ const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];
 const MEMBERS: &str = "/landfast/transactions/members";
 
 /// Every list of znodes that is followed.
-const LISTS: [List; 3] = [List::Members, List::Office(Office::Collector), List::Office(Office::Sequencer)];
+const LISTS: [List; 3] = [
+    List::Members,
+    List::Office(Office::Collector),
+    List::Office(Office::Sequencer),
+];
 
 /// Zookeeper's permissions: all of them.
 const ALL: i32 = 31;
@@ -72,7 +76,14 @@ impl Roster {
     /// Of a node that has put up these candidates. Nothing is read yet.
     pub(super) fn new(candidates: BTreeMap<Office, String>) -> Self {
         let (stands_for, unknown, asked) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
-        Self { candidates, stands_for, present: Present::default(), unknown, asked, tag: 0 }
+        Self {
+            candidates,
+            stands_for,
+            present: Present::default(),
+            unknown,
+            asked,
+            tag: 0,
+        }
     }
 
     /// Everything is to be read, for a connection that has no watch yet.
@@ -93,7 +104,10 @@ impl Roster {
                 (Some(Asked::List(List::Members)), Ok(Response::Children { children, .. })) => {
                     self.members(&children)
                 }
-                (Some(Asked::List(List::Office(office))), Ok(Response::Children { children, .. })) => {
+                (
+                    Some(Asked::List(List::Office(office))),
+                    Ok(Response::Children { children, .. }),
+                ) => {
                     self.lead(office, &children);
                     Vec::new()
                 }
@@ -122,7 +136,13 @@ impl Roster {
 
     fn list(&mut self, list: List) -> (i32, Request) {
         let path = list.path().to_owned();
-        self.ask(Asked::List(list), Request::GetChildren { path, watching: Watching::Yes })
+        self.ask(
+            Asked::List(list),
+            Request::GetChildren {
+                path,
+                watching: Watching::Yes,
+            },
+        )
     }
 
     fn ask(&mut self, asked: Asked, request: Request) -> (i32, Request) {
@@ -133,22 +153,37 @@ impl Roster {
 
     fn members(&mut self, names: &[String]) -> Vec<(i32, Request)> {
         // Whatever else clients have put there is no member.
-        let there: BTreeSet<NodeId> = names.iter().filter_map(|name| name.parse().ok().map(NodeId)).collect();
+        let there: BTreeSet<NodeId> = names
+            .iter()
+            .filter_map(|name| name.parse().ok().map(NodeId))
+            .collect();
         self.present.nodes.retain(|node, _| there.contains(node));
-        self.unknown = there.into_iter().filter(|node| !self.present.nodes.contains_key(node)).collect();
+        self.unknown = there
+            .into_iter()
+            .filter(|node| !self.present.nodes.contains_key(node))
+            .collect();
         let unknown = self.unknown.clone();
         let look = |node| {
             self.ask(
                 Asked::AddressOf(node),
-                Request::GetData { path: member_path(node), watching: Watching::No },
+                Request::GetData {
+                    path: member_path(node),
+                    watching: Watching::No,
+                },
             )
         };
         unknown.into_iter().map(look).collect()
     }
 
     fn lead(&mut self, office: Office, candidates: &[String]) {
-        let own = self.candidates.get(&office).map(|path| path.rsplit('/').next().unwrap_or_default());
-        let first = candidates.iter().min_by_key(|name| number(name)).map(String::as_str);
+        let own = self
+            .candidates
+            .get(&office)
+            .map(|path| path.rsplit('/').next().unwrap_or_default());
+        let first = candidates
+            .iter()
+            .min_by_key(|name| number(name))
+            .map(String::as_str);
         let keep = |set: &mut BTreeSet<Office>, is_in: bool| {
             if is_in {
                 set.insert(office)
@@ -157,7 +192,10 @@ impl Roster {
             };
         };
         keep(&mut self.present.leads, own.is_some() && own == first);
-        keep(&mut self.stands_for, own.is_some_and(|own| candidates.iter().any(|name| name == own)));
+        keep(
+            &mut self.stands_for,
+            own.is_some_and(|own| candidates.iter().any(|name| name == own)),
+        );
     }
 }
 
@@ -165,19 +203,38 @@ impl Roster {
 pub(super) fn parents() -> Vec<Request> {
     let lists = LISTS.iter().map(|list| list.path());
     let paths = PARENTS.into_iter().chain(lists);
-    paths.map(|path| create(path.to_owned(), Bytes::new(), Lifetime::Persistent, Naming::Given)).collect()
+    paths
+        .map(|path| {
+            create(
+                path.to_owned(),
+                Bytes::new(),
+                Lifetime::Persistent,
+                Naming::Given,
+            )
+        })
+        .collect()
 }
 
 /// The znode of a member.
 pub(super) fn member(node: NodeId, address: &Address) -> Request {
     let address = Bytes::copy_from_slice(address.0.as_bytes());
-    create(member_path(node), address, Lifetime::Ephemeral, Naming::Given)
+    create(
+        member_path(node),
+        address,
+        Lifetime::Ephemeral,
+        Naming::Given,
+    )
 }
 
 /// A candidate of `node` for `office`.
 pub(super) fn candidate(node: NodeId, office: Office) -> Request {
     let path = format!("{}/n-", List::Office(office).path());
-    create(path, Bytes::from(node.0.to_string()), Lifetime::Ephemeral, Naming::Sequential)
+    create(
+        path,
+        Bytes::from(node.0.to_string()),
+        Lifetime::Ephemeral,
+        Naming::Sequential,
+    )
 }
 
 fn member_path(node: NodeId) -> String {
@@ -186,12 +243,24 @@ fn member_path(node: NodeId) -> String {
 
 /// The place of a candidate in the line; what is none comes last.
 fn number(name: &str) -> u64 {
-    name.strip_prefix("n-").and_then(|number| number.parse().ok()).unwrap_or(u64::MAX)
+    name.strip_prefix("n-")
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(u64::MAX)
 }
 
 fn create(path: String, data: Bytes, lifetime: Lifetime, naming: Naming) -> Request {
-    let acl = vec![Acl { permissions: ALL, scheme: "world".into(), id: "anyone".into() }];
-    Request::Create { path, data: Some(data), acl, lifetime, naming }
+    let acl = vec![Acl {
+        permissions: ALL,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Request::Create {
+        path,
+        data: Some(data),
+        acl,
+        lifetime,
+        naming,
+    }
 }
 
 #[cfg(test)]
@@ -204,30 +273,52 @@ mod tests {
     use super::*;
 
     fn replied(tag: i32, result: Result<Response, Error>) -> Output {
-        Output::Reply { tag, zxid: Zxid(1), result }
+        Output::Reply {
+            tag,
+            zxid: Zxid(1),
+            result,
+        }
     }
 
     fn children(names: &[&str]) -> Response {
         let children = names.iter().map(|name| (*name).to_owned()).collect();
-        Response::Children { children, stat: Stat::default() }
+        Response::Children {
+            children,
+            stat: Stat::default(),
+        }
     }
 
     fn address(address: &'static str) -> Response {
-        Response::Data { data: Some(Bytes::from_static(address.as_bytes())), stat: Stat::default() }
+        Response::Data {
+            data: Some(Bytes::from_static(address.as_bytes())),
+            stat: Stat::default(),
+        }
     }
 
     /// A roster of node 7, which was second in line for one office and first for the other.
     fn read() -> Roster {
         let path = |office| List::Office(office).path();
         let candidates = BTreeMap::from([
-            (Office::Collector, format!("{}/n-0000000012", path(Office::Collector))),
-            (Office::Sequencer, format!("{}/n-0000000003", path(Office::Sequencer))),
+            (
+                Office::Collector,
+                format!("{}/n-0000000012", path(Office::Collector)),
+            ),
+            (
+                Office::Sequencer,
+                format!("{}/n-0000000003", path(Office::Sequencer)),
+            ),
         ]);
         let mut roster = Roster::new(candidates);
         let tags: Vec<i32> = roster.read_all().into_iter().map(|(tag, _)| tag).collect();
         let looks = roster.take(replied(tags[0], Ok(children(&["7", "3", "notes"]))));
-        roster.take(replied(tags[1], Ok(children(&["n-0000000012", "n-0000000009", "x"]))));
-        roster.take(replied(tags[2], Ok(children(&["n-0000000003", "n-0000000004"]))));
+        roster.take(replied(
+            tags[1],
+            Ok(children(&["n-0000000012", "n-0000000009", "x"])),
+        ));
+        roster.take(replied(
+            tags[2],
+            Ok(children(&["n-0000000003", "n-0000000004"])),
+        ));
         assert_eq!(roster.whole(), None, "the addresses are missing");
         for ((tag, _), of) in looks.into_iter().zip(["a:1", "b:2"]) {
             assert_eq!(roster.take(replied(tag, Ok(address(of)))), []);
@@ -239,7 +330,10 @@ mod tests {
     fn whoever_is_first_in_line_leads() {
         let roster = read();
         let present = roster.whole().expect("all is read");
-        let nodes = [(NodeId(3), Address("a:1".into())), (NodeId(7), Address("b:2".into()))];
+        let nodes = [
+            (NodeId(3), Address("a:1".into())),
+            (NodeId(7), Address("b:2".into())),
+        ];
         assert_eq!(present.nodes, BTreeMap::from(nodes));
         assert_eq!(present.leads, BTreeSet::from([Office::Sequencer]));
         assert!(roster.has_all_of(NodeId(7)) && !roster.has_all_of(NodeId(8)));
@@ -258,9 +352,19 @@ mod tests {
     fn a_list_is_read_again_when_it_has_changed_and_only_what_is_new() {
         let mut roster = read();
         let kind = EventKind::NodeChildrenChanged;
-        let event = |list: List| Output::Event { zxid: Some(Zxid(9)), kind, path: list.path().into() };
-        let [(members, _)] = &roster.take(event(List::Members))[..] else { panic!("one list") };
-        assert_eq!(roster.take(replied(*members, Ok(children(&["7"])))), [], "its address is known");
+        let event = |list: List| Output::Event {
+            zxid: Some(Zxid(9)),
+            kind,
+            path: list.path().into(),
+        };
+        let [(members, _)] = &roster.take(event(List::Members))[..] else {
+            panic!("one list")
+        };
+        assert_eq!(
+            roster.take(replied(*members, Ok(children(&["7"])))),
+            [],
+            "its address is known"
+        );
         let [(collector, _)] = &roster.take(event(List::Office(Office::Collector)))[..] else {
             panic!("one list")
         };
@@ -268,7 +372,10 @@ mod tests {
         roster.take(replied(*collector, Ok(children(&["n-0000000012"]))));
         let present = roster.whole().expect("all is read");
         assert_eq!(present.nodes.keys().collect::<Vec<_>>(), [&NodeId(7)]);
-        assert_eq!(present.leads, BTreeSet::from([Office::Collector, Office::Sequencer]));
+        assert_eq!(
+            present.leads,
+            BTreeSet::from([Office::Collector, Office::Sequencer])
+        );
     }
 
     #[test]

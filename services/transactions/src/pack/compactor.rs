@@ -70,7 +70,10 @@ pub(super) struct Survey {
 
 impl Survey {
     pub(super) fn live_bytes(&self) -> u64 {
-        self.live.iter().map(|(filed, _)| u64::from(filed.bytes)).sum()
+        self.live
+            .iter()
+            .map(|(filed, _)| u64::from(filed.bytes))
+            .sum()
     }
 }
 
@@ -126,11 +129,17 @@ impl Core {
         let now = self.clock.monotonic();
         let (kept, work) = {
             let table = &node.packs.state().table;
-            (table.kept_long_enough(now, PACKS_AT_ONCE), table.next(self.ignores_holds(), PACKS_AT_ONCE))
+            (
+                table.kept_long_enough(now, PACKS_AT_ONCE),
+                table.next(self.ignores_holds(), PACKS_AT_ONCE),
+            )
         };
         let buried = join_all(kept.into_iter().map(|id| self.bury(node, id)));
         let (buried, compacted) = join(buried, self.compact(node, work)).await;
-        let done = buried.into_iter().chain([compacted]).collect::<Result<()>>();
+        let done = buried
+            .into_iter()
+            .chain([compacted])
+            .collect::<Result<()>>();
         match done {
             Ok(()) => {
                 if let Some(lasted) = node.packs.state().outage.ended(now) {
@@ -176,7 +185,12 @@ impl Core {
     }
 
     /// Step 1, and the values that are to move; none: it is not there, or not worth it after all.
-    async fn read_live(&self, node: &Arc<Node>, id: PackId, why: Why) -> Result<Option<Vec<Moving>>> {
+    async fn read_live(
+        &self,
+        node: &Arc<Node>,
+        id: PackId,
+        why: Why,
+    ) -> Result<Option<Vec<Moving>>> {
         let Some(survey) = self.survey(node, id).await? else {
             return self.forget_pack(node, id).await.map(|()| None);
         };
@@ -188,12 +202,25 @@ impl Core {
         let Some(values) = self.read_places(node, id, &places).await? else {
             return self.forget_pack(node, id).await.map(|()| None);
         };
-        let live = survey.live.into_iter().zip(values).map(|((filed, range), value)| {
-            if crc32fast::hash(&value) == filed.crc {
-                return Ok(Moving { from: Located { pack: id, offset: range.start }, filed, value });
-            }
-            Err(Error::Corrupt(format!("a value of {} is not what was written", filed.attempt).into()))
-        });
+        let live = survey
+            .live
+            .into_iter()
+            .zip(values)
+            .map(|((filed, range), value)| {
+                if crc32fast::hash(&value) == filed.crc {
+                    return Ok(Moving {
+                        from: Located {
+                            pack: id,
+                            offset: range.start,
+                        },
+                        filed,
+                        value,
+                    });
+                }
+                Err(Error::Corrupt(
+                    format!("a value of {} is not what was written", filed.attempt).into(),
+                ))
+            });
         live.collect::<Result<Vec<_>>>().map(Some)
     }
 
@@ -211,15 +238,29 @@ impl Core {
         }
         let (packs, moving) = self.mark(node, packs, moving).await?;
         let entries = moving.iter().map(|Moving { filed, value, .. }| {
-            let Filed { key, attempt, write, .. } = filed.clone();
-            Entry { key, attempt, write, value: value.clone() }
+            let Filed {
+                key,
+                attempt,
+                write,
+                ..
+            } = filed.clone();
+            Entry {
+                key,
+                attempt,
+                write,
+                value: value.clone(),
+            }
         });
         let packed = self.pack(node, entries.collect());
         packed.is_put().await?;
         let moves = stream::iter(0..moving.len()).map(|place| {
             let (Moving { from, filed, .. }, to) = (&moving[place], packed.located[place]);
             async move {
-                if !node.store.move_version(&filed.key, filed.attempt, *from, to).await? {
+                if !node
+                    .store
+                    .move_version(&filed.key, filed.attempt, *from, to)
+                    .await?
+                {
                     node.store.free(to.pack, u64::from(filed.bytes));
                 }
                 Ok::<_, Error>(())
@@ -250,8 +291,11 @@ impl Core {
         for id in packs {
             // What is all dead needs no mark.
             let moves = moving.iter().any(|moving| moving.from.pack == id);
-            let marked =
-                if moves { rows::mark_moving(&node.store, id, node.id).await? } else { Marked::Moving };
+            let marked = if moves {
+                rows::mark_moving(&node.store, id, node.id).await?
+            } else {
+                Marked::Moving
+            };
             let kept = self.clock.monotonic() + self.config.pack_kept;
             match marked {
                 Marked::Moving => left.push(id),
@@ -288,7 +332,9 @@ impl Core {
 
     /// What a pack holds, and what of it is live; none: it is not there.
     pub(super) async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
-        let Some(directory) = self.directory(node, id).await? else { return Ok(None) };
+        let Some(directory) = self.directory(node, id).await? else {
+            return Ok(None);
+        };
         let mut bytes = 0;
         let places: Vec<_> = directory
             .into_iter()
@@ -300,12 +346,19 @@ impl Core {
             .collect();
         let looks = stream::iter(places).map(|(filed, range)| async move {
             let item = node.store.version(&filed.key, filed.attempt).await?;
-            let here = Located { pack: id, offset: range.start };
-            let is_live = item.is_some_and(|item| item.write == filed.write && item.packed == Some(here));
+            let here = Located {
+                pack: id,
+                offset: range.start,
+            };
+            let is_live =
+                item.is_some_and(|item| item.write == filed.write && item.packed == Some(here));
             Ok::<_, Error>(is_live.then_some((filed, range)))
         });
         let live: Vec<_> = looks.buffered(ITEMS_AT_ONCE).try_collect().await?;
-        Ok(Some(Survey { bytes, live: live.into_iter().flatten().collect() }))
+        Ok(Some(Survey {
+            bytes,
+            live: live.into_iter().flatten().collect(),
+        }))
     }
 
     async fn directory(&self, node: &Node, id: PackId) -> Result<Option<Vec<Filed>>> {
@@ -317,11 +370,18 @@ impl Core {
                 Err(error) => Err(objects::failed(format!("look at {path}"), error)),
             }
         };
-        let Some(size) = node.store.again(look).await? else { return Ok(None) };
+        let Some(size) = node.store.again(look).await? else {
+            return Ok(None);
+        };
         let footer = size.saturating_sub(FOOTER_BYTES)..size;
-        let Some(footer) = self.read_range(node, id, footer).await? else { return Ok(None) };
+        let Some(footer) = self.read_range(node, id, footer).await? else {
+            return Ok(None);
+        };
         let end = directory::end_bytes(&footer)?;
-        let Some(end) = self.read_range(node, id, size.saturating_sub(end)..size).await? else {
+        let Some(end) = self
+            .read_range(node, id, size.saturating_sub(end)..size)
+            .await?
+        else {
             return Ok(None);
         };
         directory::decode_end(&end).map(Some)
@@ -351,7 +411,11 @@ mod tests {
         let tries = (0..720).map(|turn| Monotonic(turn * AGAIN));
         let said = tries.filter(|now| {
             let is_said = packs.pause(*now, &error).is_some();
-            assert_eq!(packs.state().paused_until, *now + AGAIN, "it is tried as often as before");
+            assert_eq!(
+                packs.state().paused_until,
+                *now + AGAIN,
+                "it is tried as often as before"
+            );
             is_said
         });
         let said: Vec<u64> = said.take(6).map(|now| now.0.as_secs()).collect();

@@ -82,7 +82,10 @@ impl Core {
         let (is_take_over_due, is_look_due) = {
             let state = &mut *node.packs.state();
             // Before the rows are read: what is noted meanwhile is looked for once more.
-            (state.is_take_over_due, std::mem::take(&mut state.is_look_due))
+            (
+                state.is_take_over_due,
+                std::mem::take(&mut state.is_look_due),
+            )
         };
         let looked = self.look_at_rows(node, is_take_over_due, is_look_due).await;
         if looked.is_err() && is_look_due {
@@ -92,7 +95,12 @@ impl Core {
         looked
     }
 
-    async fn look_at_rows(&self, node: &Node, is_take_over_due: bool, is_look_due: bool) -> Result<()> {
+    async fn look_at_rows(
+        &self,
+        node: &Node,
+        is_take_over_due: bool,
+        is_look_due: bool,
+    ) -> Result<()> {
         let takes_all = self.config.is_broken(Broken::TakesPacksOfTheLiving);
         if is_take_over_due || is_look_due && takes_all {
             self.take_packs_over(node).await?;
@@ -107,8 +115,11 @@ impl Core {
         let takes_all = self.config.is_broken(Broken::TakesPacksOfTheLiving);
         let rows = registry::list(&node.store).await?;
         let is_gone = |row: &&NodeRow| row.node != node.id && (row.is_resolved || takes_all);
-        let gone: BTreeMap<NodeId, NodeRow> =
-            rows.iter().filter(is_gone).map(|row| (row.node, *row)).collect();
+        let gone: BTreeMap<NodeId, NodeRow> = rows
+            .iter()
+            .filter(is_gone)
+            .map(|row| (row.node, *row))
+            .collect();
         let found = rows::list(&node.store).await?;
         // Whatever may still move something into what was found is marked by now.
         let marked = rows::list(&node.store).await?;
@@ -119,11 +130,17 @@ impl Core {
         for (id, row) in found.into_iter().filter(is_theirs) {
             state.table.load(id, row, kept);
         }
-        for (id, _) in marked.into_iter().filter(is_theirs).filter(|(_, row)| row.is_moving && !ignores_marks)
+        for (id, _) in marked
+            .into_iter()
+            .filter(is_theirs)
+            .filter(|(_, row)| row.is_moving && !ignores_marks)
         {
             state.table.is_half_moved(id);
         }
-        let unsettled = gone.values().filter(|row| row.is_resolved && !row.is_swept).map(|row| row.node);
+        let unsettled = gone
+            .values()
+            .filter(|row| row.is_resolved && !row.is_swept)
+            .map(|row| row.node);
         state.table.leave_alone(unsettled.collect());
         (state.is_take_over_due, state.has_taken_over) = (false, true);
         Ok(())
@@ -160,7 +177,14 @@ impl Core {
                 *state.owed.entry(id).or_default() += bytes;
             }
             let is_due = state.owed_until <= now;
-            (own, if is_due { std::mem::take(&mut state.owed) } else { BTreeMap::new() })
+            (
+                own,
+                if is_due {
+                    std::mem::take(&mut state.owed)
+                } else {
+                    BTreeMap::new()
+                },
+            )
         };
         for (id, dead) in own {
             rows::add_dead(&node.store, id, dead).await?;
@@ -184,7 +208,11 @@ impl Core {
             .try_for_each_concurrent(ITEMS_AT_ONCE, |(id, bytes)| async move {
                 // It may have been put, or taken over, since.
                 let is_known = node.packs.state().table.is_known(id);
-                let dead = if is_known { node.packs.state().table.free(id, bytes) } else { Some(bytes) };
+                let dead = if is_known {
+                    node.packs.state().table.free(id, bytes)
+                } else {
+                    Some(bytes)
+                };
                 match dead {
                     Some(dead) => rows::add_dead(&node.store, id, dead).await,
                     None => Ok(()),
@@ -197,8 +225,14 @@ impl Core {
 
     /// Which packs have to be counted after the death of `nodes`, who may have known alone what had died in them: all, but those
     /// that nobody else knows anything of; and what lies among the objects of the dead without a row.
-    pub(crate) async fn packs_to_count(&self, node: &Node, nodes: &[NodeId]) -> Result<Vec<PackId>> {
-        let Some(objects) = &self.objects else { return Ok(Vec::new()) };
+    pub(crate) async fn packs_to_count(
+        &self,
+        node: &Node,
+        nodes: &[NodeId],
+    ) -> Result<Vec<PackId>> {
+        let Some(objects) = &self.objects else {
+            return Ok(Vec::new());
+        };
         let rows = rows::list(&node.store).await?;
         let known: BTreeSet<PackId> = rows.iter().map(|(id, _)| *id).collect();
         // A node alone has counted its own itself.
@@ -214,8 +248,13 @@ impl Core {
                 listed.map_err(|error| objects::failed(format!("list {prefix}"), error))
             };
             let listed = node.store.again(list).await?;
-            let numbers = listed.iter().filter_map(|meta| meta.location.filename()?.parse().ok());
-            let found = numbers.map(|number| PackId { node: *dead, number });
+            let numbers = listed
+                .iter()
+                .filter_map(|meta| meta.location.filename()?.parse().ok());
+            let found = numbers.map(|number| PackId {
+                node: *dead,
+                number,
+            });
             packs.extend(found.filter(|id| !known.contains(id)));
         }
         Ok(packs)
@@ -235,7 +274,10 @@ impl Core {
                 row
             } else {
                 rows::put(&node.store, id, bytes).await?;
-                Row { bytes, ..Row::default() }
+                Row {
+                    bytes,
+                    ..Row::default()
+                }
             };
             if !rows::count(&node.store, id, before, dead).await? {
                 continue;
@@ -272,7 +314,11 @@ mod tests {
     impl FaultSchedule for NoScans {
         fn next(&self, operation: &'static str) -> Fault {
             let is_refused = operation == "key_value.scan" && self.0.load(Ordering::Relaxed);
-            if is_refused { Fault::RefuseBefore } else { Fault::None }
+            if is_refused {
+                Fault::RefuseBefore
+            } else {
+                Fault::None
+            }
         }
     }
 
@@ -282,22 +328,47 @@ mod tests {
         simulated::run(async {
             let (world, faults) = (World::new(1), Arc::<NoScans>::default());
             let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
-            let parts =
-                Parts { key_value: Arc::new(key_value), clock: world.clock(), entropy: world.entropy() };
-            let service = Service::builder(parts).objects(world.objects()).build(Config::default());
+            let parts = Parts {
+                key_value: Arc::new(key_value),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let service = Service::builder(parts)
+                .objects(world.objects())
+                .build(Config::default());
             service.start().await.expect("a calm world");
             let core = service.engine().core;
             let node = core.serving().expect("it has started");
-            let id = PackId { node: node.id, number: 1 };
-            node.packs.state().table.load(id, Row { bytes: 10, ..Row::default() }, Monotonic::default());
+            let id = PackId {
+                node: node.id,
+                number: 1,
+            };
+            node.packs.state().table.load(
+                id,
+                Row {
+                    bytes: 10,
+                    ..Row::default()
+                },
+                Monotonic::default(),
+            );
             rows::put(&node.store, id, 10).await.expect("a calm world");
-            rows::add_dead(&node.store, id, 9).await.expect("a calm world");
+            rows::add_dead(&node.store, id, 9)
+                .await
+                .expect("a calm world");
             node.packs.more_is_noted();
             faults.0.store(true, Ordering::Relaxed);
-            core.look_after_rows(&node).await.expect_err("the rows cannot be read");
+            core.look_after_rows(&node)
+                .await
+                .expect_err("the rows cannot be read");
             faults.0.store(false, Ordering::Relaxed);
-            core.look_after_rows(&node).await.expect("the rows can be read");
-            assert_eq!(node.packs.state().table.next(false, 9).packs, [id], "mostly dead");
+            core.look_after_rows(&node)
+                .await
+                .expect("the rows can be read");
+            assert_eq!(
+                node.packs.state().table.next(false, 9).packs,
+                [id],
+                "mostly dead"
+            );
         });
     }
 }

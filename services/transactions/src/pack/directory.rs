@@ -51,7 +51,10 @@ pub(super) fn end_bytes(tail: &[u8]) -> Result<u64> {
 pub(super) fn decode_end(end: &[u8]) -> Result<Vec<Filed>> {
     let (length, crc) = footer(end).ok_or_else(damaged)?;
     let rest = &end[..end.len() - FOOTER_BYTES as usize];
-    let start = rest.len().checked_sub(length as usize).ok_or_else(damaged)?;
+    let start = rest
+        .len()
+        .checked_sub(length as usize)
+        .ok_or_else(damaged)?;
     let directory = &rest[start..];
     if crc32fast::hash(directory) != crc {
         return Err(damaged());
@@ -77,10 +80,19 @@ mod tests {
     use crate::model::NodeId;
 
     fn filed(count: u32) -> Vec<Filed> {
-        let attempt = Attempt { node: NodeId(1), sequence: 9 };
+        let attempt = Attempt {
+            node: NodeId(1),
+            sequence: 9,
+        };
         let one = |write| {
             let key = Key::new(format!("k{write}")).expect("short");
-            Filed { key, attempt, write, bytes: write * 7, crc: u32::MAX - write }
+            Filed {
+                key,
+                attempt,
+                write,
+                bytes: write * 7,
+                crc: u32::MAX - write,
+            }
         };
         (0..count).map(one).collect()
     }
@@ -90,9 +102,16 @@ mod tests {
         for count in [0, 1, 1_000] {
             let (values, end) = (vec![7; 100], encode_end(&filed(count)));
             let pack = [&values[..], &end].concat();
-            assert_eq!(end_bytes(&pack[pack.len() - FOOTER_BYTES as usize..]), Ok(end.len() as u64));
+            assert_eq!(
+                end_bytes(&pack[pack.len() - FOOTER_BYTES as usize..]),
+                Ok(end.len() as u64)
+            );
             assert_eq!(decode_end(&end), Ok(filed(count)));
-            assert_eq!(decode_end(&pack), Ok(filed(count)), "more than it asked for");
+            assert_eq!(
+                decode_end(&pack),
+                Ok(filed(count)),
+                "more than it asked for"
+            );
         }
     }
 

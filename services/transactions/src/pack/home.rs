@@ -46,17 +46,25 @@ impl Core {
 impl Core {
     /// Has the packs of `node`, which has yet to serve, numbered behind what lies under its number already.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
-        let Some(objects) =
-            self.objects.as_ref().filter(|_| !self.config.is_broken(Broken::TakesAnyPackForItsOwn))
+        let Some(objects) = self
+            .objects
+            .as_ref()
+            .filter(|_| !self.config.is_broken(Broken::TakesAnyPackForItsOwn))
         else {
             return Ok(());
         };
         let place = ObjectPath::from(format!("{}/{}", self.home()?, node.id.0));
         let look = async || {
             let numbers = objects.list(Some(&place)).map_ok(|object| {
-                object.location.filename().and_then(|name| name.parse::<u64>().ok()).unwrap_or_default()
+                object
+                    .location
+                    .filename()
+                    .and_then(|name| name.parse::<u64>().ok())
+                    .unwrap_or_default()
             });
-            let last = numbers.try_fold(0, async |last, number| Ok(number.max(last))).await;
+            let last = numbers
+                .try_fold(0, async |last, number| Ok(number.max(last)))
+                .await;
             last.map_err(|error| objects::failed(format!("list {place}"), error))
         };
         let last = node.store.again(look).await?;
@@ -69,7 +77,8 @@ impl Core {
 }
 
 fn home_of(row: &Item) -> Option<String> {
-    row.bytes(HOME).map(|home| String::from_utf8_lossy(home).into_owned())
+    row.bytes(HOME)
+        .map(|home| String::from_utf8_lossy(home).into_owned())
 }
 
 /// Errors: there are packs after all.
@@ -92,20 +101,26 @@ async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Res
     if store.again(look).await? {
         return Ok(home);
     }
-    Err(Error::WrongObjects(format!("the one given is not this store's, since there is no {place}").into()))
+    Err(Error::WrongObjects(
+        format!("the one given is not this store's, since there is no {place}").into(),
+    ))
 }
 
 async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<String> {
     let home = format!("{PACKS}/{:016x}", core.entropy.next_u64());
     let place = ObjectPath::from(format!("{home}/{STORE}"));
-    let put = async || match objects.put_opts(&place, PutPayload::default(), PutMode::Create.into()).await {
+    let put = async || match objects
+        .put_opts(&place, PutPayload::default(), PutMode::Create.into())
+        .await
+    {
         Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
         Err(error) => Err(objects::failed(format!("put {place}"), error)),
     };
     store.again(put).await?;
     let attributes = vec![(Name::from(HOME), Value::Bytes(home.clone().into()))];
-    let (outcome, point) =
-        store.update(Update::put(layout::packs_home(), attributes).when(Condition::Absent)).await?;
+    let (outcome, point) = store
+        .update(Update::put(layout::packs_home(), attributes).when(Condition::Absent))
+        .await?;
     store.externalize(point).await?;
     match outcome {
         Outcome::Done(_) => Ok(home),

@@ -42,27 +42,37 @@ impl Core {
         attempt: Attempt,
         write: &Write,
     ) -> Result<Option<Bytes>> {
-        let Place::Packed { bytes, crc } = write.place else { return Ok(None) };
+        let Place::Packed { bytes, crc } = write.place else {
+            return Ok(None);
+        };
         if self.objects.is_none() {
             // Another node was given some since this one began; who cannot show all there is serves nothing.
             node.store.fall();
-            return Err(Error::unavailable("values of the store lie in an object store, and none was given"));
+            return Err(Error::unavailable(
+                "values of the store lie in an object store, and none was given",
+            ));
         }
         let mut missed = None;
         for _ in 0..LOOKS_MAX {
             let item = node.store.version(&write.key, attempt).await?;
             let item = item.filter(|item| item.write == write.write);
-            let Some(located) = item.and_then(|item| item.packed) else { return Ok(None) };
+            let Some(located) = item.and_then(|item| item.packed) else {
+                return Ok(None);
+            };
             let Some(value) = self.read_pack(node, located, bytes).await? else {
                 let pack = located.pack;
                 if missed.replace(pack) == Some(pack) {
                     let path = pack.path(self.home()?);
-                    return Err(Error::Corrupt(format!("the object {path} is not there").into()));
+                    return Err(Error::Corrupt(
+                        format!("the object {path} is not there").into(),
+                    ));
                 }
                 continue;
             };
             if value.len() != bytes as usize || crc32fast::hash(&value) != crc {
-                return Err(Error::Corrupt(format!("a value of {attempt} is not what was written").into()));
+                return Err(Error::Corrupt(
+                    format!("a value of {attempt} is not what was written").into(),
+                ));
             }
             return Ok(Some(value));
         }
@@ -93,21 +103,28 @@ impl Core {
             let (core, node) = (Arc::clone(self), Arc::clone(node));
             self.spawn(async move { core.read_wanted(&node, pack).await });
         }
-        hears.await.unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
+        hears
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
     }
 
     async fn read_wanted(&self, node: &Arc<Node>, pack: PackId) {
         let mut wanted = node.packs.state().wanted.remove(&pack).unwrap_or_default();
         wanted.sort_by_key(|wanted| wanted.range.start);
         let joined = join(wanted);
-        let reads = stream::iter(joined).for_each_concurrent(RANGES_AT_ONCE, |(range, wanted)| async move {
-            let read = self.read_range(node, pack, range.clone()).await;
-            for Wanted { range: part, told } in wanted {
-                // Nobody hears it if its transaction has ended.
-                let _ =
-                    told.send(read.clone().map(|bytes| bytes.and_then(|bytes| cut(&bytes, &range, part))));
-            }
-        });
+        let reads = stream::iter(joined).for_each_concurrent(
+            RANGES_AT_ONCE,
+            |(range, wanted)| async move {
+                let read = self.read_range(node, pack, range.clone()).await;
+                for Wanted { range: part, told } in wanted {
+                    // Nobody hears it if its transaction has ended.
+                    let _ = told.send(
+                        read.clone()
+                            .map(|bytes| bytes.and_then(|bytes| cut(&bytes, &range, part))),
+                    );
+                }
+            },
+        );
         reads.await;
     }
 
@@ -120,7 +137,9 @@ impl Core {
     ) -> Result<Option<Vec<Bytes>>> {
         let mut values = Vec::with_capacity(places.len());
         for (range, parts) in join(places.to_vec()) {
-            let Some(bytes) = self.read_range(node, pack, range.clone()).await? else { return Ok(None) };
+            let Some(bytes) = self.read_range(node, pack, range.clone()).await? else {
+                return Ok(None);
+            };
             for part in parts {
                 values.push(cut(&bytes, &range, part).ok_or_else(|| {
                     Error::Corrupt(
@@ -187,7 +206,11 @@ fn join<T: Part>(parts: Vec<T>) -> Vec<(Range<u64>, Vec<T>)> {
 fn cut(bytes: &Bytes, range: &Range<u64>, part: Range<u64>) -> Option<Bytes> {
     let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
     let is_all = part.len() == bytes.len();
-    if is_all { Some(bytes.clone()) } else { bytes.get(part).map(Bytes::copy_from_slice) }
+    if is_all {
+        Some(bytes.clone())
+    } else {
+        bytes.get(part).map(Bytes::copy_from_slice)
+    }
 }
 
 #[cfg(test)]
@@ -196,13 +219,27 @@ mod tests {
 
     #[test]
     fn small_reads_beside_each_other_are_one() {
-        let parts =
-            vec![0..10, 10..20, 15..18, 65_000..65_536, 65_530..65_540, 200_000..300_000, 300_000..300_001];
-        let joined: Vec<_> =
-            join(parts.clone()).into_iter().map(|(range, parts)| (range, parts.len())).collect();
+        let parts = vec![
+            0..10,
+            10..20,
+            15..18,
+            65_000..65_536,
+            65_530..65_540,
+            200_000..300_000,
+            300_000..300_001,
+        ];
+        let joined: Vec<_> = join(parts.clone())
+            .into_iter()
+            .map(|(range, parts)| (range, parts.len()))
+            .collect();
         assert_eq!(
             joined,
-            [(0..65_536, 4), (65_530..65_540, 1), (200_000..300_000, 1), (300_000..300_001, 1)]
+            [
+                (0..65_536, 4),
+                (65_530..65_540, 1),
+                (200_000..300_000, 1),
+                (300_000..300_001, 1)
+            ]
         );
         let pack: Bytes = (0..=255).cycle().take(300_001).collect::<Vec<u8>>().into();
         for (range, parts) in join(parts) {

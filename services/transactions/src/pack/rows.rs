@@ -45,22 +45,40 @@ pub(super) enum Marked {
 
 impl Row {
     fn decode(item: &Item) -> Self {
-        let natural = |name| item.integer(name).and_then(|value| u64::try_from(value).ok()).unwrap_or(0);
-        let (is_moving, is_retired) = (item.integer(MOVING).is_some(), item.integer(RETIRED).is_some());
-        Self { bytes: natural(BYTES), dead: natural(DEAD), is_moving, is_retired }
+        let natural = |name| {
+            item.integer(name)
+                .and_then(|value| u64::try_from(value).ok())
+                .unwrap_or(0)
+        };
+        let (is_moving, is_retired) = (
+            item.integer(MOVING).is_some(),
+            item.integer(RETIRED).is_some(),
+        );
+        Self {
+            bytes: natural(BYTES),
+            dead: natural(DEAD),
+            is_moving,
+            is_retired,
+        }
     }
 }
 
 /// A pack was put, or found: a row that is there stays.
 pub(super) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::set_integer(BYTES, bytes as i64)];
-    store.update(Update::modify(layout::pack(id), actions).when(Condition::Absent)).await.map(drop)
+    store
+        .update(Update::modify(layout::pack(id), actions).when(Condition::Absent))
+        .await
+        .map(drop)
 }
 
 /// So many bytes more of a pack are dead. An answer that is lost has them counted twice, until somebody looks.
 pub(super) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::Add(DEAD.into(), bytes as i64)];
-    store.finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists)).await.map(drop)
+    store
+        .finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists))
+        .await
+        .map(drop)
 }
 
 /// A pack was counted, whose row was `before`: so many bytes of it are dead. False: more has died meanwhile.
@@ -82,7 +100,10 @@ pub(super) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> 
 
 /// `mover` begins to move values out of it.
 pub(super) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Result<Marked> {
-    let is_there = vec![Condition::Exists, Condition::attribute(RETIRED, Test::Absent)];
+    let is_there = vec![
+        Condition::Exists,
+        Condition::attribute(RETIRED, Test::Absent),
+    ];
     let actions = vec![Action::set_integer(MOVING, mover.0.into())];
     let update = Update::modify(layout::pack(id), actions).when(Condition::All(is_there));
     Ok(match store.finish(&update).await?.0 {
@@ -95,17 +116,27 @@ pub(super) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Res
 /// Nothing in the store names it any more, and that is durable.
 pub(super) async fn retire(store: &Store, id: PackId) -> Result<()> {
     let actions = vec![Action::set_integer(RETIRED, 1)];
-    store.finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists)).await.map(drop)
+    store
+        .finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists))
+        .await
+        .map(drop)
 }
 
 /// Its object is gone.
 pub(super) async fn delete(store: &Store, id: PackId) -> Result<()> {
-    store.finish(&Update::delete(layout::pack(id))).await.map(drop)
+    store
+        .finish(&Update::delete(layout::pack(id)))
+        .await
+        .map(drop)
 }
 
 /// What it says now; none: there is none.
 pub(super) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
-    Ok(store.get(&layout::pack(id)).await?.value.map(|item| Row::decode(&item)))
+    Ok(store
+        .get(&layout::pack(id))
+        .await?
+        .value
+        .map(|item| Row::decode(&item)))
 }
 
 /// All there are.
@@ -129,7 +160,8 @@ async fn list_while(
     loop {
         let page = store.scan(&scan).await?.value;
         for (sort, item) in page.items {
-            let id = PackId::from_bytes(&sort).ok_or_else(|| Error::Corrupt("decode a pack's key".into()))?;
+            let id = PackId::from_bytes(&sort)
+                .ok_or_else(|| Error::Corrupt("decode a pack's key".into()))?;
             if !is_wanted(id) {
                 return Ok(rows);
             }

@@ -73,7 +73,12 @@ struct Known {
 
 impl Known {
     fn new(bytes: u64, noted: u64, hold: Hold) -> Self {
-        Self { bytes, noted, unnoted: 0, hold }
+        Self {
+            bytes,
+            noted,
+            unnoted: 0,
+            hold,
+        }
     }
 
     fn dead(&self) -> u64 {
@@ -104,7 +109,9 @@ impl Table {
     /// Takes a pack of a node that is gone in, as its row says. What is retired is kept until `kept`, since nobody knows for how
     /// long it was.
     pub(super) fn load(&mut self, id: PackId, row: Row, kept: Monotonic) {
-        self.packs.entry(id).or_insert_with(|| Known::new(row.bytes, row.dead, Hold::default()));
+        self.packs
+            .entry(id)
+            .or_insert_with(|| Known::new(row.bytes, row.dead, Hold::default()));
         if row.is_retired && !self.retired.contains_key(&id) {
             self.retire(id, kept);
         } else {
@@ -126,7 +133,12 @@ impl Table {
 
     /// Takes care of the packs of `own` alone from now on.
     pub(super) fn give_back(&mut self, own: NodeId) {
-        let others: Vec<_> = self.packs.keys().filter(|id| id.node != own).copied().collect();
+        let others: Vec<_> = self
+            .packs
+            .keys()
+            .filter(|id| id.node != own)
+            .copied()
+            .collect();
         for id in others {
             self.remove(id);
         }
@@ -168,7 +180,13 @@ impl Table {
 
     fn judge(&mut self, id: PackId) {
         self.leave_out(id);
-        let Some(known) = self.packs.get(&id).filter(|_| !self.retired.contains_key(&id)) else { return };
+        let Some(known) = self
+            .packs
+            .get(&id)
+            .filter(|_| !self.retired.contains_key(&id))
+        else {
+            return;
+        };
         if known.dead() * 2 > known.bytes {
             self.wanting.insert(id);
         } else {
@@ -189,33 +207,57 @@ impl Table {
     pub(super) fn next(&self, ignores_holds: bool, packs_max: usize) -> Work {
         if !self.half_moved.is_empty() {
             let packs = self.half_moved.iter().copied().take(packs_max).collect();
-            return Work { packs, why: Why::HalfMoved };
+            return Work {
+                packs,
+                why: Why::HalfMoved,
+            };
         }
         let is_free = |id: &PackId| {
-            let is_held = self.packs.get(id).is_none_or(|known| Arc::strong_count(&known.hold) > 1);
+            let is_held = self
+                .packs
+                .get(id)
+                .is_none_or(|known| Arc::strong_count(&known.hold) > 1);
             ignores_holds || !is_held && !self.unsettled.contains(&id.node)
         };
-        let wanting: Vec<_> = self.wanting.iter().copied().filter(is_free).take(packs_max).collect();
+        let wanting: Vec<_> = self
+            .wanting
+            .iter()
+            .copied()
+            .filter(is_free)
+            .take(packs_max)
+            .collect();
         if !wanting.is_empty() {
-            return Work { packs: wanting, why: Why::Dead };
+            return Work {
+                packs: wanting,
+                why: Why::Dead,
+            };
         }
         let merged = self.small().find_map(|packs| {
             let free: Vec<_> = packs.filter(is_free).take(self.merged).collect();
             (free.len() == self.merged).then_some(free)
         });
-        merged.map_or_else(Work::default, |packs| Work { packs, why: Why::Small })
+        merged.map_or_else(Work::default, |packs| Work {
+            packs,
+            why: Why::Small,
+        })
     }
 
     /// Whether some wait for their holders.
     pub(super) fn is_waiting(&self) -> bool {
         let is_settled = |id: &PackId| !self.unsettled.contains(&id.node);
         self.wanting.iter().any(is_settled)
-            || self.small().any(|packs| packs.filter(is_settled).nth(self.merged - 1).is_some())
+            || self
+                .small()
+                .any(|packs| packs.filter(is_settled).nth(self.merged - 1).is_some())
     }
 
     /// Those that are not full, tier by tier.
     fn small(&self) -> impl Iterator<Item = impl Iterator<Item = PackId>> {
-        let of = |tier| self.live.range((tier, PackId::FIRST)..(tier + 1, PackId::FIRST)).map(|(_, id)| *id);
+        let of = |tier| {
+            self.live
+                .range((tier, PackId::FIRST)..(tier + 1, PackId::FIRST))
+                .map(|(_, id)| *id)
+        };
         let least = self.live.last().map_or(0, |(tier, _)| *tier);
         (1..=least).rev().map(of)
     }
@@ -224,7 +266,10 @@ impl Table {
     fn tier(&self, bytes: u64) -> u32 {
         let merged = u64::try_from(self.merged).unwrap_or(u64::MAX);
         let sizes = iter::successors(Some(bytes.max(1)), |bytes| bytes.checked_mul(merged));
-        sizes.skip(1).take_while(|bytes| *bytes <= self.full_bytes).count() as u32
+        sizes
+            .skip(1)
+            .take_while(|bytes| *bytes <= self.full_bytes)
+            .count() as u32
     }
 
     /// Nothing names it any more.
@@ -260,7 +305,10 @@ impl Table {
 
     /// How many there are, and the bytes of their values.
     pub(super) fn sums(&self) -> (u64, u64) {
-        (self.packs.len() as u64, self.packs.values().map(|known| known.bytes).sum())
+        (
+            self.packs.len() as u64,
+            self.packs.values().map(|known| known.bytes).sum(),
+        )
     }
 }
 
@@ -280,7 +328,11 @@ mod tests {
 
     /// Three are merged, and a full pack has 900 bytes.
     fn table() -> Table {
-        Table::new(&Config { packs_merged: 3, pack_bytes_max: 900, ..Config::default() })
+        Table::new(&Config {
+            packs_merged: 3,
+            pack_bytes_max: 900,
+            ..Config::default()
+        })
     }
 
     fn dead(table: &Table, packs_max: usize) -> Vec<PackId> {
@@ -298,10 +350,21 @@ mod tests {
     #[test]
     fn a_tier_is_what_fits_the_next() {
         let table = table();
-        for (bytes, tier) in [(u64::MAX, 0), (301, 0), (300, 1), (101, 1), (100, 2), (1, 6), (0, 6)] {
+        for (bytes, tier) in [
+            (u64::MAX, 0),
+            (301, 0),
+            (300, 1),
+            (101, 1),
+            (100, 2),
+            (1, 6),
+            (0, 6),
+        ] {
             assert_eq!(table.tier(bytes), tier, "{bytes}");
         }
-        let none = Table::new(&Config { packs_merged: usize::MAX, ..Config::default() });
+        let none = Table::new(&Config {
+            packs_merged: usize::MAX,
+            ..Config::default()
+        });
         assert_eq!(none.tier(1), 0);
     }
 
@@ -313,7 +376,11 @@ mod tests {
             table.insert(id(number), bytes, Hold::default());
         }
         table.insert(id(2), 300, Arc::clone(&hold));
-        assert_eq!((merged(&table), table.is_waiting()), (vec![], false), "two of a tier");
+        assert_eq!(
+            (merged(&table), table.is_waiting()),
+            (vec![], false),
+            "two of a tier"
+        );
         table.insert(id(7), 200, Hold::default());
         assert_eq!((merged(&table), table.is_waiting()), (vec![], true));
         drop(hold);
@@ -340,7 +407,11 @@ mod tests {
         assert_eq!(table.free(id(1), 99), None, "less than an eighth");
         assert_eq!(table.free(id(1), 1), Some(100));
         assert_eq!(table.free(id(1), 300), Some(300));
-        assert_eq!((table.next(true, 9), table.is_waiting()), (Work::default(), false), "half of it is live");
+        assert_eq!(
+            (table.next(true, 9), table.is_waiting()),
+            (Work::default(), false),
+            "half of it is live"
+        );
         assert_eq!(table.free(id(1), 1), None);
         assert_eq!((dead(&table, 9), table.is_waiting()), (vec![], true));
         drop(hold);
@@ -362,8 +433,25 @@ mod tests {
     fn packs_of_who_may_still_write_are_left_alone() {
         let mut table = table();
         table.leave_alone([NODE].into());
-        table.load(id(1), Row { bytes: 10, dead: 9, ..Row::default() }, at(60));
-        table.load(id(2), Row { bytes: 10, dead: 9, is_retired: true, ..Row::default() }, at(60));
+        table.load(
+            id(1),
+            Row {
+                bytes: 10,
+                dead: 9,
+                ..Row::default()
+            },
+            at(60),
+        );
+        table.load(
+            id(2),
+            Row {
+                bytes: 10,
+                dead: 9,
+                is_retired: true,
+                ..Row::default()
+            },
+            at(60),
+        );
         assert_eq!((dead(&table, 9), table.is_waiting()), (vec![], false));
         assert_eq!(table.kept_long_enough(at(60), 9), [id(2)]);
         table.leave_alone([].into());
@@ -384,7 +472,11 @@ mod tests {
         table.counted(id(1), 800, 302);
         assert_eq!(dead(&table, 9), [], "what had died here was in the count");
         table.hear(id(1), u64::MAX);
-        assert_eq!((dead(&table, 9), table.free(id(1), 1)), (vec![id(1)], None), "no more than there is");
+        assert_eq!(
+            (dead(&table, 9), table.free(id(1), 1)),
+            (vec![id(1)], None),
+            "no more than there is"
+        );
         table.hear(id(2), 7);
         assert_eq!(table.sums(), (1, 800), "it takes care of no other");
     }
@@ -392,24 +484,45 @@ mod tests {
     #[test]
     fn what_others_have_begun_to_move_goes_first() {
         let mut table = table();
-        let of_other = |number| PackId { node: NodeId(1), number };
+        let of_other = |number| PackId {
+            node: NodeId(1),
+            number,
+        };
         table.insert(id(1), 10, Hold::default());
         table.free(id(1), 9);
         for number in [1, 2, 3] {
-            table.load(of_other(number), Row { bytes: 10, ..Row::default() }, at(60));
+            table.load(
+                of_other(number),
+                Row {
+                    bytes: 10,
+                    ..Row::default()
+                },
+                at(60),
+            );
         }
         table.leave_alone([NodeId(1)].into());
         table.is_half_moved(of_other(1));
         table.is_half_moved(of_other(2));
         table.is_half_moved(of_other(9));
-        let first = Work { packs: vec![of_other(1), of_other(2)], why: Why::HalfMoved };
-        assert_eq!(table.next(false, 9), first, "also of who may still write, and whatever is live in them");
+        let first = Work {
+            packs: vec![of_other(1), of_other(2)],
+            why: Why::HalfMoved,
+        };
+        assert_eq!(
+            table.next(false, 9),
+            first,
+            "also of who may still write, and whatever is live in them"
+        );
         table.retire(of_other(1), at(60));
         table.remove(of_other(2));
         assert_eq!(dead(&table, 9), [id(1)]);
         table.is_half_moved(of_other(1));
         table.is_half_moved(of_other(3));
-        assert_eq!(table.next(false, 9).packs, [of_other(3)], "what is retired is empty");
+        assert_eq!(
+            table.next(false, 9).packs,
+            [of_other(3)],
+            "what is retired is empty"
+        );
         table.give_back(NODE);
         assert_eq!((dead(&table, 9), table.sums()), (vec![id(1)], (1, 10)));
     }

@@ -75,17 +75,27 @@ impl Core {
                 _ => replacing.push(&write.key),
             }
         }
-        let numbers: Vec<_> = entries.iter().map(|entry| (entry.key.clone(), entry.write)).collect();
-        let lengths: Vec<_> = entries.iter().map(|entry| entry.value.len() as u64).collect();
+        let numbers: Vec<_> = entries
+            .iter()
+            .map(|entry| (entry.key.clone(), entry.write))
+            .collect();
+        let lengths: Vec<_> = entries
+            .iter()
+            .map(|entry| entry.value.len() as u64)
+            .collect();
         let packed = (!entries.is_empty()).then(|| self.pack(node, entries));
         let mut state = transaction.state();
         let written = &mut state.packed;
         let mut located = BTreeMap::new();
-        let mut replaced: Vec<_> =
-            replacing.into_iter().filter_map(|key| written.places.remove(key)).collect();
+        let mut replaced: Vec<_> = replacing
+            .into_iter()
+            .filter_map(|key| written.places.remove(key))
+            .collect();
         if let Some(packed) = &packed {
             written.holds.extend(packed.holds.iter().cloned());
-            for (((key, write), bytes), place) in numbers.into_iter().zip(lengths).zip(&packed.located) {
+            for (((key, write), bytes), place) in
+                numbers.into_iter().zip(lengths).zip(&packed.located)
+            {
                 located.insert(write, *place);
                 replaced.extend(written.places.insert(key, (place.pack, bytes)));
             }
@@ -94,6 +104,10 @@ impl Core {
         for (pack, bytes) in replaced {
             node.store.free(pack, bytes);
         }
-        OnTheirWay { located, packed, is_waited_for: !self.config.is_broken(Broken::RecordBeforePack) }
+        OnTheirWay {
+            located,
+            packed,
+            is_waited_for: !self.config.is_broken(Broken::RecordBeforePack),
+        }
     }
 }

@@ -16,12 +16,21 @@ fn key(index: usize) -> Key {
 }
 
 fn record(version: u64, slot: u64, keys: &[usize]) -> Arc<CommitRecord> {
-    let writes =
-        keys.iter().map(|index| Write { key: key(*index), write: 1, place: Place::Inline { bytes: 1 } });
+    let writes = keys.iter().map(|index| Write {
+        key: key(*index),
+        write: 1,
+        place: Place::Inline { bytes: 1 },
+    });
     Arc::new(CommitRecord {
         id: TransactionId::new(format!("{version}")).expect("a name"),
-        attempt: Attempt { node: LOG, sequence: version },
-        version: Version { timestamp: Timestamp(version), node: LOG },
+        attempt: Attempt {
+            node: LOG,
+            sequence: version,
+        },
+        version: Version {
+            timestamp: Timestamp(version),
+            node: LOG,
+        },
         position: Position { log: LOG, slot },
         writes: writes.collect(),
         parts: 0,
@@ -37,7 +46,10 @@ fn heard(slot: u64) -> Heard {
 
 /// Everything that was heard is long past its window.
 fn seen(begin_heard: &Heard) -> Seen<'_> {
-    Seen { begin_heard, dropped: begin_heard }
+    Seen {
+        begin_heard,
+        dropped: begin_heard,
+    }
 }
 
 /// Commits whose order of versions is not their order of slots, as slow clocks make them.
@@ -62,13 +74,23 @@ impl World {
         });
         let records = records.collect();
         let begin_slot = random.u64(0..=count as u64);
-        Self { records, begin_heard: heard(begin_slot), begin_slot }
+        Self {
+            records,
+            begin_heard: heard(begin_slot),
+            begin_slot,
+        }
     }
 
     /// The versions of a key among the first `slots` commits, oldest first.
     fn versions(&self, key: &Key, slots: u64) -> Vec<Arc<CommitRecord>> {
-        let known = self.records.iter().filter(|record| record.position.slot <= slots);
-        let mut versions: Vec<_> = known.filter(|record| record.write_of(key).is_some()).cloned().collect();
+        let known = self
+            .records
+            .iter()
+            .filter(|record| record.position.slot <= slots);
+        let mut versions: Vec<_> = known
+            .filter(|record| record.write_of(key).is_some())
+            .cloned()
+            .collect();
         versions.sort_by_key(|record| record.version);
         versions
     }
@@ -83,7 +105,10 @@ impl World {
             Choice::Absent => record.position.slot > self.begin_slot,
         };
         records.into_iter().all(|record| {
-            let beside = record.writes.iter().filter_map(|write| reads.get(&write.key));
+            let beside = record
+                .writes
+                .iter()
+                .filter_map(|write| reads.get(&write.key));
             !beside.into_iter().any(|read| fractures(record, read))
         })
     }
@@ -101,10 +126,15 @@ impl World {
             Choice::Version(record) if record.write_of(key).is_some() => Some(Arc::clone(record)),
             _ => None,
         }));
-        let mut sets: Vec<BTreeMap<Key, Choice>> =
-            candidates.into_iter().map(|record| [(key.clone(), Choice::Version(record))].into()).collect();
+        let mut sets: Vec<BTreeMap<Key, Choice>> = candidates
+            .into_iter()
+            .map(|record| [(key.clone(), Choice::Version(record))].into())
+            .collect();
         for read in reads.keys() {
-            let every = self.versions(read, u64::MAX).into_iter().map(Choice::Version);
+            let every = self
+                .versions(read, u64::MAX)
+                .into_iter()
+                .map(Choice::Version);
             let choices: Vec<Choice> = every.chain([Choice::Absent]).collect();
             let extended = sets.iter().flat_map(|set| {
                 choices.iter().map(|choice| {
@@ -115,8 +145,12 @@ impl World {
             });
             sets = extended.collect();
         }
-        let extends = |set: &&BTreeMap<Key, Choice>| reads.iter().all(|(key, choice)| set[key] == *choice);
-        let atomic = sets.iter().filter(extends).filter(|set| self.is_atomic(set));
+        let extends =
+            |set: &&BTreeMap<Key, Choice>| reads.iter().all(|(key, choice)| set[key] == *choice);
+        let atomic = sets
+            .iter()
+            .filter(extends)
+            .filter(|set| self.is_atomic(set));
         let versions = atomic.filter_map(|set| match &set[key] {
             Choice::Version(record) => Some(record.version),
             Choice::Absent => None,
@@ -140,13 +174,19 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
         let known = world.versions(&key, known_slots);
         let expected = world.oracle(&reads, &key, &known);
         let chosen = set.choose(&key, &known, &seen(&world.begin_heard), broken);
-        let before = known.iter().any(|record| record.position.slot <= world.begin_slot);
+        let before = known
+            .iter()
+            .any(|record| record.position.slot <= world.begin_slot);
         match (&chosen, expected) {
             (Ok(Choice::Version(record)), Some(version)) if record.version == version => {}
             (Ok(Choice::Absent), None) if known.is_empty() => {}
             // Lemma 2: only a key that had no version when the reader began.
             (Err(NoValidVersion), None) if !known.is_empty() && !before => continue,
-            _ => return Err(format!("{key:?}: {chosen:?}, not {expected:?}, of {known:?} beside {reads:?}")),
+            _ => {
+                return Err(format!(
+                    "{key:?}: {chosen:?}, not {expected:?}, of {known:?} beside {reads:?}"
+                ));
+            }
         }
         let choice = chosen.expect("matched above");
         set.record(key.clone(), choice.clone(), DurabilityPoint::DURABLE);
@@ -160,7 +200,8 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
 
 fn seeds(count: u64, broken: Option<Broken>) -> Result<(), String> {
     (0..count).try_for_each(|seed| {
-        read_all(&mut fastrand::Rng::with_seed(seed), broken).map_err(|fault| format!("seed {seed}: {fault}"))
+        read_all(&mut fastrand::Rng::with_seed(seed), broken)
+            .map_err(|fault| format!("seed {seed}: {fault}"))
     })
 }
 
@@ -197,8 +238,15 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
 fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
     let both = record(2, 2, &[0, 1]);
     let mut set = ReadSet::default();
-    set.record(key(0), Choice::Version(both.clone()), DurabilityPoint::DURABLE);
-    assert_eq!(set.choose(&key(1), &[], &seen(&heard(0)), None), Ok(Choice::Version(both)));
+    set.record(
+        key(0),
+        Choice::Version(both.clone()),
+        DurabilityPoint::DURABLE,
+    );
+    assert_eq!(
+        set.choose(&key(1), &[], &seen(&heard(0)), None),
+        Ok(Choice::Version(both))
+    );
 }
 
 /// T2, T6: what was there before the begin and is gone without a successor was deleted.
@@ -206,13 +254,31 @@ fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
 fn a_version_that_was_collected_with_its_deletion_is_absent() {
     let both = record(2, 2, &[0, 1]);
     let mut set = ReadSet::default();
-    set.record(key(0), Choice::Version(both.clone()), DurabilityPoint::DURABLE);
-    assert_eq!(set.choose(&key(1), &[], &seen(&heard(2)), None), Ok(Choice::Absent));
+    set.record(
+        key(0),
+        Choice::Version(both.clone()),
+        DurabilityPoint::DURABLE,
+    );
+    assert_eq!(
+        set.choose(&key(1), &[], &seen(&heard(2)), None),
+        Ok(Choice::Absent)
+    );
     // Within its window a deletion would still be there.
-    let within = Seen { begin_heard: &heard(2), dropped: &heard(1) };
-    assert_eq!(set.choose(&key(1), &[], &within, None), Ok(Choice::Version(both)));
+    let within = Seen {
+        begin_heard: &heard(2),
+        dropped: &heard(1),
+    };
+    assert_eq!(
+        set.choose(&key(1), &[], &within, None),
+        Ok(Choice::Version(both))
+    );
     let newer = record(5, 5, &[1]);
-    let chosen = set.choose(&key(1), std::slice::from_ref(&newer), &seen(&heard(2)), None);
+    let chosen = set.choose(
+        &key(1),
+        std::slice::from_ref(&newer),
+        &seen(&heard(2)),
+        None,
+    );
     assert_eq!(chosen, Ok(Choice::Version(newer)));
 }
 
@@ -222,16 +288,34 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
     let (first, deletion) = (record(2, 2, &[0, 1]), record(4, 4, &[0, 2]));
     let later = record(5, 5, &[0, 1]);
     let mut set = ReadSet::default();
-    set.record(key(1), Choice::Version(first.clone()), DurabilityPoint::DURABLE);
-    let chosen = set.choose(&key(0), std::slice::from_ref(&later), &seen(&heard(4)), None);
+    set.record(
+        key(1),
+        Choice::Version(first.clone()),
+        DurabilityPoint::DURABLE,
+    );
+    let chosen = set.choose(
+        &key(0),
+        std::slice::from_ref(&later),
+        &seen(&heard(4)),
+        None,
+    );
     assert_eq!(chosen, Ok(Choice::Absent));
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
     // What the deletion came with is still the newest of its key, and goes with the set.
-    let chosen = set.choose(&key(2), std::slice::from_ref(&deletion), &seen(&heard(4)), None);
+    let chosen = set.choose(
+        &key(2),
+        std::slice::from_ref(&deletion),
+        &seen(&heard(4)),
+        None,
+    );
     assert_eq!(chosen, Ok(Choice::Version(deletion.clone())));
     // As long as anything is there that was heard at the begin, nothing was dropped.
     let mut set = ReadSet::default();
-    set.record(key(1), Choice::Version(first.clone()), DurabilityPoint::DURABLE);
+    set.record(
+        key(1),
+        Choice::Version(first.clone()),
+        DurabilityPoint::DURABLE,
+    );
     let chosen = set.choose(&key(0), &[first.clone(), later], &seen(&heard(4)), None);
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }
@@ -243,8 +327,14 @@ fn a_record_from_before_the_begin_goes_with_an_absent_key_it_wrote() {
     let mut set = ReadSet::default();
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
     let versions = std::slice::from_ref(&both);
-    assert_eq!(set.choose(&key(1), versions, &seen(&heard(1)), None), Err(NoValidVersion));
-    assert_eq!(set.choose(&key(1), versions, &seen(&heard(2)), None), Ok(Choice::Version(both.clone())));
+    assert_eq!(
+        set.choose(&key(1), versions, &seen(&heard(1)), None),
+        Err(NoValidVersion)
+    );
+    assert_eq!(
+        set.choose(&key(1), versions, &seen(&heard(2)), None),
+        Ok(Choice::Version(both.clone()))
+    );
 }
 
 #[test]
@@ -254,6 +344,11 @@ fn a_read_taken_back_leaves_nothing() {
     set.record(key(0), Choice::Version(both), DurabilityPoint::DURABLE);
     set.take_back(&key(0));
     assert_eq!((set.len(), set.newest_timed()), (0, Timestamp::default()));
-    let chosen = set.choose(&key(1), std::slice::from_ref(&first), &seen(&heard(0)), None);
+    let chosen = set.choose(
+        &key(1),
+        std::slice::from_ref(&first),
+        &seen(&heard(0)),
+        None,
+    );
     assert_eq!(chosen, Ok(Choice::Version(first)));
 }

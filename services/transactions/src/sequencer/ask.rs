@@ -46,12 +46,20 @@ pub(crate) type Ordered = Result<Version, Refused>;
 impl Wish {
     /// To commit.
     pub(crate) fn to_commit(id: &TransactionId, attempt: Attempt, request: Request) -> Self {
-        Self { id: id.clone(), attempt, request: Some(request) }
+        Self {
+            id: id.clone(),
+            attempt,
+            request: Some(request),
+        }
     }
 
     /// To know what became of an attempt, for good.
     pub(crate) fn to_close(id: &TransactionId, attempt: Attempt) -> Self {
-        Self { id: id.clone(), attempt, request: None }
+        Self {
+            id: id.clone(),
+            attempt,
+            request: None,
+        }
     }
 
     /// The same attempt, which is not to commit any more.
@@ -74,12 +82,20 @@ impl Wish {
     pub(super) fn commit(&self) -> Option<SequencedCommit> {
         let Request { set, effects, .. } = self.request.as_ref()?;
         let (id, attempt) = self.name();
-        Some(SequencedCommit { id, attempt, writes: set.clone(), effects: *effects })
+        Some(SequencedCommit {
+            id,
+            attempt,
+            writes: set.clone(),
+            effects: *effects,
+        })
     }
 
     /// About how long it is in a slot.
     pub(super) fn bytes_len(&self) -> usize {
-        let writes = self.request.as_ref().map_or(0, |request| request.set.bytes_len());
+        let writes = self
+            .request
+            .as_ref()
+            .map_or(0, |request| request.set.bytes_len());
         64 + self.id.as_bytes().len() + writes
     }
 
@@ -115,7 +131,10 @@ impl Core {
                 None => self.ask_sequencer(node, wish, writes).await,
             };
             let is_final = |error: &Error| {
-                matches!(error, Error::Conflict | Error::SnapshotTooOld | Error::TransactionFinished(_))
+                matches!(
+                    error,
+                    Error::Conflict | Error::SnapshotTooOld | Error::TransactionFinished(_)
+                )
             };
             match answered {
                 Ok(record) => return Ok(record),
@@ -125,7 +144,8 @@ impl Core {
                     return Err(error);
                 }
                 Err(error) => {
-                    let is_long = self.clock.monotonic().since(asked) >= self.config.commit_answer_timeout;
+                    let is_long =
+                        self.clock.monotonic().since(asked) >= self.config.commit_answer_timeout;
                     if is_long && !std::mem::replace(&mut is_said, true) {
                         warn_of_sequencer(node, &error);
                     }
@@ -142,7 +162,11 @@ impl Core {
 
     /// Has an attempt closed that its client was told to be unknown, for as long as it takes: it has committed by now, or never
     /// will. Errors: `TransactionFinished`; `Unavailable` once the node cannot go on.
-    async fn close_unwanted(self: &Arc<Self>, node: &Arc<Node>, wish: &Wish) -> Result<Arc<CommitRecord>> {
+    async fn close_unwanted(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        wish: &Wish,
+    ) -> Result<Arc<CommitRecord>> {
         let mut delays = Store::delays();
         let mut is_said = false;
         let closing = wish.closing();
@@ -202,7 +226,12 @@ impl Core {
 
     /// Before it is asked for the first time that an attempt of another node be closed its name is noted: no entry of a log may
     /// name it, and then nothing else would ever drop its row. Whether it was.
-    async fn note_closing(&self, node: &Arc<Node>, id: &TransactionId, attempt: Attempt) -> Result<bool> {
+    async fn note_closing(
+        &self,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<bool> {
         let is_to_note = attempt.node != node.id && !node.is_closing(attempt);
         if is_to_note {
             self.keep_names(node, vec![(id.clone(), attempt)]).await?;
@@ -222,8 +251,13 @@ impl Core {
             sequencer.settle(record.attempt).await?;
         }
         // Once more, unless this node's sequencer has decided it itself; the row changes once.
-        if node.sequencer().is_none_or(|sequencer| record.position.slot <= sequencer.sealed) {
-            node.store.settle_committed(&record.id, record.attempt, stored).await?;
+        if node
+            .sequencer()
+            .is_none_or(|sequencer| record.position.slot <= sequencer.sealed)
+        {
+            node.store
+                .settle_committed(&record.id, record.attempt, stored)
+                .await?;
         }
         // Only now is it trimmed: what is in memory by then need not be read in the log.
         match node.sequencer().filter(|_| self.is_alone()) {
@@ -233,7 +267,11 @@ impl Core {
     }
 
     /// What the log or the row says of an attempt; none: nothing yet.
-    async fn look_for(&self, node: &Arc<Node>, wish: &Wish) -> Result<Option<Result<Arc<CommitRecord>>>> {
+    async fn look_for(
+        &self,
+        node: &Arc<Node>,
+        wish: &Wish,
+    ) -> Result<Option<Result<Arc<CommitRecord>>>> {
         match self.follow_sequencer(node).await {
             Err(Error::Unavailable(_)) if node.store.standing().is_ok() => return Ok(None),
             followed => followed?,
@@ -242,14 +280,21 @@ impl Core {
             return Ok(Some(Ok(record)));
         }
         let (decision, point) = node.store.decision(&wish.id).await?;
-        let own = decision.as_ref().filter(|decision| decision.attempt == wish.attempt);
+        let own = decision
+            .as_ref()
+            .filter(|decision| decision.attempt == wish.attempt);
         Ok(match own.map(|decision| &decision.state) {
             Some(State::Prepared | State::Undecided) => None,
             Some(State::Committed(stored)) => {
-                let record = node.store.record(&wish.id, wish.attempt, stored, point).await?;
+                let record = node
+                    .store
+                    .record(&wish.id, wish.attempt, stored, point)
+                    .await?;
                 Some(Ok(Arc::new(record)))
             }
-            Some(State::Aborted) | None => Some(Err(refused(decision.as_ref(), &wish.id, wish.attempt))),
+            Some(State::Aborted) | None => {
+                Some(Err(refused(decision.as_ref(), &wish.id, wish.attempt)))
+            }
         })
     }
 
@@ -264,7 +309,10 @@ impl Core {
     ) -> Result<Arc<CommitRecord>> {
         {
             let view = self.view();
-            if writes.iter().any(|write| !view.keyspaces.is_wholly_sequenced(write.key.keyspace())) {
+            if writes
+                .iter()
+                .any(|write| !view.keyspaces.is_wholly_sequenced(write.key.keyspace()))
+            {
                 return Err(Error::unavailable("the keyspace is being marked"));
             }
         }
@@ -274,11 +322,16 @@ impl Core {
             } else {
                 let generation = sequencer.generation();
                 let (decision, point) = node.store.decision(&wish.id).await?;
-                let own = decision.as_ref().filter(|decision| decision.attempt == wish.attempt);
+                let own = decision
+                    .as_ref()
+                    .filter(|decision| decision.attempt == wish.attempt);
                 match own.map(|decision| &decision.state) {
                     Some(State::Prepared) => generation,
                     Some(State::Committed(stored)) => {
-                        let record = node.store.record(&wish.id, wish.attempt, stored, point).await?;
+                        let record = node
+                            .store
+                            .record(&wish.id, wish.attempt, stored, point)
+                            .await?;
                         return Ok(Arc::new(record));
                     }
                     // Whoever asks has handed it over before.
@@ -287,7 +340,10 @@ impl Core {
                     }
                 }
             };
-            if let Some(answer) = self.order(node, sequencer, wish.clone(), writes.to_vec(), seen).await {
+            if let Some(answer) = self
+                .order(node, sequencer, wish.clone(), writes.to_vec(), seen)
+                .await
+            {
                 return answer;
             }
         }
@@ -310,7 +366,8 @@ impl Core {
     ) -> Result<Arc<CommitRecord>> {
         let version = self.ask_writer(node, wish).await?.map_err(Error::from)?;
         let stored = wish.stored(version);
-        let stored = stored.ok_or_else(|| Error::unavailable("a node answers what was not asked"))?;
+        let stored =
+            stored.ok_or_else(|| Error::unavailable("a node answers what was not asked"))?;
         let record = Arc::new(CommitRecord {
             id: wish.id.clone(),
             attempt: wish.attempt,
@@ -337,9 +394,22 @@ impl Core {
 
     async fn ask_writer(&self, node: &Arc<Node>, wish: &Wish) -> Result<Ordered> {
         let no_sequencer = || Error::unavailable("there is no sequencer at the moment");
-        let writer = node.followed.writer().filter(|writer| *writer != node.id).ok_or_else(no_sequencer)?;
-        let address = self.membership.members().nodes.get(&writer).cloned().ok_or_else(no_sequencer)?;
-        match self.ask(node, writer, &address, &Message::Sequence(wish.clone())).await? {
+        let writer = node
+            .followed
+            .writer()
+            .filter(|writer| *writer != node.id)
+            .ok_or_else(no_sequencer)?;
+        let address = self
+            .membership
+            .members()
+            .nodes
+            .get(&writer)
+            .cloned()
+            .ok_or_else(no_sequencer)?;
+        match self
+            .ask(node, writer, &address, &Message::Sequence(wish.clone()))
+            .await?
+        {
             Answer::Ordered(ordered) => Ok(ordered),
             _ => Err(Error::unavailable("a node answers what was not asked")),
         }
@@ -348,22 +418,40 @@ impl Core {
     /// Another node asks this one's sequencer.
     pub(crate) async fn serve_sequence(self: &Arc<Self>, node: &Arc<Node>, wish: Wish) -> Ordered {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        let ordered = self.spawn_and_wait(async move { core.decide_for_another(&node, &wish).await });
+        let ordered =
+            self.spawn_and_wait(async move { core.decide_for_another(&node, &wish).await });
         ordered.await.map_err(Refused::from)
     }
 
-    async fn decide_for_another(self: &Arc<Self>, node: &Arc<Node>, wish: &Wish) -> Result<Version> {
-        let sequencer = node.sequencer().ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
+    async fn decide_for_another(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        wish: &Wish,
+    ) -> Result<Version> {
+        let sequencer = node
+            .sequencer()
+            .ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
         let Some(request) = wish.request() else {
             self.close_here(node, sequencer, wish).await?;
             // The row says it, too.
             return Err(Error::TransactionFinished(Outcome::Aborted));
         };
         let writes = node.store.write_set(wish.attempt, &request.set).await?;
-        let record = self.decide_here(node, sequencer, wish, &writes, None).await?;
+        let record = self
+            .decide_here(node, sequencer, wish, &writes, None)
+            .await?;
         node.store.externalize(record.point).await?;
-        let is_sequenced = matches!(record.position, Position { log: NodeId::SEQUENCER, .. });
-        assert!(is_sequenced, "whatever was handed over is decided by the sequencer's log");
+        let is_sequenced = matches!(
+            record.position,
+            Position {
+                log: NodeId::SEQUENCER,
+                ..
+            }
+        );
+        assert!(
+            is_sequenced,
+            "whatever was handed over is decided by the sequencer's log"
+        );
         Ok(record.version)
     }
 }
@@ -403,26 +491,39 @@ mod tests {
     fn a_name_takes_one_place_while_nobody_closes_it() {
         simulated::run(async {
             let world = World::new(1);
-            let parts =
-                Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+            let parts = Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
             let core = &service.engine().core;
             let node = core.serving().expect("it has started");
             let id = TransactionId::new("t").expect("a name");
-            let attempt = Attempt { node: NodeId(node.id.0 + 1), sequence: 1 };
+            let attempt = Attempt {
+                node: NodeId(node.id.0 + 1),
+                sequence: 1,
+            };
             let places = || core.view().names.values().sum::<u64>();
             for _ in 0..3 {
                 let closed = core.close_prepared(&node, &id, attempt).await;
-                assert!(matches!(closed, Err(Error::Unavailable(_))), "nobody orders");
+                assert!(
+                    matches!(closed, Err(Error::Unavailable(_))),
+                    "nobody orders"
+                );
                 assert_eq!(places(), 1);
             }
-            core.sequence_keyspace(&node, KeyspaceId::default()).await.expect("a calm world");
+            core.sequence_keyspace(&node, KeyspaceId::default())
+                .await
+                .expect("a calm world");
             while node.sequencer().is_none() {
                 core.clock.sleep(std::time::Duration::from_secs(1)).await;
             }
-            core.close_prepared(&node, &id, attempt).await.expect("somebody orders");
+            core.close_prepared(&node, &id, attempt)
+                .await
+                .expect("somebody orders");
             assert_eq!(places(), 2, "it stays for a window from when it was closed");
         });
     }

@@ -93,14 +93,28 @@ impl Followed {
 impl State {
     fn note(&mut self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
         self.writer = Some(slot.by);
-        while self.slots.front().is_some_and(|(settled, _)| *settled <= slot.settled) {
-            for attempt in self.slots.pop_front().map(|(_, attempts)| attempts).unwrap_or_default() {
+        while self
+            .slots
+            .front()
+            .is_some_and(|(settled, _)| *settled <= slot.settled)
+        {
+            for attempt in self
+                .slots
+                .pop_front()
+                .map(|(_, attempts)| attempts)
+                .unwrap_or_default()
+            {
                 self.unsettled.remove(&attempt);
             }
         }
         if !records.is_empty() {
-            self.slots.push_back((index, records.iter().map(|record| record.attempt).collect()));
-            self.unsettled.extend(records.iter().map(|record| (record.attempt, Arc::clone(record))));
+            self.slots
+                .push_back((index, records.iter().map(|record| record.attempt).collect()));
+            self.unsettled.extend(
+                records
+                    .iter()
+                    .map(|record| (record.attempt, Arc::clone(record))),
+            );
         }
     }
 }
@@ -134,7 +148,10 @@ impl Core {
                 self.hear_slot(node, slot.cursor(), &stored, &records);
             }
             self.pass_sequenced(node, read.cursor);
-            if node.sequencer().is_some_and(|sequencer| read.cursor.epoch > sequencer.epoch) {
+            if node
+                .sequencer()
+                .is_some_and(|sequencer| read.cursor.epoch > sequencer.epoch)
+            {
                 node.store.fall();
             }
             node.store.standing()?;
@@ -160,7 +177,11 @@ impl Core {
                 break;
             }
         }
-        let settled = slots.iter().map(|(_, slot, _)| slot.settled).max().unwrap_or_default();
+        let settled = slots
+            .iter()
+            .map(|(_, slot, _)| slot.settled)
+            .max()
+            .unwrap_or_default();
         if let Some((_, last, _)) = slots.last() {
             node.followed.state().writer = Some(last.by);
         }
@@ -169,7 +190,9 @@ impl Core {
             let mut records = Vec::new();
             for (place, commit) in (0..).zip(std::mem::take(&mut slot.commits)) {
                 let (row, _) = node.store.decision(&commit.id).await?;
-                if row.is_some_and(|row| row.attempt == commit.attempt && row.state == RowState::Prepared) {
+                if row.is_some_and(|row| {
+                    row.attempt == commit.attempt && row.state == RowState::Prepared
+                }) {
                     let writes = node.store.write_set(commit.attempt, &commit.writes).await?;
                     let record = super::record(cursor.next.0 - 1, place, &commit, writes, point);
                     records.push(Arc::new(record));
@@ -214,7 +237,10 @@ impl Core {
         let index = cursor.next.0 - 1;
         {
             let mut state = node.followed.state();
-            if state.cursor.is_some_and(|reached| reached.next > SlotIndex(index)) {
+            if state
+                .cursor
+                .is_some_and(|reached| reached.next > SlotIndex(index))
+            {
                 return;
             }
             state.note(index, slot, records);

@@ -31,7 +31,10 @@ impl Sequencer {
     /// What was decided before the last look, and whose rows do not say so.
     fn lately_unsettled(&self) -> Vec<Attempt> {
         let mut state = self.state();
-        let unsettled = state.decided.iter().filter(|(_, decided)| !decided.is_settled);
+        let unsettled = state
+            .decided
+            .iter()
+            .filter(|(_, decided)| !decided.is_settled);
         let unsettled = unsettled.filter(|(_, decided)| decided.slot <= state.tended);
         let unsettled = unsettled.map(|(attempt, _)| *attempt).collect();
         state.tended = state.last;
@@ -43,8 +46,17 @@ impl Sequencer {
         let mut ordering = self.ordering.lock().await;
         let settled = self.state().settled.through();
         let written_ms = self.clock.now().0;
-        let slot = SequencedSlot { written_ms, by, settled, commits: Vec::new(), closed: Vec::new() };
-        let (index, _) = self.store.append_resting(&mut ordering.writer, encode(&slot)).await?;
+        let slot = SequencedSlot {
+            written_ms,
+            by,
+            settled,
+            commits: Vec::new(),
+            closed: Vec::new(),
+        };
+        let (index, _) = self
+            .store
+            .append_resting(&mut ordering.writer, encode(&slot))
+            .await?;
         self.note(index, &slot, &[]);
         Ok((index, slot))
     }
@@ -66,7 +78,11 @@ impl Core {
                 let is_half_marked = core.finish_marks(&node, finishes);
                 let wait = if is_held { LOOK_EVERY } else { AGAIN_AFTER };
                 core.clock.sleep(wait).await;
-                half_marked_for = if is_half_marked { half_marked_for + wait } else { Duration::ZERO };
+                half_marked_for = if is_half_marked {
+                    half_marked_for + wait
+                } else {
+                    Duration::ZERO
+                };
             }
         });
     }
@@ -83,7 +99,9 @@ impl Core {
         if node.sequencer().is_none() {
             self.become_sequencer(node).await?;
         }
-        let sequencer = node.sequencer().ok_or_else(|| Error::unavailable("there is no sequencer"))?;
+        let sequencer = node
+            .sequencer()
+            .ok_or_else(|| Error::unavailable("there is no sequencer"))?;
         for attempt in sequencer.lately_unsettled() {
             sequencer.settle(attempt).await?;
         }
@@ -116,7 +134,8 @@ impl Core {
         self.follow_sequencer(node).await?;
         let clock = Arc::clone(&self.clock);
         let bytes_max = self.slot_bytes_max();
-        let taken = Sequencer::take_over(&node.store, clock, &self.config, bytes_max, false).await?;
+        let taken =
+            Sequencer::take_over(&node.store, clock, &self.config, bytes_max, false).await?;
         let (sequencer, _) = taken;
         sequencer.say_who(node.id).await?;
         // What its predecessor has decided last, and its own slot.

@@ -14,13 +14,21 @@ struct LateAnswers(AtomicBool);
 impl FaultSchedule for LateAnswers {
     fn next(&self, operation: &'static str) -> Fault {
         let is_late = operation == "key_value.update" && self.0.load(Ordering::Relaxed);
-        if is_late { Fault::DelayAnswer(std::time::Duration::from_secs(1)) } else { Fault::None }
+        if is_late {
+            Fault::DelayAnswer(std::time::Duration::from_secs(1))
+        } else {
+            Fault::None
+        }
     }
 }
 
 fn commit(node: NodeId, sequence: u64) -> Wish {
     let id = TransactionId::new(format!("t{sequence}")).expect("a name");
-    let request = Request { observed: None, set: WriteSet::Inline(Vec::new()), effects: 0 };
+    let request = Request {
+        observed: None,
+        set: WriteSet::Inline(Vec::new()),
+        effects: 0,
+    };
     Wish::to_commit(&id, Attempt { node, sequence }, request)
 }
 
@@ -31,12 +39,18 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
     simulated::run(async {
         let (world, faults) = (World::new(1), Arc::<LateAnswers>::default());
         let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
-        let parts = Parts { key_value: Arc::new(key_value), clock: world.clock(), entropy: world.entropy() };
+        let parts = Parts {
+            key_value: Arc::new(key_value),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
         let service = Service::new(parts, Config::default());
         service.start().await.expect("a calm world");
         let core = &service.engine().core;
         let node = core.serving().expect("it has started");
-        core.sequence_keyspace(&node, KeyspaceId::default()).await.expect("a calm world");
+        core.sequence_keyspace(&node, KeyspaceId::default())
+            .await
+            .expect("a calm world");
         let sequencer = node.sequencer().expect("it is alone");
         let order = |sequence| {
             let (wish, seen) = (commit(node.id, sequence), sequencer.generation());
@@ -48,7 +62,10 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         drop(dropped);
         faults.0.store(false, Ordering::Relaxed);
         let answer = order(2).await;
-        assert!(matches!(answer, Some(Err(Error::Unavailable(_)))), "{answer:?}");
+        assert!(
+            matches!(answer, Some(Err(Error::Unavailable(_)))),
+            "{answer:?}"
+        );
         assert!(node.store.standing().is_err(), "it starts over");
     });
 }

@@ -29,9 +29,13 @@ pub(crate) struct Trace(u64);
 impl Trace {
     /// What `key` leaves.
     pub(crate) fn of(key: &Key) -> Self {
-        let hash = Sha256::new().chain_update(key.keyspace().0.to_be_bytes()).chain_update(key.name());
+        let hash = Sha256::new()
+            .chain_update(key.keyspace().0.to_be_bytes())
+            .chain_update(key.name());
         let hash = hash.finalize();
-        Self(u64::from_be_bytes(*hash.first_chunk().expect("it has 32 bytes")))
+        Self(u64::from_be_bytes(
+            *hash.first_chunk().expect("it has 32 bytes"),
+        ))
     }
 }
 
@@ -70,12 +74,21 @@ pub(crate) struct LastWriters {
 impl LastWriters {
     /// Nothing is known of what was written up to `oldest`.
     pub(crate) fn new(oldest: u64, writes_max: usize) -> Self {
-        Self { last: BTreeMap::new(), slots: VecDeque::new(), writes: 0, writes_max, oldest }
+        Self {
+            last: BTreeMap::new(),
+            slots: VecDeque::new(),
+            writes: 0,
+            writes_max,
+            oldest,
+        }
     }
 
     /// A batch of those who want to commit in the next slot.
     pub(crate) fn batch(&self) -> Batch<'_> {
-        Batch { before: self, written: BTreeSet::new() }
+        Batch {
+            before: self,
+            written: BTreeSet::new(),
+        }
     }
 
     /// `slot`, which follows all noted before, has written these keys.
@@ -89,7 +102,9 @@ impl LastWriters {
     }
 
     fn forget_slot(&mut self) {
-        let Some((slot, written)) = self.slots.pop_front() else { return };
+        let Some((slot, written)) = self.slots.pop_front() else {
+            return;
+        };
         self.writes -= written.len();
         for key in written {
             if self.last.get(&key) == Some(&slot) {
@@ -110,14 +125,20 @@ pub(crate) struct Batch<'a> {
 impl Batch<'_> {
     /// Whether the next one may commit; `observed` is none for a blind write.
     pub(crate) fn validate(&self, observed: Option<&Observed>) -> Verdict {
-        let Some(Observed { at, keys }) = observed else { return Verdict::Passes };
+        let Some(Observed { at, keys }) = observed else {
+            return Verdict::Passes;
+        };
         if *at < self.before.oldest {
             return Verdict::TooOld;
         }
         let is_written_since = |key: &Trace| {
             self.written.contains(key) || self.before.last.get(key).is_some_and(|last| last > at)
         };
-        if keys.iter().any(is_written_since) { Verdict::Conflicts } else { Verdict::Passes }
+        if keys.iter().any(is_written_since) {
+            Verdict::Conflicts
+        } else {
+            Verdict::Passes
+        }
     }
 
     /// It commits, and writes these keys.

@@ -59,9 +59,15 @@ pub(crate) enum Decided {
 
 impl Store {
     /// The decision row of `id`, and the point this rests on.
-    pub(crate) async fn decision(&self, id: &TransactionId) -> Result<(Option<Decision>, DurabilityPoint)> {
+    pub(crate) async fn decision(
+        &self,
+        id: &TransactionId,
+    ) -> Result<(Option<Decision>, DurabilityPoint)> {
         let read = self.get(&self.buckets.decision(id)).await?;
-        Ok((read.value.map(|item| Decision::decode(&item)).transpose()?, read.point))
+        Ok((
+            read.value.map(|item| Decision::decode(&item)).transpose()?,
+            read.point,
+        ))
     }
 
     /// A committed row as the record that memory shares.
@@ -72,10 +78,23 @@ impl Store {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<CommitRecord> {
-        let StoredRecord { version, position, writes, .. } = stored;
+        let StoredRecord {
+            version,
+            position,
+            writes,
+            ..
+        } = stored;
         let (parts, writes) = (writes.parts(), self.write_set(attempt, writes).await?);
         let (version, position) = (*version, *position);
-        Ok(CommitRecord { id: id.clone(), attempt, version, position, writes, parts, point })
+        Ok(CommitRecord {
+            id: id.clone(),
+            attempt,
+            version,
+            position,
+            writes,
+            parts,
+            point,
+        })
     }
 
     /// `begin(named)`: takes the row, unless it is decided for good.
@@ -94,7 +113,8 @@ impl Store {
             open = Condition::All(vec![open, is_its]);
         }
         let actions = vec![set_attempt(attempt), Action::unset(STATE)];
-        self.decide(Update::modify(self.buckets.decision(id), actions).when(open)).await
+        self.decide(Update::modify(self.buckets.decision(id), actions).when(open))
+            .await
     }
 
     /// `commit`: a generated id's row is absent, a name's is this attempt's and undecided.
@@ -105,7 +125,8 @@ impl Store {
         is_named: bool,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide_mine(self.committing(id, attempt, is_named, record), attempt).await
+        self.decide_mine(self.committing(id, attempt, is_named, record), attempt)
+            .await
     }
 
     /// What commits.
@@ -116,13 +137,25 @@ impl Store {
         is_named: bool,
         record: &StoredRecord,
     ) -> Update {
-        let condition = if is_named { undecided(attempt) } else { Condition::Absent };
+        let condition = if is_named {
+            undecided(attempt)
+        } else {
+            Condition::Absent
+        };
         Update::modify(self.buckets.decision(id), committing(attempt, record)).when(condition)
     }
 
     /// Whether this attempt has committed already: done, if so. Asked for as long as the node lives.
-    pub(crate) async fn is_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
-        self.decide(Update::check(self.buckets.decision(id), decided(attempt, COMMITTED))).await
+    pub(crate) async fn is_committed(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
+        self.decide(Update::check(
+            self.buckets.decision(id),
+            decided(attempt, COMMITTED),
+        ))
+        .await
     }
 
     /// The same as nobody may: whoever's row it is. For tests that show what attempts are for.
@@ -132,7 +165,11 @@ impl Store {
         attempt: Attempt,
         record: &StoredRecord,
     ) -> Result<Decided> {
-        self.decide(Update::modify(self.buckets.decision(id), committing(attempt, record))).await
+        self.decide(Update::modify(
+            self.buckets.decision(id),
+            committing(attempt, record),
+        ))
+        .await
     }
 
     /// `prepare`: hands the decision to the sequencer, under the condition that a commit would have.
@@ -143,14 +180,21 @@ impl Store {
         is_named: bool,
     ) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
-        let condition = if is_named { undecided(attempt) } else { Condition::Absent };
+        let condition = if is_named {
+            undecided(attempt)
+        } else {
+            Condition::Absent
+        };
         let update = Update::modify(self.buckets.decision(id), actions).when(condition);
         Ok(match self.decide(update).await? {
-            Decided::Refused(Some(Decision { attempt: other, state: State::Prepared, .. }), point)
-                if other == attempt =>
-            {
-                Decided::Done(point)
-            }
+            Decided::Refused(
+                Some(Decision {
+                    attempt: other,
+                    state: State::Prepared,
+                    ..
+                }),
+                point,
+            ) if other == attempt => Decided::Done(point),
             decided => decided,
         })
     }
@@ -163,25 +207,40 @@ impl Store {
         record: &StoredRecord,
     ) -> Result<()> {
         let update = Update::modify(self.buckets.decision(id), committing(attempt, record));
-        self.finish(&update.when(decided(attempt, PREPARED))).await.map(drop)
+        self.finish(&update.when(decided(attempt, PREPARED)))
+            .await
+            .map(drop)
     }
 
     /// `settle` of what the sequencer does not, and never will, commit.
-    pub(crate) async fn settle_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+    pub(crate) async fn settle_aborted(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
-        let update = Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
+        let update =
+            Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
         self.finish_decision(&update).await
     }
 
     /// `close(generated)`: aborted, if there is no row.
-    pub(crate) async fn close_generated(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+    pub(crate) async fn close_generated(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
         let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
         let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
         self.finish_decision(&update).await
     }
 
     /// `close(named)`: aborted, if the row is this attempt's and undecided.
-    pub(crate) async fn close_named(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+    pub(crate) async fn close_named(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
         let actions = vec![Action::set_integer(STATE, ABORTED)];
         let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
         self.finish_decision(&update).await
@@ -193,15 +252,18 @@ impl Store {
         if id.generated().is_some() {
             return self.close_named(id, attempt).await;
         }
-        self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt))).await
+        self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt)))
+            .await
     }
 
     /// `release`: the window of a commit is over, and versions of it are left.
     pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         let actions = vec![Action::set_integer(RELEASED, 1)];
-        self.finish(&Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)))
-            .await
-            .map(drop)
+        self.finish(
+            &Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)),
+        )
+        .await
+        .map(drop)
     }
 
     /// `drop(committed)`: nothing that was written is left, and the window is over.
@@ -221,11 +283,14 @@ impl Store {
     /// A commit: finding one's own is success, since then an answer was lost.
     async fn decide_mine(&self, update: Update, attempt: Attempt) -> Result<Decided> {
         Ok(match self.decide(update).await? {
-            Decided::Refused(Some(Decision { attempt: other, state: State::Committed(_), .. }), point)
-                if other == attempt =>
-            {
-                Decided::Done(point)
-            }
+            Decided::Refused(
+                Some(Decision {
+                    attempt: other,
+                    state: State::Committed(_),
+                    ..
+                }),
+                point,
+            ) if other == attempt => Decided::Done(point),
             decided => decided,
         })
     }
@@ -253,7 +318,9 @@ impl Decision {
     }
 
     pub(crate) fn decode(item: &Item) -> Result<Self> {
-        let attempt = item.bytes(ATTEMPT).and_then(|bytes| Attempt::from_bytes(bytes));
+        let attempt = item
+            .bytes(ATTEMPT)
+            .and_then(|bytes| Attempt::from_bytes(bytes));
         let state = match (item.integer(STATE), item.bytes(RECORD)) {
             (None, _) => State::Undecided,
             (Some(COMMITTED), Some(record)) => State::Committed(decode(record, "a commit record")?),
@@ -262,7 +329,11 @@ impl Decision {
             _ => return Err(corrupt("a decision row's state")),
         };
         let attempt = attempt.ok_or_else(|| corrupt("a decision row's attempt"))?;
-        Ok(Self { attempt, state, is_released: item.integer(RELEASED).is_some() })
+        Ok(Self {
+            attempt,
+            state,
+            is_released: item.integer(RELEASED).is_some(),
+        })
     }
 }
 
@@ -282,7 +353,11 @@ fn set_attempt(attempt: Attempt) -> Action {
 }
 
 fn committing(attempt: Attempt, record: &StoredRecord) -> Vec<Action> {
-    vec![set_attempt(attempt), Action::set_integer(STATE, COMMITTED), Action::set(RECORD, encode(record))]
+    vec![
+        set_attempt(attempt),
+        Action::set_integer(STATE, COMMITTED),
+        Action::set(RECORD, encode(record)),
+    ]
 }
 
 fn decided(attempt: Attempt, state: i64) -> Condition {

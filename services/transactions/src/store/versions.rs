@@ -71,7 +71,9 @@ impl Store {
         value: Option<Bytes>,
         packed: Option<Located>,
     ) -> Result<()> {
-        self.update(self.putting(id, attempt, write, value, packed)).await.map(drop)
+        self.update(self.putting(id, attempt, write, value, packed))
+            .await
+            .map(drop)
     }
 
     /// What writes a version.
@@ -92,14 +94,18 @@ impl Store {
         if layout::is_long(&write.key) {
             attributes.push((Name::from(KEY), Value::Bytes(write.key.name().clone())));
         }
-        let is_mine =
-            Condition::Any(vec![Condition::Absent, Condition::attribute(WRITE, Test::Below(number))]);
+        let is_mine = Condition::Any(vec![
+            Condition::Absent,
+            Condition::attribute(WRITE, Test::Below(number)),
+        ]);
         Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine)
     }
 
     /// Deletes a version that does not count.
     pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
-        self.finish(&Update::delete(self.buckets.version(key, attempt))).await.map(drop)
+        self.finish(&Update::delete(self.buckets.version(key, attempt)))
+            .await
+            .map(drop)
     }
 
     /// A packed value lies elsewhere from now on. False: its item is gone, or says already that it is somewhere else.
@@ -111,8 +117,14 @@ impl Store {
         to: Located,
     ) -> Result<bool> {
         let (item, old, new) = (self.buckets.version(key, attempt), lies(from), lies(to));
-        let is_there = old.into_iter().map(|(name, value)| Condition::attribute(name, Test::Equals(value)));
-        let moved = new.iter().cloned().map(|(name, value)| Action::Set(name, value)).collect();
+        let is_there = old
+            .into_iter()
+            .map(|(name, value)| Condition::attribute(name, Test::Equals(value)));
+        let moved = new
+            .iter()
+            .cloned()
+            .map(|(name, value)| Action::Set(name, value))
+            .collect();
         let update = Update::modify(item, moved).when(Condition::All(is_there.collect()));
         Ok(match self.finish(&update).await?.0 {
             Outcome::Done(_) => true,
@@ -122,13 +134,17 @@ impl Store {
     }
 
     /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
-    pub(crate) async fn versions(&self, key: &Key) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
+    pub(crate) async fn versions(
+        &self,
+        key: &Key,
+    ) -> Result<(Vec<(Attempt, VersionItem)>, DurabilityPoint)> {
         let mut scan = self.buckets.versions(key, PAGE_ITEMS);
         let mut versions = Vec::new();
         loop {
             let page = self.scan(&scan).await?;
             for (sort, item) in page.value.items {
-                let attempt = layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
+                let attempt =
+                    layout::attempt_of(&sort).ok_or_else(|| corrupt("a version's key"))?;
                 versions.push((attempt, VersionItem::decode_of(key, &item)?));
             }
             match page.value.next {
@@ -151,17 +167,25 @@ impl Store {
         let mut versions = Vec::with_capacity(page.value.items.len());
         for (sort, item) in page.value.items {
             let item = VersionItem::decode(&item)?;
-            let place = layout::version_of(&ItemKey::new(&scan.partition, &sort), item.long_key.as_ref());
+            let place = layout::version_of(
+                &ItemKey::new(&scan.partition, &sort),
+                item.long_key.as_ref(),
+            );
             let (key, attempt) = place.ok_or_else(|| corrupt("a version's key"))?;
             versions.push((key, attempt, item));
         }
-        Ok(Read { value: (versions, page.value.next), point: page.point })
+        Ok(Read {
+            value: (versions, page.value.next),
+            point: page.point,
+        })
     }
 
     /// One version item.
     pub(crate) async fn version(&self, key: &Key, attempt: Attempt) -> Result<Option<VersionItem>> {
         let read = self.get(&self.buckets.version(key, attempt)).await?;
-        read.value.map(|item| VersionItem::decode_of(key, &item)).transpose()
+        read.value
+            .map(|item| VersionItem::decode_of(key, &item))
+            .transpose()
     }
 
     /// Writes the parts of a write set, all at once: they are issued before what comes after them.
@@ -169,7 +193,12 @@ impl Store {
         let parts = stream::iter((0..).zip(parts).map(Ok));
         let put = |(part, writes)| async move {
             let attributes = vec![(Name::from(RECORD), Value::Bytes(encode(writes)))];
-            self.update(Update::put(layout::write_set_part(attempt, part), attributes)).await.map(drop)
+            self.update(Update::put(
+                layout::write_set_part(attempt, part),
+                attributes,
+            ))
+            .await
+            .map(drop)
         };
         parts.try_for_each_concurrent(None, put).await
     }
@@ -192,9 +221,12 @@ impl Store {
 
     /// Deletes the parts of a write set that does not count.
     pub(crate) async fn delete_write_set(&self, attempt: Attempt, set: &WriteSet) -> Result<()> {
-        let WriteSet::Parts(parts) = set else { return Ok(()) };
+        let WriteSet::Parts(parts) = set else {
+            return Ok(());
+        };
         for part in 0..*parts {
-            self.finish(&Update::delete(layout::write_set_part(attempt, part))).await?;
+            self.finish(&Update::delete(layout::write_set_part(attempt, part)))
+                .await?;
         }
         Ok(())
     }
@@ -202,13 +234,25 @@ impl Store {
 
 impl VersionItem {
     pub(crate) fn decode(item: &Item) -> Result<Self> {
-        let id = item.bytes(ID).cloned().ok_or_else(|| corrupt("a version's transaction"))?;
-        let write = item.integer(WRITE).and_then(|write| u32::try_from(write).ok());
+        let id = item
+            .bytes(ID)
+            .cloned()
+            .ok_or_else(|| corrupt("a version's transaction"))?;
+        let write = item
+            .integer(WRITE)
+            .and_then(|write| u32::try_from(write).ok());
         let value = item.bytes(VALUE).cloned();
         let place = place(item).ok_or_else(|| corrupt("a version's value"))?;
         let write = write.ok_or_else(|| corrupt("a version's write"))?;
         let (packed, long_key) = (located(item), item.bytes(KEY).cloned());
-        Ok(Self { id: TransactionId::new(id)?, write, place, value, packed, long_key })
+        Ok(Self {
+            id: TransactionId::new(id)?,
+            write,
+            place,
+            value,
+            packed,
+            long_key,
+        })
     }
 
     /// The same for what lies where the versions of `key` do.
@@ -218,7 +262,11 @@ impl VersionItem {
             Some(name) => name == key.name(),
             None => !layout::is_long(key),
         };
-        if is_its { Ok(version) } else { Err(corrupt("a version's key")) }
+        if is_its {
+            Ok(version)
+        } else {
+            Err(corrupt("a version's key"))
+        }
     }
 }
 
@@ -227,11 +275,18 @@ fn held(place: Place, value: Option<Bytes>, packed: Option<Located>) -> Vec<(Nam
     let integer = |name, value: u32| (Name::from(name), Value::Integer(value.into()));
     match place {
         Place::Inline { .. } => {
-            vec![(Name::from(VALUE), Value::Bytes(value.expect("a value that goes into its item is given")))]
+            vec![(
+                Name::from(VALUE),
+                Value::Bytes(value.expect("a value that goes into its item is given")),
+            )]
         }
         Place::Gone => vec![integer(GONE, 1)],
         Place::Chunks { bytes, chunks, crc } => {
-            vec![integer(CHUNKS, chunks), integer(BYTES, bytes), integer(CRC, crc)]
+            vec![
+                integer(CHUNKS, chunks),
+                integer(BYTES, bytes),
+                integer(CRC, crc),
+            ]
         }
         Place::Packed { bytes, crc } => {
             let lies = lies(packed.expect("a value that goes into a pack has a place in one"));
@@ -243,26 +298,44 @@ fn held(place: Place, value: Option<Bytes>, packed: Option<Located>) -> Vec<(Nam
 /// What a version item says of where its value lies in a pack.
 fn lies(located: Located) -> Vec<(Name, Value)> {
     let pack = Value::Bytes(Bytes::copy_from_slice(&located.pack.to_bytes()));
-    vec![(Name::from(PACK), pack), (Name::from(OFFSET), Value::Integer(located.offset as i64))]
+    vec![
+        (Name::from(PACK), pack),
+        (Name::from(OFFSET), Value::Integer(located.offset as i64)),
+    ]
 }
 
 fn located(item: &Item) -> Option<Located> {
     let pack = PackId::from_bytes(item.bytes(PACK)?)?;
-    Some(Located { pack, offset: u64::try_from(item.integer(OFFSET)?).ok()? })
+    Some(Located {
+        pack,
+        offset: u64::try_from(item.integer(OFFSET)?).ok()?,
+    })
 }
 
 fn place(item: &Item) -> Option<Place> {
-    let natural = |name| item.integer(name).and_then(|value| u32::try_from(value).ok());
+    let natural = |name| {
+        item.integer(name)
+            .and_then(|value| u32::try_from(value).ok())
+    };
     if let Some(value) = item.bytes(VALUE) {
-        return Some(Place::Inline { bytes: value.len() as u32 });
+        return Some(Place::Inline {
+            bytes: value.len() as u32,
+        });
     }
     if item.integer(GONE).is_some() {
         return Some(Place::Gone);
     }
     if located(item).is_some() {
-        return Some(Place::Packed { bytes: natural(BYTES)?, crc: natural(CRC)? });
+        return Some(Place::Packed {
+            bytes: natural(BYTES)?,
+            crc: natural(CRC)?,
+        });
     }
-    Some(Place::Chunks { bytes: natural(BYTES)?, chunks: natural(CHUNKS)?, crc: natural(CRC)? })
+    Some(Place::Chunks {
+        bytes: natural(BYTES)?,
+        chunks: natural(CHUNKS)?,
+        crc: natural(CRC)?,
+    })
 }
 
 impl WriteSet {

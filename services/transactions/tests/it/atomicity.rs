@@ -14,7 +14,10 @@ use crate::{
 };
 
 fn broken(broken: Option<Broken>) -> Config {
-    Config { broken, ..Config::default() }
+    Config {
+        broken,
+        ..Config::default()
+    }
 }
 
 /// Whether another transaction sees a write whose decision row is not written yet.
@@ -42,7 +45,10 @@ async fn sees_uncommitted(world: &World, variant: Option<Broken>) -> bool {
 fn nobody_reads_what_was_not_committed() {
     in_virtual_time(async |world| assert!(!sees_uncommitted(&world, None).await));
     in_virtual_time(async |world| {
-        assert!(sees_uncommitted(&world, Some(Broken::VisibleBeforeRecord)).await, "the test would notice");
+        assert!(
+            sees_uncommitted(&world, Some(Broken::VisibleBeforeRecord)).await,
+            "the test would notice"
+        );
     });
 }
 
@@ -61,10 +67,14 @@ async fn reads_around_a_commit(world: &World, variant: Option<Broken>) -> Option
 #[test]
 fn what_was_written_together_is_read_together() {
     in_virtual_time(async |world| {
-        assert_eq!(reads_around_a_commit(&world, None).await.as_deref(), Some("0"));
+        assert_eq!(
+            reads_around_a_commit(&world, None).await.as_deref(),
+            Some("0")
+        );
     });
     in_virtual_time(async |world| {
-        let fractured = reads_around_a_commit(&world, Some(Broken::SkipsCowrittenOfCandidate)).await;
+        let fractured =
+            reads_around_a_commit(&world, Some(Broken::SkipsCowrittenOfCandidate)).await;
         assert_eq!(fractured.as_deref(), Some("2"), "the test would notice");
     });
 }
@@ -79,12 +89,19 @@ fn what_is_read_after_something_newer_is_as_new() {
         let reader = node.begin().await;
         assert_eq!(node.get(&reader, "k").await.as_deref(), Some("2"));
         node.write(&[("l", "3")]).await;
-        assert_eq!(node.get(&reader, "l").await.as_deref(), Some("3"), "newer than that is fine");
+        assert_eq!(
+            node.get(&reader, "l").await.as_deref(),
+            Some("3"),
+            "newer than that is fine"
+        );
     });
 }
 
 /// A key is read as absent, then created together with another one, which is read then.
-async fn reads_around_a_creation(world: &World, variant: Option<Broken>) -> Result<Option<String>, Error> {
+async fn reads_around_a_creation(
+    world: &World,
+    variant: Option<Broken>,
+) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), broken(variant)).await;
     let reader = node.begin().await;
     assert_eq!(node.get(&reader, "l").await, None);
@@ -96,7 +113,10 @@ async fn reads_around_a_creation(world: &World, variant: Option<Broken>) -> Resu
 #[test]
 fn what_was_created_with_an_absent_key_is_not_read() {
     in_virtual_time(async |world| {
-        assert_eq!(reads_around_a_creation(&world, None).await, Err(Error::NoValidVersion));
+        assert_eq!(
+            reads_around_a_creation(&world, None).await,
+            Err(Error::NoValidVersion)
+        );
     });
     in_virtual_time(async |world| {
         let fractured = reads_around_a_creation(&world, Some(Broken::ForgetsAbsence)).await;
@@ -105,14 +125,29 @@ fn what_was_created_with_an_absent_key_is_not_read() {
 }
 
 /// Two reads of one attempt at a time, and a commit of both keys between the first's choice and its value.
-async fn reads_in_parallel(world: &World, variant: Option<Broken>) -> (Option<String>, Option<String>) {
+async fn reads_in_parallel(
+    world: &World,
+    variant: Option<Broken>,
+) -> (Option<String>, Option<String>) {
     let gate = Gate::new(world.key_value());
-    let config = Config { data_cache_bytes_max: 1, ..broken(variant) };
+    let config = Config {
+        data_cache_bytes_max: 1,
+        ..broken(variant)
+    };
     let node = Node::on(world, gate.clone(), config).await;
     node.write(&[("k", "1"), ("l", "1")]).await;
-    assert_eq!((node.now("k").await.as_deref(), node.now("l").await.as_deref()), (Some("1"), Some("1")));
+    assert_eq!(
+        (
+            node.now("k").await.as_deref(),
+            node.now("l").await.as_deref()
+        ),
+        (Some("1"), Some("1"))
+    );
     let reader = node.begin().await;
-    gate.close(Held::Gets, &Buckets::default().versions(&key("l"), 1).partition);
+    gate.close(
+        Held::Gets,
+        &Buckets::default().versions(&key("l"), 1).partition,
+    );
     let (engine, call) = (node.engine.clone(), reader.clone());
     let first = tokio::spawn(async move { engine.get(&call, &key("l")).await });
     gate.holds().await;
@@ -120,7 +155,10 @@ async fn reads_in_parallel(world: &World, variant: Option<Broken>) -> (Option<St
     let second = node.get(&reader, "k").await;
     gate.open();
     let first = first.await.expect("no panic").expect("answered").value;
-    (first.map(|value| String::from_utf8(value.to_vec()).expect("text")), second)
+    (
+        first.map(|value| String::from_utf8(value.to_vec()).expect("text")),
+        second,
+    )
 }
 
 /// T2, under parallel reads.
@@ -132,7 +170,11 @@ fn parallel_reads_of_one_transaction_see_each_other() {
     });
     in_virtual_time(async |world| {
         let (l, k) = reads_in_parallel(&world, Some(Broken::ChoosesBeforeRecording)).await;
-        assert_eq!((l.as_deref(), k.as_deref()), (Some("1"), Some("2")), "the test would notice");
+        assert_eq!(
+            (l.as_deref(), k.as_deref()),
+            (Some("1"), Some("2")),
+            "the test would notice"
+        );
     });
 }
 
@@ -141,7 +183,15 @@ fn parallel_reads_of_one_transaction_see_each_other() {
 fn a_load_beside_a_commit_is_whole() {
     in_virtual_time(async |world| {
         let gate = Gate::new(world.key_value());
-        let node = Node::on(&world, gate.clone(), Config { recent_bytes_max: 0, ..Config::default() }).await;
+        let node = Node::on(
+            &world,
+            gate.clone(),
+            Config {
+                recent_bytes_max: 0,
+                ..Config::default()
+            },
+        )
+        .await;
         gate.close(Held::Gets, layout::DECISIONS);
         node.write(&[("k", "1"), ("l", "1")]).await;
         let (engine, call) = (node.engine.clone(), node.begin().await);
@@ -173,12 +223,25 @@ fn an_abort_waits_for_a_commit_under_way() {
         gate.holds().await;
         assert_eq!(node.status(&call).await, Outcome::Committing);
         let written = node.try_get(&call, "k").await;
-        assert_eq!(written, Err(Error::TransactionFinished(Outcome::Committing)));
-        assert_eq!(node.engine.abort(&call).await, Err(Error::OutcomeUnknown), "after five seconds");
+        assert_eq!(
+            written,
+            Err(Error::TransactionFinished(Outcome::Committing))
+        );
+        assert_eq!(
+            node.engine.abort(&call).await,
+            Err(Error::OutcomeUnknown),
+            "after five seconds"
+        );
         gate.open();
-        assert_eq!(node.engine.abort(&call).await, Err(Error::TransactionFinished(Outcome::Committed)));
+        assert_eq!(
+            node.engine.abort(&call).await,
+            Err(Error::TransactionFinished(Outcome::Committed))
+        );
         // Its client had waited no longer, either.
-        assert!(matches!(committing.await.expect("no panic"), Ok(_) | Err(Error::OutcomeUnknown)));
+        assert!(matches!(
+            committing.await.expect("no panic"),
+            Ok(_) | Err(Error::OutcomeUnknown)
+        ));
         assert!(node.engine.commit(&call).await.is_ok());
     });
 }

@@ -9,7 +9,9 @@ use transactions::{
     model::{Begin, Begun, Outcome},
 };
 
-use crate::house::{Node, bytes, finished, id, in_virtual_time, key, on_every_provider, open, parts};
+use crate::house::{
+    Node, bytes, finished, id, in_virtual_time, key, on_every_provider, open, parts,
+};
 
 /// T8.
 #[test]
@@ -20,20 +22,33 @@ fn an_earlier_attempt_is_refused() {
         let second = node.begin_named("order").await;
         assert_ne!(first.attempt, second.attempt);
         let begun_anew = Err(finished(Outcome::BegunAnew));
-        assert_eq!(node.engine.put(&first, key("k"), bytes("late")).await, begun_anew);
+        assert_eq!(
+            node.engine.put(&first, key("k"), bytes("late")).await,
+            begun_anew
+        );
         assert_eq!(node.engine.commit(&first).await.map(drop), begun_anew);
         assert_eq!(node.engine.abort(&first).await, begun_anew);
         assert_eq!(node.get(&second, "k").await, None, "its writes are gone");
         node.put(&second, "l", "second").await;
         node.commit(&second).await;
-        assert_eq!((node.now("k").await, node.now("l").await.as_deref()), (None, Some("second")));
-        assert_eq!(node.engine.commit(&first).await.map(drop), begun_anew, "also afterwards");
+        assert_eq!(
+            (node.now("k").await, node.now("l").await.as_deref()),
+            (None, Some("second"))
+        );
+        assert_eq!(
+            node.engine.commit(&first).await.map(drop),
+            begun_anew,
+            "also afterwards"
+        );
     });
 }
 
 /// A function stalls, is retried under its name, wakes up and writes; then the retry commits.
 async fn stalls(world: &World, variant: Option<Broken>) -> (Option<String>, Result<(), Error>) {
-    let config = Config { broken: variant, ..Config::default() };
+    let config = Config {
+        broken: variant,
+        ..Config::default()
+    };
     let node = Node::on(world, world.key_value(), config).await;
     let first = node.begin_named("order").await;
     node.put(&first, "k", "first").await;
@@ -55,14 +70,21 @@ fn a_stalled_function_adds_nothing_to_its_retry() {
     });
     in_virtual_time(async |world| {
         let (doubled, late) = stalls(&world, Some(Broken::CommitsAnyAttempt)).await;
-        assert_eq!((doubled.as_deref(), late), (Some("first"), Ok(())), "the test would notice");
+        assert_eq!(
+            (doubled.as_deref(), late),
+            (Some("first"), Ok(())),
+            "the test would notice"
+        );
     });
 }
 
 /// T4: T-2, T-5: a repeat is answered alike, after a restart too, by name and by generated id.
 #[test]
 fn a_commit_repeated_after_a_restart_is_answered_alike() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(async {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = open(directory.path()).await;
@@ -82,11 +104,26 @@ fn a_commit_repeated_after_a_restart_is_answered_alike() {
         for (call, committed) in answers {
             assert_eq!(node.engine.commit(&call).await, Ok(committed));
             assert_eq!(node.status(&call).await, Outcome::Committed);
-            assert_eq!(node.engine.abort(&call).await, Err(finished(Outcome::Committed)));
+            assert_eq!(
+                node.engine.abort(&call).await,
+                Err(finished(Outcome::Committed))
+            );
         }
-        let again = node.engine.begin(Begin { id: Some(id("order")), ..Begin::default() }).await;
-        assert!(matches!(again.expect("answered").value, Begun::Committed { after: Some(_), .. }));
-        assert_eq!(node.engine.commit(&aborted).await, Err(finished(Outcome::Aborted)));
+        let again = node
+            .engine
+            .begin(Begin {
+                id: Some(id("order")),
+                ..Begin::default()
+            })
+            .await;
+        assert!(matches!(
+            again.expect("answered").value,
+            Begun::Committed { after: Some(_), .. }
+        ));
+        assert_eq!(
+            node.engine.commit(&aborted).await,
+            Err(finished(Outcome::Aborted))
+        );
         assert_eq!(node.now("k").await.as_deref(), Some("v"));
         store.close().await;
     });
@@ -102,12 +139,19 @@ fn of_many_begins_at_once_one_is_open() {
 
 async fn begins_at_once(world: World) {
     let node = Node::on(&world, world.key_value(), Config::default()).await;
-    world.faults().delay(percent(50), Duration::from_micros(1)..=Duration::from_millis(5));
+    world.faults().delay(
+        percent(50),
+        Duration::from_micros(1)..=Duration::from_millis(5),
+    );
     let begins = (0..8).map(|_| async { node.begin_named("order").await });
     let calls = futures_util::future::join_all(begins).await;
     let mut committed = 0;
     for (place, call) in calls.iter().enumerate() {
-        let answer = match node.engine.put(call, key("k"), bytes(&place.to_string())).await {
+        let answer = match node
+            .engine
+            .put(call, key("k"), bytes(&place.to_string()))
+            .await
+        {
             Ok(()) => node.engine.commit(call).await.map(drop),
             refused => refused,
         };
@@ -128,7 +172,16 @@ fn an_aborted_name_is_free_again() {
         let second = node.begin_named("order").await;
         node.put(&second, "k", "v").await;
         node.commit(&second).await;
-        let third = node.engine.begin(Begin { id: Some(id("order")), ..Begin::default() }).await;
-        assert!(matches!(third.expect("answered").value, Begun::Committed { after: Some(_), .. }));
+        let third = node
+            .engine
+            .begin(Begin {
+                id: Some(id("order")),
+                ..Begin::default()
+            })
+            .await;
+        assert!(matches!(
+            third.expect("answered").value,
+            Begun::Committed { after: Some(_), .. }
+        ));
     });
 }

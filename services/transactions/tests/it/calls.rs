@@ -5,7 +5,9 @@ use transactions::{
     model::{Begin, Begun, Call, Outcome},
 };
 
-use crate::house::{Node, bytes, finished, id, in_virtual_time, key, on_every_provider, versions_at_rest};
+use crate::house::{
+    Node, bytes, finished, id, in_virtual_time, key, on_every_provider, versions_at_rest,
+};
 
 /// T3.
 #[test]
@@ -15,7 +17,11 @@ fn own_writes_are_read_and_reads_repeat() {
         let call = node.begin().await;
         assert_eq!(node.get(&call, "k").await.as_deref(), Some("old"));
         node.write(&[("k", "new")]).await;
-        assert_eq!(node.get(&call, "k").await.as_deref(), Some("old"), "reads repeat");
+        assert_eq!(
+            node.get(&call, "k").await.as_deref(),
+            Some("old"),
+            "reads repeat"
+        );
         node.put(&call, "k", "own").await;
         assert_eq!(node.get(&call, "k").await.as_deref(), Some("own"));
         node.engine.delete(&call, key("k")).await.expect("taken");
@@ -39,10 +45,18 @@ fn a_commit_is_seen_and_repeats_alike() {
         assert_eq!(node.status(&call).await, Outcome::Open);
         let committed = node.commit(&call).await;
         assert_eq!(node.commit(&call).await, committed);
-        assert_eq!(node.engine.commit(&Call::latest(call.id.clone())).await, Ok(committed));
+        assert_eq!(
+            node.engine.commit(&Call::latest(call.id.clone())).await,
+            Ok(committed)
+        );
         assert_eq!(node.status(&call).await, Outcome::Committed);
         assert_eq!(node.now("k").await.as_deref(), Some("v"));
-        let later = node.begin_as(Begin { after: committed.after, ..Begin::default() }).await;
+        let later = node
+            .begin_as(Begin {
+                after: committed.after,
+                ..Begin::default()
+            })
+            .await;
         assert_eq!(node.get(&later, "k").await.as_deref(), Some("v"));
         for refused in [
             node.engine.put(&call, key("k"), bytes("w")).await,
@@ -62,7 +76,10 @@ fn an_aborted_transaction_is_never_seen() {
             node.put(&call, "k", "v").await;
             assert_eq!(node.engine.abort(&call).await, Ok(()));
             assert_eq!(node.engine.abort(&call).await, Ok(()));
-            assert_eq!(node.engine.commit(&call).await, Err(finished(Outcome::Aborted)));
+            assert_eq!(
+                node.engine.commit(&call).await,
+                Err(finished(Outcome::Aborted))
+            );
             assert_eq!(node.now("k").await, None);
         }
         assert_eq!(node.engine.figures().buffered_bytes, 0);
@@ -77,8 +94,17 @@ fn a_transaction_that_wrote_nothing_commits() {
         assert_eq!(node.commit(&call).await.after, None);
         let call = node.begin_named("look").await;
         assert_eq!(node.commit(&call).await.after, None);
-        let again = node.engine.begin(Begin { id: Some(id("look")), ..Begin::default() }).await;
-        let expected = Begun::Committed { id: id("look"), after: None };
+        let again = node
+            .engine
+            .begin(Begin {
+                id: Some(id("look")),
+                ..Begin::default()
+            })
+            .await;
+        let expected = Begun::Committed {
+            id: id("look"),
+            after: None,
+        };
         assert_eq!(again.expect("answered").value, expected);
     });
 }
@@ -86,11 +112,19 @@ fn a_transaction_that_wrote_nothing_commits() {
 #[test]
 fn plain_state_is_a_transaction_of_one_write() {
     on_every_provider(async |node: Node| {
-        node.engine.put_now(key("k"), Some(bytes("1"))).await.expect("committed");
+        node.engine
+            .put_now(key("k"), Some(bytes("1")))
+            .await
+            .expect("committed");
         assert_eq!(node.now("k").await.as_deref(), Some("1"));
         let call = node.begin().await;
         assert_eq!(node.get(&call, "k").await.as_deref(), Some("1"));
-        let after = node.engine.put_now(key("k"), None).await.expect("committed").after;
+        let after = node
+            .engine
+            .put_now(key("k"), None)
+            .await
+            .expect("committed")
+            .after;
         assert_eq!((node.now("k").await, after.is_some()), (None, true));
         assert_eq!(node.get(&call, "k").await.as_deref(), Some("1"));
     });
@@ -103,15 +137,32 @@ fn what_was_never_begun_is_not_there() {
         let generated = node.begin().await;
         let foreign = id("7ZZZZZZZZZZZZZZZZZZZZZZZZZ");
         for call in [stranger, Call::latest(foreign)] {
-            assert_eq!(node.engine.commit(&call).await, Err(Error::NoSuchTransaction));
-            assert_eq!(node.engine.abort(&call).await, Err(Error::NoSuchTransaction));
-            assert_eq!(node.try_get(&call, "k").await, Err(Error::NoSuchTransaction));
-            assert_eq!(node.engine.put(&call, key("k"), bytes("v")).await, Err(Error::NoSuchTransaction));
+            assert_eq!(
+                node.engine.commit(&call).await,
+                Err(Error::NoSuchTransaction)
+            );
+            assert_eq!(
+                node.engine.abort(&call).await,
+                Err(Error::NoSuchTransaction)
+            );
+            assert_eq!(
+                node.try_get(&call, "k").await,
+                Err(Error::NoSuchTransaction)
+            );
+            assert_eq!(
+                node.engine.put(&call, key("k"), bytes("v")).await,
+                Err(Error::NoSuchTransaction)
+            );
         }
         assert_eq!(node.status(&generated).await, Outcome::Open);
-        let forged =
-            Begin { after: Some("ffffffffffffffff-1-1-1".parse().expect("a token")), ..Begin::default() };
-        assert!(matches!(node.engine.begin(forged).await, Err(Error::Invalid(_))));
+        let forged = Begin {
+            after: Some("ffffffffffffffff-1-1-1".parse().expect("a token")),
+            ..Begin::default()
+        };
+        assert!(matches!(
+            node.engine.begin(forged).await,
+            Err(Error::Invalid(_))
+        ));
     });
 }
 
@@ -119,8 +170,11 @@ fn what_was_never_begun_is_not_there() {
 #[test]
 fn what_the_caches_forget_is_loaded() {
     in_virtual_time(async |world| {
-        let small =
-            transactions::Config { index_bytes_max: 1, data_cache_bytes_max: 1, ..Default::default() };
+        let small = transactions::Config {
+            index_bytes_max: 1,
+            data_cache_bytes_max: 1,
+            ..Default::default()
+        };
         let node = Node::on(&world, world.key_value(), small).await;
         for value in ["1", "2", "3"] {
             node.write(&[("k", value), ("l", value)]).await;
@@ -130,7 +184,10 @@ fn what_the_caches_forget_is_loaded() {
         assert_eq!(node.get(&call, "l").await.as_deref(), Some("3"));
         assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 3);
         let figures = node.engine.figures();
-        assert!(figures.loads >= 2 && figures.index_bytes <= 1, "{figures:?}");
+        assert!(
+            figures.loads >= 2 && figures.index_bytes <= 1,
+            "{figures:?}"
+        );
     });
 }
 
@@ -144,14 +201,34 @@ fn many_tasks_on_the_same_keys_read_nothing_fractured() {
             let engine = engine.clone();
             tokio::spawn(async move {
                 for round in 0..40 {
-                    let begun = engine.begin(Begin::default()).await.expect("answered").value;
-                    let Begun::Open { id, attempt } = begun else { panic!("generated ids are new") };
-                    let call = Call { id, attempt: Some(attempt) };
-                    let k = engine.get(&call, &key("k")).await.expect("there is a version").value;
-                    let l = engine.get(&call, &key("l")).await.expect("there is a version").value;
+                    let begun = engine
+                        .begin(Begin::default())
+                        .await
+                        .expect("answered")
+                        .value;
+                    let Begun::Open { id, attempt } = begun else {
+                        panic!("generated ids are new")
+                    };
+                    let call = Call {
+                        id,
+                        attempt: Some(attempt),
+                    };
+                    let k = engine
+                        .get(&call, &key("k"))
+                        .await
+                        .expect("there is a version")
+                        .value;
+                    let l = engine
+                        .get(&call, &key("l"))
+                        .await
+                        .expect("there is a version")
+                        .value;
                     assert_eq!(k, l, "fractured");
                     let value = bytes(&format!("{task}/{round}"));
-                    engine.put(&call, key("k"), value.clone()).await.expect("taken");
+                    engine
+                        .put(&call, key("k"), value.clone())
+                        .await
+                        .expect("taken");
                     engine.put(&call, key("l"), value).await.expect("taken");
                     engine.commit(&call).await.expect("committed");
                 }
@@ -161,7 +238,10 @@ fn many_tasks_on_the_same_keys_read_nothing_fractured() {
             task.await.expect("no panic");
         }
         let figures = node.engine.figures();
-        assert_eq!((figures.committed, figures.open, figures.buffered_bytes), (321, 0, 0));
+        assert_eq!(
+            (figures.committed, figures.open, figures.buffered_bytes),
+            (321, 0, 0)
+        );
         assert!(figures.slots <= 321, "{figures:?}");
     });
 }

@@ -36,11 +36,19 @@ pub(crate) const MOMENT: Duration = Duration::from_secs(1);
 pub(crate) const WINDOWS: Duration = Duration::from_mins(5);
 
 fn broken(variant: Broken) -> Config {
-    Config { broken: Some(variant), ..Config::default() }
+    Config {
+        broken: Some(variant),
+        ..Config::default()
+    }
 }
 
 pub(crate) async fn row_of(store: &dyn KeyValue, call: &Call) -> bool {
-    store.get(&Buckets::default().decision(&call.id)).await.expect("calm").value.is_some()
+    store
+        .get(&Buckets::default().decision(&call.id))
+        .await
+        .expect("calm")
+        .value
+        .is_some()
 }
 
 /// How many items lie in the partitions of transactions that begin like this.
@@ -58,13 +66,27 @@ pub(crate) async fn rows_at_rest(store: &dyn KeyValue) -> usize {
 
 /// Slots of a node's log that hold anything.
 async fn slots_at_rest(store: &dyn KeyValue, node: u32) -> usize {
-    let page = store.scan(&Scan::partition(layout::log(NodeId(node)), 1_000)).await.expect("calm").value;
-    page.items.iter().filter(|(_, item)| item.bytes("payload").is_some()).count()
+    let page = store
+        .scan(&Scan::partition(layout::log(NodeId(node)), 1_000))
+        .await
+        .expect("calm")
+        .value;
+    page.items
+        .iter()
+        .filter(|(_, item)| item.bytes("payload").is_some())
+        .count()
 }
 
 /// Reads what another process, which took this one for dead, has superseded and collected since: no horizon of this one holds it.
-async fn reads_behind_a_successor(world: &World, broken: Option<Broken>) -> Result<Option<String>, Error> {
-    let config = || Config { broken, data_cache_bytes_max: 0, ..Config::default() };
+async fn reads_behind_a_successor(
+    world: &World,
+    broken: Option<Broken>,
+) -> Result<Option<String>, Error> {
+    let config = || Config {
+        broken,
+        data_cache_bytes_max: 0,
+        ..Config::default()
+    };
     let node = Node::on(world, world.key_value(), config()).await;
     node.write(&[("k", "first"), ("l", "first")]).await;
     tokio::time::sleep(MOMENT).await;
@@ -73,7 +95,11 @@ async fn reads_behind_a_successor(world: &World, broken: Option<Broken>) -> Resu
     let successor = Node::on(world, world.key_value(), config()).await;
     successor.write(&[("k", "second"), ("l", "second")]).await;
     tokio::time::sleep(MOMENT).await;
-    assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1, "the first is collected");
+    assert_eq!(
+        versions_at_rest(&*world.key_value(), "k").await,
+        1,
+        "the first is collected"
+    );
     node.try_get(&reader, "k").await
 }
 
@@ -106,7 +132,11 @@ async fn reads_through_overwrites(world: &World, config: Config) -> Result<Optio
     }
     let read = node.try_get(&reader, "k").await;
     if read.is_ok() {
-        assert_eq!(node.engine.figures().collected_versions, 0, "the reader may need them all");
+        assert_eq!(
+            node.engine.figures().collected_versions,
+            0,
+            "the reader may need them all"
+        );
         node.commit(&reader).await;
         tokio::time::sleep(MOMENT).await;
         for name in ["k", "l"] {
@@ -124,7 +154,10 @@ fn a_running_reader_finds_its_versions() {
         assert_eq!(read, Ok(Some("first".to_owned())));
     });
     in_virtual_time(async |world| {
-        let config = Config { data_cache_bytes_max: 0, ..broken(Broken::CollectsAboveHorizon) };
+        let config = Config {
+            data_cache_bytes_max: 0,
+            ..broken(Broken::CollectsAboveHorizon)
+        };
         let read = reads_through_overwrites(&world, config).await;
         assert_eq!(read, Err(Error::NoValidVersion), "the test would notice");
     });
@@ -141,14 +174,20 @@ fn what_is_superseded_is_told_under_load() {
             node.write(&[(name, &value)]).await;
             node.write(&[(name, &value)]).await;
             // Whoever collects it comes no further.
-            gate.close(Held::Updates, &Buckets::default().versions(&key(name), 1).partition);
+            gate.close(
+                Held::Updates,
+                &Buckets::default().versions(&key(name), 1).partition,
+            );
             tokio::time::sleep(MOMENT).await;
         };
         for name in ["k", "l", "m"] {
             write_twice(name).await;
             let figures = node.engine.figures();
             // The first write of a key that is not known counts as well.
-            assert_eq!(figures.superseded_bytes, 2_000, "only that of {name:?} is left");
+            assert_eq!(
+                figures.superseded_bytes, 2_000,
+                "only that of {name:?} is left"
+            );
         }
         gate.open();
         tokio::time::sleep(MOMENT).await;
@@ -163,14 +202,24 @@ fn storage_stays_bounded_under_overwrites() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         for number in 0..300 {
-            node.write(&[("k", &number.to_string()), ("l", &number.to_string())]).await;
+            node.write(&[("k", &number.to_string()), ("l", &number.to_string())])
+                .await;
         }
         node.write(&[("k", "last")]).await;
         tokio::time::sleep(MOMENT).await;
         let store = world.key_value();
-        assert_eq!((versions_at_rest(&*store, "k").await, versions_at_rest(&*store, "l").await), (1, 1));
+        assert_eq!(
+            (
+                versions_at_rest(&*store, "k").await,
+                versions_at_rest(&*store, "l").await
+            ),
+            (1, 1)
+        );
         let figures = node.engine.figures();
-        assert_eq!((figures.collected_versions, figures.superseded_bytes), (599, 0));
+        assert_eq!(
+            (figures.collected_versions, figures.superseded_bytes),
+            (599, 0)
+        );
         assert_eq!(
             (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
             (301, 301),
@@ -186,7 +235,11 @@ fn storage_stays_bounded_under_overwrites() {
         assert_eq!(node.now("l").await.as_deref(), Some("299"));
         node.write(&[("l", "last")]).await;
         tokio::time::sleep(MOMENT).await;
-        assert_eq!(rows_at_rest(&*store).await, 2, "the row of the version that was superseded went with it");
+        assert_eq!(
+            rows_at_rest(&*store).await,
+            2,
+            "the row of the version that was superseded went with it"
+        );
     });
 }
 
@@ -195,7 +248,11 @@ async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usiz
     let node = Node::on(world, world.key_value(), config).await;
     let reads = |world: &World| {
         let reading = |operation: &str| matches!(operation, "get" | "scan");
-        world.trace().entries().filter(|entry| reading(entry.operation)).count()
+        world
+            .trace()
+            .entries()
+            .filter(|entry| reading(entry.operation))
+            .count()
     };
     if is_known {
         assert_eq!(node.now("k").await, None);
@@ -220,13 +277,19 @@ fn what_was_written_here_is_collected_from_memory() {
             assert!(reads < 10, "{reads}, known: {is_known}");
         });
         in_virtual_time(async |world| {
-            let config = Config { recent_bytes_max: 0, ..Config::default() };
+            let config = Config {
+                recent_bytes_max: 0,
+                ..Config::default()
+            };
             let reads = reads_to_collect(&world, config, is_known).await;
             assert!(reads >= 100, "{reads}: what memory has forgotten is read");
         });
         in_virtual_time(async |world| {
             // Room for a few: the older slots are read, the others are not.
-            let config = Config { recent_bytes_max: 20_000, ..Config::default() };
+            let config = Config {
+                recent_bytes_max: 20_000,
+                ..Config::default()
+            };
             let reads = reads_to_collect(&world, config, is_known).await;
             assert!((10..100).contains(&reads), "{reads}");
         });
@@ -241,7 +304,11 @@ fn a_counter_beside_fresh_keys_is_collected() {
         in_virtual_time(async |world| {
             let node = Node::on(&world, world.key_value(), config).await;
             for number in 0..50 {
-                node.write(&[("counter", &number.to_string()), (&format!("order-{number}"), "new")]).await;
+                node.write(&[
+                    ("counter", &number.to_string()),
+                    (&format!("order-{number}"), "new"),
+                ])
+                .await;
             }
             tokio::time::sleep(MOMENT).await;
             left = versions_at_rest(&*world.key_value(), "counter").await;
@@ -249,7 +316,11 @@ fn a_counter_beside_fresh_keys_is_collected() {
         left
     };
     assert_eq!(left(Config::default()), 1);
-    assert_eq!(left(broken(Broken::CollectsWholeTransactions)), 50, "the test would notice");
+    assert_eq!(
+        left(broken(Broken::CollectsWholeTransactions)),
+        50,
+        "the test would notice"
+    );
 }
 
 /// T9: a deletion goes, and its key with it, once nothing older can come back.
@@ -258,7 +329,10 @@ fn a_deleted_key_leaves_nothing() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         node.write(&[("k", "v"), ("l", "v")]).await;
-        node.engine.put_now(key("k"), None).await.expect("committed");
+        node.engine
+            .put_now(key("k"), None)
+            .await
+            .expect("committed");
         tokio::time::sleep(MOMENT).await;
         let store = world.key_value();
         assert_eq!(versions_at_rest(&*store, "k").await, 1, "the deletion");
@@ -269,15 +343,24 @@ fn a_deleted_key_leaves_nothing() {
         tokio::time::sleep(WINDOWS).await;
         assert_eq!(versions_at_rest(&*store, "k").await, 0);
         assert_eq!(rows_at_rest(&*store).await, 1, "of what is left");
-        assert_eq!((node.now("k").await, node.now("l").await.as_deref()), (None, Some("v")));
+        assert_eq!(
+            (node.now("k").await, node.now("l").await.as_deref()),
+            (None, Some("v"))
+        );
     });
 }
 
 /// What a reader of `k`, then `m` finds, where both were written together and `m` is deleted and gone since.
-async fn reads_what_was_deleted_beside(world: &World, config: Config) -> Result<Option<String>, Error> {
+async fn reads_what_was_deleted_beside(
+    world: &World,
+    config: Config,
+) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), config).await;
     node.write(&[("k", "v"), ("m", "v")]).await;
-    node.engine.put_now(key("m"), None).await.expect("committed");
+    node.engine
+        .put_now(key("m"), None)
+        .await
+        .expect("committed");
     tokio::time::sleep(WINDOWS).await;
     let reader = node.begin().await;
     assert_eq!(node.get(&reader, "k").await.as_deref(), Some("v"));
@@ -288,7 +371,10 @@ async fn reads_what_was_deleted_beside(world: &World, config: Config) -> Result<
 #[test]
 fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
     in_virtual_time(async |world| {
-        assert_eq!(reads_what_was_deleted_beside(&world, Config::default()).await, Ok(None));
+        assert_eq!(
+            reads_what_was_deleted_beside(&world, Config::default()).await,
+            Ok(None)
+        );
     });
     in_virtual_time(async |world| {
         let read = reads_what_was_deleted_beside(&world, broken(Broken::RevivesCollected)).await;
@@ -300,7 +386,10 @@ fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
 async fn reads_beside_an_absence(world: &World, config: Config) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), config).await;
     node.write(&[("k", "v"), ("m", "v")]).await;
-    node.engine.put_now(key("m"), None).await.expect("committed");
+    node.engine
+        .put_now(key("m"), None)
+        .await
+        .expect("committed");
     tokio::time::sleep(WINDOWS).await;
     assert_eq!(versions_at_rest(&*world.key_value(), "m").await, 0);
     let reader = node.begin().await;
@@ -346,22 +435,34 @@ fn an_old_reader_is_overtaken_and_told_so() {
     in_virtual_time(async |world| {
         let errors = Arc::<AtomicUsize>::default();
         let _watching = tracing::subscriber::set_default(Errors(Arc::clone(&errors)));
-        let config = Config { superseded_bytes_max: 10_000, data_cache_bytes_max: 0, ..Config::default() };
+        let config = Config {
+            superseded_bytes_max: 10_000,
+            data_cache_bytes_max: 0,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config).await;
         let large = "x".repeat(1_000);
-        node.write(&[("k", "first"), ("l", "first"), ("stays", "first")]).await;
+        node.write(&[("k", "first"), ("l", "first"), ("stays", "first")])
+            .await;
         let old = node.begin().await;
         assert_eq!(node.get(&old, "l").await.as_deref(), Some("first"));
         for number in 0..10 {
             node.write(&[("k", &large), ("l", &large)]).await;
             tokio::time::sleep(MOMENT).await;
-            assert!(number > 3 || node.engine.figures().overtaken == 0, "{number}");
+            assert!(
+                number > 3 || node.engine.figures().overtaken == 0,
+                "{number}"
+            );
         }
         let young = node.begin().await;
         let figures = node.engine.figures();
         assert_eq!((figures.overtaken, figures.superseded_bytes), (1, 0));
         assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1);
-        assert_eq!(node.get(&old, "stays").await.as_deref(), Some("first"), "what is there is read");
+        assert_eq!(
+            node.get(&old, "stays").await.as_deref(),
+            Some("first"),
+            "what is there is read"
+        );
         for name in ["k", "l", "never written"] {
             assert_eq!(
                 node.try_get(&old, name).await,
@@ -403,7 +504,8 @@ fn a_dropped_row_is_no_abort() {
         assert_eq!(told, Ok(Outcome::Expired));
     });
     in_virtual_time(async |world| {
-        let told = asks_after_a_clock_was_set_back(&world, broken(Broken::ForgetsWhatItDropped)).await;
+        let told =
+            asks_after_a_clock_was_set_back(&world, broken(Broken::ForgetsWhatItDropped)).await;
         assert_eq!(told, Ok(Outcome::Aborted), "the test would notice");
     });
 }
@@ -426,17 +528,29 @@ fn an_earlier_start_is_tidied_by_the_next() {
         assert_eq!(versions_at_rest(&*store, "k").await, 1);
         // With the sweep, which waits for transactions that may still be open elsewhere.
         tokio::time::sleep(Duration::from_mins(30)).await;
-        assert_eq!((rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await), (1, 0));
+        assert_eq!(
+            (rows_at_rest(&*store).await, slots_at_rest(&*store, 1).await),
+            (1, 0)
+        );
         let calls = world.port_calls();
         tokio::time::sleep(Duration::from_hours(1)).await;
         assert_eq!(world.port_calls(), calls, "nothing is left to do");
         drop(node);
-        let scans = |world: &World| world.trace().entries().filter(|entry| entry.operation == "scan").count();
+        let scans = |world: &World| {
+            world
+                .trace()
+                .entries()
+                .filter(|entry| entry.operation == "scan")
+                .count()
+        };
         let before = scans(&world);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         tokio::time::sleep(MOMENT).await;
         assert_eq!(node.now("k").await.as_deref(), Some("249"));
-        assert!(scans(&world) - before < 20, "what is trimmed is not looked at");
+        assert!(
+            scans(&world) - before < 20,
+            "what is trimmed is not looked at"
+        );
     });
 }
 
@@ -447,7 +561,10 @@ fn aborted_transactions_leave_nothing() {
         let call = node.begin_named("order").await;
         node.put(&call, "k", "v").await;
         node.engine.abort(&call).await.expect("aborted");
-        assert_eq!(node.engine.commit(&call).await, Err(finished(Outcome::Aborted)));
+        assert_eq!(
+            node.engine.commit(&call).await,
+            Err(finished(Outcome::Aborted))
+        );
         assert_eq!(node.now("k").await, None);
     });
 }
@@ -455,7 +572,15 @@ fn aborted_transactions_leave_nothing() {
 /// What is read of a commit whose row took longer than its window.
 async fn decides_late(world: &World, config: Config) -> Result<Option<String>, Error> {
     let gate = Gate::new(world.key_value());
-    let node = Node::on(world, gate.clone(), Config { data_cache_bytes_max: 0, ..config }).await;
+    let node = Node::on(
+        world,
+        gate.clone(),
+        Config {
+            data_cache_bytes_max: 0,
+            ..config
+        },
+    )
+    .await;
     let call = node.begin().await;
     node.put(&call, "k", "late").await;
     gate.close(Held::Updates, layout::DECISIONS);
@@ -475,7 +600,10 @@ async fn decides_late(world: &World, config: Config) -> Result<Option<String>, E
 #[test]
 fn a_window_does_not_end_before_its_commit_is_decided() {
     in_virtual_time(async |world| {
-        assert_eq!(decides_late(&world, Config::default()).await, Ok(Some("late".to_owned())));
+        assert_eq!(
+            decides_late(&world, Config::default()).await,
+            Ok(Some("late".to_owned()))
+        );
     });
     in_virtual_time(async |world| {
         let read = decides_late(&world, broken(Broken::DropsUnheardDecisions)).await;
@@ -501,7 +629,10 @@ fn a_status_shows_what_it_says() {
         let told = node.status(&call).await;
         let reader = node.begin().await;
         let read = node.get(&reader, "k").await;
-        assert!(told != Outcome::Committed || read.as_deref() == Some("v"), "{told:?} {read:?}");
+        assert!(
+            told != Outcome::Committed || read.as_deref() == Some("v"),
+            "{told:?} {read:?}"
+        );
         assert!(row_of(&*world.key_value(), &call).await, "it is decided");
         gate.open();
         committing.await.expect("no panic").expect("committed");
@@ -517,16 +648,24 @@ fn a_status_shows_what_it_says() {
 fn a_real_store_stays_bounded_under_overwrites() {
     const KEYS: usize = 50;
     const ROUNDS: usize = 400;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(async {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = open(directory.path()).await;
-        let config = Config { retry_window: Duration::ZERO, ..Config::default() };
+        let config = Config {
+            retry_window: Duration::ZERO,
+            ..Config::default()
+        };
         let node = Node::start(parts(&store), config).await;
         let write = async |round: usize| {
             let value = bytes(&round.to_string().repeat(300));
-            let writes =
-                (0..KEYS).map(|number| node.engine.put_now(key(&number.to_string()), Some(value.clone())));
+            let writes = (0..KEYS).map(|number| {
+                node.engine
+                    .put_now(key(&number.to_string()), Some(value.clone()))
+            });
             for written in join_all(writes).await {
                 written.expect("written");
             }
@@ -534,7 +673,8 @@ fn a_real_store_stays_bounded_under_overwrites() {
         let held = async || {
             let key_value = store.key_value();
             let versions = [layout::VERSIONS, &[0; 4]].concat();
-            items_below(&*key_value, &versions).await + items_below(&*key_value, layout::DECISIONS).await
+            items_below(&*key_value, &versions).await
+                + items_below(&*key_value, layout::DECISIONS).await
         };
         let mut most = 0;
         for round in 0..ROUNDS {

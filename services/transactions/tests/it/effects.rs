@@ -36,7 +36,9 @@ struct Notes(Runs);
 #[async_trait]
 impl Handler for Notes {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        let Event::Call { id, payload } = event else { panic!("only calls are sent, not {event:?}") };
+        let Event::Call { id, payload } = event else {
+            panic!("only calls are sent, not {event:?}")
+        };
         self.0.lock().expect("no panic").push((id, payload));
         Ok(Bytes::new())
     }
@@ -45,20 +47,37 @@ impl Handler for Notes {
 fn notes() -> (Definition, Runs) {
     let runs = Runs::default();
     let handler = Arc::new(Notes(Arc::clone(&runs)));
-    (Definition { name: "notes".into(), options: FunctionOptions::default(), handler }, runs)
+    (
+        Definition {
+            name: "notes".into(),
+            options: FunctionOptions::default(),
+            handler,
+        },
+        runs,
+    )
 }
 
 fn message(queue: &str, body: &str) -> Effect {
-    Effect::Message { queue: queue.to_owned(), group: bytes("group"), body: bytes(body) }
+    Effect::Message {
+        queue: queue.to_owned(),
+        group: bytes("group"),
+        body: bytes(body),
+    }
 }
 
 fn invocation(function: &str, payload: &str) -> Effect {
-    Effect::Invocation { function: function.to_owned(), payload: bytes(payload) }
+    Effect::Invocation {
+        function: function.to_owned(),
+        payload: bytes(payload),
+    }
 }
 
 impl Node {
     async fn send(&self, call: &Call, effect: Effect) {
-        self.engine.send(call, effect, None).await.expect("an effect is taken");
+        self.engine
+            .send(call, effect, None)
+            .await
+            .expect("an effect is taken");
     }
 }
 
@@ -66,22 +85,37 @@ impl Node {
 async fn take(queue: &dyn Queue) -> Vec<(String, String)> {
     let mut taken = Vec::new();
     loop {
-        let batch = queue.receive(&queue_name("orders"), 100).await.expect("calm");
+        let batch = queue
+            .receive(&queue_name("orders"), 100)
+            .await
+            .expect("calm");
         if batch.is_empty() {
             return taken;
         }
-        let handles: Vec<_> = batch.iter().map(|delivery| delivery.handle.clone()).collect();
-        queue.acknowledge(&queue_name("orders"), &handles).await.expect("calm");
+        let handles: Vec<_> = batch
+            .iter()
+            .map(|delivery| delivery.handle.clone())
+            .collect();
+        queue
+            .acknowledge(&queue_name("orders"), &handles)
+            .await
+            .expect("calm");
         let text = |bytes: &Bytes| String::from_utf8(bytes.to_vec()).expect("text");
         taken.extend(batch.iter().map(|delivery| {
-            let id = delivery.deduplication.as_ref().expect("every effect has an id");
+            let id = delivery
+                .deduplication
+                .as_ref()
+                .expect("every effect has an id");
             (text(id), text(&delivery.body))
         }));
     }
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(id, body)| ((*id).to_owned(), (*body).to_owned())).collect()
+    expected
+        .iter()
+        .map(|(id, body)| ((*id).to_owned(), (*body).to_owned()))
+        .collect()
 }
 
 /// Waits until the node has sent all there is.
@@ -93,26 +127,42 @@ async fn all_sent(node: &Node, clock: &dyn Clock) {
 
 /// A transaction that commits, one that is aborted, one that is left open; small and large effects.
 async fn effects_leave(node: &Node, queue: &dyn Queue, runs: &Runs, clock: &dyn Clock) {
-    let (call, aborted, open) =
-        (node.begin_named("order").await, node.begin().await, node.begin_named("open").await);
+    let (call, aborted, open) = (
+        node.begin_named("order").await,
+        node.begin().await,
+        node.begin_named("open").await,
+    );
     for call in [&aborted, &open] {
         node.send(call, message("orders", "never")).await;
         node.send(call, invocation("notes", "never")).await;
     }
     let large = "x".repeat(100_000);
     node.put(&call, "k", "v").await;
-    for effect in [message("orders", "1"), invocation("notes", "2"), message("orders", &large)] {
+    for effect in [
+        message("orders", "1"),
+        invocation("notes", "2"),
+        message("orders", &large),
+    ] {
         node.send(&call, effect).await;
     }
     node.engine.abort(&aborted).await.expect("it is aborted");
-    assert_eq!((take(queue).await, node.engine.figures().effects_unsent), (Vec::new(), 0));
+    assert_eq!(
+        (take(queue).await, node.engine.figures().effects_unsent),
+        (Vec::new(), 0)
+    );
     node.commit(&call).await;
     all_sent(node, clock).await;
-    assert_eq!(take(queue).await, pairs(&[("order/0", "1"), ("order/2", &large)]));
+    assert_eq!(
+        take(queue).await,
+        pairs(&[("order/0", "1"), ("order/2", &large)])
+    );
     while runs.lock().expect("no panic").is_empty() {
         clock.sleep(Duration::from_millis(1)).await;
     }
-    assert_eq!(*runs.lock().expect("no panic"), [(Some(Bytes::from("order/1")), Bytes::from("2"))]);
+    assert_eq!(
+        *runs.lock().expect("no panic"),
+        [(Some(Bytes::from("order/1")), Bytes::from("2"))]
+    );
 
     // Without a write, under an id that was given.
     let bare = node.begin().await;
@@ -123,7 +173,13 @@ async fn effects_leave(node: &Node, queue: &dyn Queue, runs: &Runs, clock: &dyn 
     let given = format!("{}/0", bare.id.as_str().expect("a given id is text"));
     assert_eq!(take(queue).await, pairs(&[(&given, "bare")]));
     node.engine.abort(&open).await.expect("it is aborted");
-    assert_eq!((node.engine.figures().effects_sent, node.engine.figures().buffered_bytes), (4, 0));
+    assert_eq!(
+        (
+            node.engine.figures().effects_sent,
+            node.engine.figures().buffered_bytes
+        ),
+        (4, 0)
+    );
 }
 
 /// T13.
@@ -136,16 +192,25 @@ fn effects_leave_after_their_commit_and_those_of_aborted_ones_never() {
         effects_leave(&node, &*world.queue(), &runs, &*world.clock()).await;
         nothing_is_left(&world).await;
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(async {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = open(directory.path()).await;
         let (definition, runs) = notes();
         let functions = Arc::new(Functions::new(store.queue()));
         functions.register(definition);
-        store.queue().create(&queue_name("orders"), QueueOptions::default()).await.expect("calm");
-        let destinations =
-            Destinations { queue: Some(store.queue()), functions: Some(Arc::clone(&functions) as Arc<_>) };
+        store
+            .queue()
+            .create(&queue_name("orders"), QueueOptions::default())
+            .await
+            .expect("calm");
+        let destinations = Destinations {
+            queue: Some(store.queue()),
+            functions: Some(Arc::clone(&functions) as Arc<_>),
+        };
         let node = Node::sending(parts(&store), destinations, Config::default()).await;
         effects_leave(&node, &*store.queue(), &runs, &SystemClock).await;
         drop(node);
@@ -160,9 +225,20 @@ async fn on(world: &World, config: Config) -> Node {
 }
 
 async fn on_queue(world: &World, queue: Arc<dyn Queue>, config: Config) -> Node {
-    world.queue().create(&queue_name("orders"), QueueOptions::default()).await.expect("calm");
-    let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
-    let destinations = Destinations { queue: Some(queue), functions: Some(world.functions()) };
+    world
+        .queue()
+        .create(&queue_name("orders"), QueueOptions::default())
+        .await
+        .expect("calm");
+    let parts = Parts {
+        key_value: world.key_value(),
+        clock: world.clock(),
+        entropy: world.entropy(),
+    };
+    let destinations = Destinations {
+        queue: Some(queue),
+        functions: Some(world.functions()),
+    };
     Node::sending(parts, destinations, config).await
 }
 
@@ -183,7 +259,10 @@ async fn at_rest(world: &World) -> usize {
     for node in 1..10 {
         count += items_at_rest(&*world.key_value(), layout::outbox(NodeId(node)).to_vec()).await;
         for sequence in 1..10 {
-            let attempt = transactions::model::Attempt { node: NodeId(node), sequence };
+            let attempt = transactions::model::Attempt {
+                node: NodeId(node),
+                sequence,
+            };
             let parts = layout::effect(attempt, 0);
             count += items_at_rest(&*world.key_value(), parts.partition().to_vec()).await;
         }
@@ -197,37 +276,88 @@ fn effects_that_cannot_leave_are_refused_at_the_call() {
     in_virtual_time(async |world| {
         let (definition, _) = notes();
         world.functions().register(definition);
-        world.queue().create("internal", QueueOptions::default()).await.expect("calm");
-        let config = Config { effects_max: 2, effect_bytes_max: 10, unsent_max: 1, ..Config::default() };
+        world
+            .queue()
+            .create("internal", QueueOptions::default())
+            .await
+            .expect("calm");
+        let config = Config {
+            effects_max: 2,
+            effect_bytes_max: 10,
+            unsent_max: 1,
+            ..Config::default()
+        };
         let node = on(&world, config).await;
         let call = node.begin().await;
-        let refused = async |effect| node.engine.send(&call, effect, None).await.expect_err("it is refused");
+        let refused = async |effect| {
+            node.engine
+                .send(&call, effect, None)
+                .await
+                .expect_err("it is refused")
+        };
         assert_eq!(refused(message("nowhere", "1")).await, Error::NoSuchQueue);
-        assert_eq!(refused(message("internal", "1")).await, Error::NoSuchQueue, "it is not the clients'");
-        assert_eq!(refused(invocation("nobody", "1")).await, Error::NoSuchFunction);
-        assert!(matches!(refused(message("orders", "eleven long")).await, Error::TooLarge(_)));
-        assert!(matches!(refused(invocation("notes", "eleven long")).await, Error::TooLarge(_)));
+        assert_eq!(
+            refused(message("internal", "1")).await,
+            Error::NoSuchQueue,
+            "it is not the clients'"
+        );
+        assert_eq!(
+            refused(invocation("nobody", "1")).await,
+            Error::NoSuchFunction
+        );
+        assert!(matches!(
+            refused(message("orders", "eleven long")).await,
+            Error::TooLarge(_)
+        ));
+        assert!(matches!(
+            refused(invocation("notes", "eleven long")).await,
+            Error::TooLarge(_)
+        ));
         let group = bytes(&"g".repeat(129));
-        let long_group = Effect::Message { queue: "orders".to_owned(), group, body: Bytes::new() };
+        let long_group = Effect::Message {
+            queue: "orders".to_owned(),
+            group,
+            body: Bytes::new(),
+        };
         assert!(matches!(refused(long_group).await, Error::Invalid(_)));
         assert!(matches!(refused(message("", "1")).await, Error::Invalid(_)));
         node.send(&call, message("orders", "1")).await;
-        node.engine.send(&call, message("orders", "1"), Some(0)).await.expect("a repeat is taken for one");
+        node.engine
+            .send(&call, message("orders", "1"), Some(0))
+            .await
+            .expect("a repeat is taken for one");
         assert!(matches!(
-            node.engine.send(&call, message("orders", "2"), Some(0)).await,
+            node.engine
+                .send(&call, message("orders", "2"), Some(0))
+                .await,
             Err(Error::Invalid(_))
         ));
         node.send(&call, invocation("notes", "2")).await;
-        assert!(matches!(refused(message("orders", "3")).await, Error::TooLarge(_)));
+        assert!(matches!(
+            refused(message("orders", "3")).await,
+            Error::TooLarge(_)
+        ));
         node.commit(&call).await;
-        assert_eq!(refused(message("orders", "4")).await, finished(Outcome::Committed));
+        assert_eq!(
+            refused(message("orders", "4")).await,
+            finished(Outcome::Committed)
+        );
         all_sent(&node, &*world.clock()).await;
         assert_eq!(take(&*world.queue()).await.len(), 1);
 
         let nowhere = Node::on(&world, world.key_value(), Config::default()).await;
         let call = nowhere.begin().await;
-        assert_eq!(nowhere.engine.send(&call, message("orders", "1"), None).await, Err(Error::NoSuchQueue));
-        let sent = nowhere.engine.send(&call, invocation("notes", "1"), None).await;
+        assert_eq!(
+            nowhere
+                .engine
+                .send(&call, message("orders", "1"), None)
+                .await,
+            Err(Error::NoSuchQueue)
+        );
+        let sent = nowhere
+            .engine
+            .send(&call, invocation("notes", "1"), None)
+            .await;
         assert_eq!(sent, Err(Error::NoSuchFunction));
     });
 }
@@ -235,14 +365,21 @@ fn effects_that_cannot_leave_are_refused_at_the_call() {
 /// A queue that takes nothing for its first `count` sends, the look whether it is there not counted.
 fn failing(world: &World, count: usize) -> Arc<dyn Queue> {
     let faults = std::iter::once(Fault::None).chain(vec![Fault::RefuseBefore; count]);
-    Arc::new(FaultyQueue::new(world.queue(), Arc::new(Script::of("queue.send", faults)), world.clock()))
+    Arc::new(FaultyQueue::new(
+        world.queue(),
+        Arc::new(Script::of("queue.send", faults)),
+        world.clock(),
+    ))
 }
 
 /// T13, P1: the outbox is the truth, and says so.
 #[test]
 fn effects_wait_for_a_destination_that_fails_and_are_shown() {
     in_virtual_time(async |world| {
-        let config = Config { unsent_max: 1, ..Config::default() };
+        let config = Config {
+            unsent_max: 1,
+            ..Config::default()
+        };
         let node = on_queue(&world, failing(&world, 3), config).await;
         let (call, other) = (node.begin_named("order").await, node.begin().await);
         node.send(&call, message("orders", "1")).await;
@@ -253,9 +390,16 @@ fn effects_wait_for_a_destination_that_fails_and_are_shown() {
         }
         assert_eq!(node.engine.figures().effects_unsent, 2);
         let refused = node.engine.send(&other, message("orders", "3"), None).await;
-        assert_eq!(refused, Err(Error::TooMuchBuffered), "as many are unsent as the node bears");
+        assert_eq!(
+            refused,
+            Err(Error::TooMuchBuffered),
+            "as many are unsent as the node bears"
+        );
         all_sent(&node, &*world.clock()).await;
-        assert_eq!(take(&*world.queue()).await, pairs(&[("order/0", "1"), ("order/1", "2")]));
+        assert_eq!(
+            take(&*world.queue()).await,
+            pairs(&[("order/0", "1"), ("order/1", "2")])
+        );
         nothing_is_left(&world).await;
         assert_eq!(node.engine.figures().effects_failing, 0);
         node.send(&other, message("orders", "3")).await;
@@ -264,15 +408,31 @@ fn effects_wait_for_a_destination_that_fails_and_are_shown() {
 
 /// What a node that could send nothing left, and its successor sent.
 async fn sent_by_the_next(world: &World, variant: Option<Broken>) -> Vec<(String, String)> {
-    let node = on_queue(world, failing(world, usize::from(u16::MAX)), Config::default()).await;
-    let calls = [node.begin_named("order").await, node.begin_named("undone").await];
+    let node = on_queue(
+        world,
+        failing(world, usize::from(u16::MAX)),
+        Config::default(),
+    )
+    .await;
+    let calls = [
+        node.begin_named("order").await,
+        node.begin_named("undone").await,
+    ];
     for call in &calls {
         node.send(call, message("orders", "1")).await;
-        node.send(call, message("orders", &"x".repeat(100_000))).await;
+        node.send(call, message("orders", &"x".repeat(100_000)))
+            .await;
     }
     node.commit(&calls[0]).await;
     drop(node);
-    let next = on(world, Config { broken: variant, ..Config::default() }).await;
+    let next = on(
+        world,
+        Config {
+            broken: variant,
+            ..Config::default()
+        },
+    )
+    .await;
     all_sent(&next, &*world.clock()).await;
     take(&*world.queue()).await
 }
@@ -282,13 +442,29 @@ async fn sent_by_the_next(world: &World, variant: Option<Broken>) -> Vec<(String
 fn effects_of_a_dead_node_are_sent_by_the_next() {
     let large = "x".repeat(100_000);
     in_virtual_time(async |world| {
-        assert_eq!(sent_by_the_next(&world, None).await, pairs(&[("order/0", "1"), ("order/1", &large)]));
+        assert_eq!(
+            sent_by_the_next(&world, None).await,
+            pairs(&[("order/0", "1"), ("order/1", &large)])
+        );
         nothing_is_left(&world).await;
-        let row = world.key_value().get(&layout::node(NodeId(1))).await.expect("calm").value;
-        assert_eq!(row.and_then(|row| row.integer("sent")), Some(1), "nobody has to look again");
+        let row = world
+            .key_value()
+            .get(&layout::node(NodeId(1)))
+            .await
+            .expect("calm")
+            .value;
+        assert_eq!(
+            row.and_then(|row| row.integer("sent")),
+            Some(1),
+            "nobody has to look again"
+        );
     });
     in_virtual_time(async |world| {
-        assert_eq!(sent_by_the_next(&world, Some(Broken::ForgetsUnsent)).await, [], "the test would notice");
+        assert_eq!(
+            sent_by_the_next(&world, Some(Broken::ForgetsUnsent)).await,
+            [],
+            "the test would notice"
+        );
     });
 }
 
@@ -300,13 +476,23 @@ fn effects_are_of_the_attempt_that_commits() {
         let first = node.begin_named("order").await;
         node.send(&first, message("orders", "first")).await;
         let second = node.begin_named("order").await;
-        let late = node.engine.send(&first, message("orders", "late"), None).await;
+        let late = node
+            .engine
+            .send(&first, message("orders", "late"), None)
+            .await;
         assert_eq!(late, Err(finished(Outcome::BegunAnew)));
         node.send(&second, message("orders", "second")).await;
         node.commit(&second).await;
         all_sent(&node, &*world.clock()).await;
         assert_eq!(take(&*world.queue()).await, pairs(&[("order/0", "second")]));
-        assert_eq!(node.engine.status(&id("order")).await.expect("it is answered").value, Outcome::Committed);
+        assert_eq!(
+            node.engine
+                .status(&id("order"))
+                .await
+                .expect("it is answered")
+                .value,
+            Outcome::Committed
+        );
     });
 }
 
@@ -317,7 +503,9 @@ fn random_names_with_effects_that_wait_are_noted_once() {
         let store = world.key_value();
         let node = on_queue(&world, failing(&world, 100_000), Config::default()).await;
         for number in 0..70 {
-            let call = node.begin_named(&format!("{RANDOM_PREFIX}{number:032x}")).await;
+            let call = node
+                .begin_named(&format!("{RANDOM_PREFIX}{number:032x}"))
+                .await;
             node.send(&call, message("orders", "late")).await;
             node.commit(&call).await;
         }
@@ -325,7 +513,11 @@ fn random_names_with_effects_that_wait_are_noted_once() {
         assert_eq!(node.engine.figures().effects_unsent, 70);
         assert_eq!(node.engine.figures().kept_names, 70);
         let mut noted = 0;
-        let periods = store.scan(&Scan::partition(layout::PERIODS, 100)).await.expect("calm").value;
+        let periods = store
+            .scan(&Scan::partition(layout::PERIODS, 100))
+            .await
+            .expect("calm")
+            .value;
         for (sort, _) in periods.items {
             let end = layout::period_of(&sort).expect("a period");
             noted += items_at_rest(&*store, layout::kept_names(end).to_vec()).await;
@@ -352,6 +544,9 @@ fn effects_that_wait_for_days_are_sent_by_the_next_node() {
         assert_eq!(take(&*world.queue()).await, pairs(&[(&id, "late")]));
         tokio::time::sleep(Duration::from_hours(24 * 9)).await;
         let row = Buckets::default().decision(&call.id);
-        assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
+        assert_eq!(
+            items_at_rest(&*world.key_value(), row.partition().to_vec()).await,
+            0
+        );
     });
 }

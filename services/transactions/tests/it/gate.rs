@@ -52,7 +52,10 @@ enum Fault {
 impl Gate {
     /// Of a store without transactions over several partitions: a commit goes step by step.
     pub(crate) fn new(inner: Arc<dyn KeyValue>) -> Arc<Self> {
-        let limits = KeyValueLimits { transact_across_partitions: false, ..*inner.limits() };
+        let limits = KeyValueLimits {
+            transact_across_partitions: false,
+            ..*inner.limits()
+        };
         Self::with(inner, limits)
     }
 
@@ -103,7 +106,10 @@ impl Gate {
     pub(crate) async fn deliver(&self) -> bool {
         let updates = std::mem::take(&mut self.late.lock().expect("no panic").transacted);
         assert!(!updates.is_empty(), "something was delayed");
-        matches!(self.inner.transact(updates).await.expect("calm"), Transacted::Done { .. })
+        matches!(
+            self.inner.transact(updates).await.expect("calm"),
+            Transacted::Done { .. }
+        )
     }
 
     /// Lets everybody pass.
@@ -113,7 +119,11 @@ impl Gate {
 
     /// Waits until a call is held.
     pub(crate) async fn holds(&self) {
-        self.waiting.subscribe().wait_for(|waiting| *waiting > 0).await.expect("the gate is there");
+        self.waiting
+            .subscribe()
+            .wait_for(|waiting| *waiting > 0)
+            .await
+            .expect("the gate is there");
     }
 
     async fn count(&self) {
@@ -138,11 +148,17 @@ impl Gate {
 
     async fn hold(&self, held: Held, partition: &[u8]) {
         let is_held = |closed: &Option<(Held, Vec<u8>)>| {
-            closed.as_ref().is_some_and(|(kind, prefix)| *kind == held && partition.starts_with(prefix))
+            closed
+                .as_ref()
+                .is_some_and(|(kind, prefix)| *kind == held && partition.starts_with(prefix))
         };
         if is_held(&self.closed.borrow()) {
             self.waiting.send_modify(|waiting| *waiting += 1);
-            self.closed.subscribe().wait_for(|closed| !is_held(closed)).await.expect("the gate is there");
+            self.closed
+                .subscribe()
+                .wait_for(|closed| !is_held(closed))
+                .await
+                .expect("the gate is there");
             self.waiting.send_modify(|waiting| *waiting -= 1);
         }
     }
@@ -180,7 +196,13 @@ impl KeyValue for Gate {
         self.pass(Held::Updates, update.key.partition()).await;
         let partition = update.key.partition().to_vec();
         let is_full = |full: &mut Vec<u8>| partition.starts_with(full);
-        if self.full.lock().expect("no panic").take_if(is_full).is_some() {
+        if self
+            .full
+            .lock()
+            .expect("no panic")
+            .take_if(is_full)
+            .is_some()
+        {
             return Err(Error::new(ErrorKind::NoRoom, "the gate"));
         }
         let updated = self.inner.update(update).await;
@@ -197,7 +219,11 @@ impl KeyValue for Gate {
             return unknown();
         }
         let transacted = self.inner.transact(updates).await;
-        if fault == Some(Fault::AnswerLost) { unknown() } else { transacted }
+        if fault == Some(Fault::AnswerLost) {
+            unknown()
+        } else {
+            transacted
+        }
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {

@@ -30,7 +30,11 @@ async fn slots(store: &dyn KeyValue) -> usize {
 }
 
 /// How many updates, and how many transactions of `store`, a commit of two keys makes.
-async fn changes_of_a_commit(world: &World, store: Arc<dyn KeyValue>, config: Config) -> (u64, u64) {
+async fn changes_of_a_commit(
+    world: &World,
+    store: Arc<dyn KeyValue>,
+    config: Config,
+) -> (u64, u64) {
     let meter = Arc::new(Meter::default());
     let metered = Arc::new(MeteredKeyValue::new(store, Arc::clone(&meter)));
     let node = Node::on(world, metered, config).await;
@@ -47,20 +51,28 @@ async fn changes_of_a_commit(world: &World, store: Arc<dyn KeyValue>, config: Co
     };
     let before: (u64, u64) = (calls("key_value.update"), calls("key_value.transact"));
     node.commit(&call).await;
-    (calls("key_value.update") - before.0, calls("key_value.transact") - before.1)
+    (
+        calls("key_value.update") - before.0,
+        calls("key_value.transact") - before.1,
+    )
 }
 
 /// Slot, versions and row.
 #[test]
 fn a_commit_is_one_change_of_the_store() {
     in_virtual_time(async |world| {
-        assert_eq!(changes_of_a_commit(&world, world.key_value(), Config::default()).await, (0, 1));
+        assert_eq!(
+            changes_of_a_commit(&world, world.key_value(), Config::default()).await,
+            (0, 1)
+        );
     });
 }
 
 /// Waits until all of them have committed, at a time; the answers in their order.
 async fn commit_together(node: &Node, calls: &[Call]) -> Vec<Result<(), Error>> {
-    let committing = calls.iter().map(|call| async { node.engine.commit(call).await.map(drop) });
+    let committing = calls
+        .iter()
+        .map(|call| async { node.engine.commit(call).await.map(drop) });
     futures_util::future::join_all(committing).await
 }
 
@@ -120,7 +132,12 @@ fn one_that_is_refused_holds_up_no_others() {
         let answers = commit_together(&node, &calls).await;
         let refused = Err(finished(Outcome::Aborted));
         assert_eq!(answers, [Ok(()), Ok(()), refused, Ok(())]);
-        for (name, value) in [("a", Some("1")), ("b", Some("1")), ("c", None), ("d", Some("1"))] {
+        for (name, value) in [
+            ("a", Some("1")),
+            ("b", Some("1")),
+            ("c", None),
+            ("d", Some("1")),
+        ] {
             assert_eq!(node.now(name).await.as_deref(), value, "{name}");
         }
         simulated_pause(&world).await;
@@ -131,7 +148,10 @@ fn one_that_is_refused_holds_up_no_others() {
 /// Closes an undecided row, as another node does that was asked for its outcome.
 async fn close(world: &World, call: &Call) {
     let attempt = call.attempt.expect("it was begun").to_bytes().to_vec();
-    let actions = vec![Action::set("attempt", attempt), Action::set_integer("state", 2)];
+    let actions = vec![
+        Action::set("attempt", attempt),
+        Action::set_integer("state", 2),
+    ];
     let row = Buckets::default().decision(&call.id);
     let update = Update::modify(row, actions).when(Condition::Absent);
     world.key_value().update(update).await.expect("calm");
@@ -148,11 +168,20 @@ fn without_transactions_of_the_store_a_commit_goes_step_by_step() {
     // The slot, two versions, and the row.
     in_virtual_time(async |world| {
         let single = Gate::new(world.key_value());
-        assert_eq!(changes_of_a_commit(&world, single, Config::default()).await, (4, 0));
+        assert_eq!(
+            changes_of_a_commit(&world, single, Config::default()).await,
+            (4, 0)
+        );
     });
     in_virtual_time(async |world| {
-        let never = Config { group_items_max: 0, ..Config::default() };
-        assert_eq!(changes_of_a_commit(&world, world.key_value(), never).await, (4, 0));
+        let never = Config {
+            group_items_max: 0,
+            ..Config::default()
+        };
+        assert_eq!(
+            changes_of_a_commit(&world, world.key_value(), never).await,
+            (4, 0)
+        );
     });
 }
 
@@ -160,7 +189,10 @@ fn without_transactions_of_the_store_a_commit_goes_step_by_step() {
 #[test]
 fn groups_are_as_large_as_the_store_takes() {
     in_virtual_time(async |world| {
-        let config = Config { group_items_max: 7, ..Config::default() };
+        let config = Config {
+            group_items_max: 7,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config).await;
         let mut calls = Vec::new();
         for number in 0..20 {
@@ -170,10 +202,18 @@ fn groups_are_as_large_as_the_store_takes() {
             }
             calls.push(call);
         }
-        assert!(commit_together(&node, &calls).await.iter().all(Result::is_ok));
+        assert!(
+            commit_together(&node, &calls)
+                .await
+                .iter()
+                .all(Result::is_ok)
+        );
         for number in 0..20 {
             for part in 0..=number % 8 {
-                assert_eq!(node.now(&format!("{number}-{part}")).await.as_deref(), Some("1"));
+                assert_eq!(
+                    node.now(&format!("{number}-{part}")).await.as_deref(),
+                    Some("1")
+                );
             }
         }
     });

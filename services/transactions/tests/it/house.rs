@@ -41,12 +41,24 @@ impl Node {
         let service = Arc::new(service);
         service.start().await.expect("the node starts");
         let (engine, runner) = (service.engine(), Arc::clone(&service));
-        Self { engine, service, running: tokio::spawn(async move { runner.run().await }) }
+        Self {
+            engine,
+            service,
+            running: tokio::spawn(async move { runner.run().await }),
+        }
     }
 
     /// On a world's store as it is, or behind a gate.
     pub(crate) async fn on(world: &World, key_value: Arc<dyn KeyValue>, config: Config) -> Self {
-        Self::start(Parts { key_value, clock: world.clock(), entropy: world.entropy() }, config).await
+        Self::start(
+            Parts {
+                key_value,
+                clock: world.clock(),
+                entropy: world.entropy(),
+            },
+            config,
+        )
+        .await
     }
 
     pub(crate) async fn begin(&self) -> Call {
@@ -54,24 +66,42 @@ impl Node {
     }
 
     pub(crate) async fn begin_named(&self, name: &str) -> Call {
-        self.begin_as(Begin { id: Some(id(name)), ..Begin::default() }).await
+        self.begin_as(Begin {
+            id: Some(id(name)),
+            ..Begin::default()
+        })
+        .await
     }
 
     pub(crate) async fn begin_as(&self, begin: Begin) -> Call {
-        match self.engine.begin(begin).await.expect("a begin is answered").value {
-            Begun::Open { id, attempt } => Call { id, attempt: Some(attempt) },
+        match self
+            .engine
+            .begin(begin)
+            .await
+            .expect("a begin is answered")
+            .value
+        {
+            Begun::Open { id, attempt } => Call {
+                id,
+                attempt: Some(attempt),
+            },
             Begun::Committed { id, .. } => panic!("{id:?} has committed"),
         }
     }
 
     pub(crate) async fn put(&self, call: &Call, name: &str, value: &str) {
-        self.engine.put(call, key(name), bytes(value)).await.expect("a put is taken");
+        self.engine
+            .put(call, key(name), bytes(value))
+            .await
+            .expect("a put is taken");
     }
 
     pub(crate) async fn try_get(&self, call: &Call, name: &str) -> Result<Option<String>, Error> {
         let shown = self.engine.get(call, &key(name)).await?;
         self.engine.externalize(shown.point).await?;
-        Ok(shown.value.map(|value| String::from_utf8(value.to_vec()).expect("text")))
+        Ok(shown
+            .value
+            .map(|value| String::from_utf8(value.to_vec()).expect("text")))
     }
 
     pub(crate) async fn get(&self, call: &Call, name: &str) -> Option<String> {
@@ -79,7 +109,10 @@ impl Node {
     }
 
     pub(crate) async fn commit(&self, call: &Call) -> Committed {
-        self.engine.commit(call).await.expect("a commit is answered")
+        self.engine
+            .commit(call)
+            .await
+            .expect("a commit is answered")
     }
 
     /// One transaction that writes all of these.
@@ -93,13 +126,26 @@ impl Node {
 
     /// Plain state.
     pub(crate) async fn now(&self, name: &str) -> Option<String> {
-        let shown = self.engine.get_now(&key(name)).await.expect("a get is answered");
-        self.engine.externalize(shown.point).await.expect("the store keeps what it showed");
-        shown.value.map(|value| String::from_utf8(value.to_vec()).expect("text"))
+        let shown = self
+            .engine
+            .get_now(&key(name))
+            .await
+            .expect("a get is answered");
+        self.engine
+            .externalize(shown.point)
+            .await
+            .expect("the store keeps what it showed");
+        shown
+            .value
+            .map(|value| String::from_utf8(value.to_vec()).expect("text"))
     }
 
     pub(crate) async fn status(&self, call: &Call) -> Outcome {
-        self.engine.status(&call.id).await.expect("a status is answered").value
+        self.engine
+            .status(&call.id)
+            .await
+            .expect("a status is answered")
+            .value
     }
 }
 
@@ -121,12 +167,24 @@ pub(crate) fn finished(outcome: Outcome) -> Error {
 
 /// How many versions of a key are at rest, decided or not.
 pub(crate) async fn versions_at_rest(key_value: &dyn KeyValue, name: &str) -> usize {
-    key_value.scan(&Buckets::default().versions(&key(name), 1_000)).await.expect("calm").value.items.len()
+    key_value
+        .scan(&Buckets::default().versions(&key(name), 1_000))
+        .await
+        .expect("calm")
+        .value
+        .items
+        .len()
 }
 
 /// How many items of one partition are at rest.
 pub(crate) async fn items_at_rest(key_value: &dyn KeyValue, partition: Vec<u8>) -> usize {
-    key_value.scan(&Scan::partition(partition, 1_000)).await.expect("calm").value.items.len()
+    key_value
+        .scan(&Scan::partition(partition, 1_000))
+        .await
+        .expect("calm")
+        .value
+        .items
+        .len()
 }
 
 pub(crate) fn parts(store: &Embedded) -> Parts {
@@ -138,7 +196,10 @@ pub(crate) fn parts(store: &Embedded) -> Parts {
 }
 
 pub(crate) async fn open(directory: &Path) -> Embedded {
-    let config = embedded::Config { journal_segment_bytes: 256 << 10, ..embedded::Config::new(directory) };
+    let config = embedded::Config {
+        journal_segment_bytes: 256 << 10,
+        ..embedded::Config::new(directory)
+    };
     Embedded::open(config).await.expect("the store opens")
 }
 
@@ -153,7 +214,10 @@ pub(crate) fn on_every_provider(test: impl AsyncFn(Node)) {
         let world = World::new(7);
         test(Node::on(&world, world.key_value(), Config::default()).await).await;
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
     runtime.expect("a runtime starts").block_on(async {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let store = open(directory.path()).await;

@@ -15,7 +15,13 @@ const AFTERWARDS: Duration = Duration::from_mins(40);
 
 /// How many pages the next start reads for what no log names.
 async fn pages_swept(world: &World) -> usize {
-    let scans = |world: &World| world.trace().entries().filter(|entry| entry.operation == "scan").count();
+    let scans = |world: &World| {
+        world
+            .trace()
+            .entries()
+            .filter(|entry| entry.operation == "scan")
+            .count()
+    };
     let before = scans(world);
     let node = Node::on(world, world.key_value(), Config::default()).await;
     tokio::time::sleep(AFTERWARDS).await;
@@ -32,7 +38,10 @@ fn a_node_that_left_in_order_is_not_searched_for() {
         node.write(&[("k", "v")]).await;
         let (open, named) = (node.begin().await, node.begin_named("order").await);
         for call in [&open, &named] {
-            node.engine.put(call, key("large"), vec![7; 1_000_000].into()).await.expect("taken");
+            node.engine
+                .put(call, key("large"), vec![7; 1_000_000].into())
+                .await
+                .expect("taken");
         }
         assert!(node.service.leave().await);
         let late = node.engine.begin(Begin::default()).await;
@@ -42,7 +51,13 @@ fn a_node_that_left_in_order_is_not_searched_for() {
         drop(node);
         assert!(pages_swept(&world).await < 30, "logs and nodes, no buckets");
         let store = world.key_value();
-        assert_eq!((versions_at_rest(&*store, "k").await, versions_at_rest(&*store, "large").await), (1, 0));
+        assert_eq!(
+            (
+                versions_at_rest(&*store, "k").await,
+                versions_at_rest(&*store, "large").await
+            ),
+            (1, 0)
+        );
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         assert_eq!(node.engine.commit(&open).await, Err(Error::Expired));
     });
@@ -63,7 +78,11 @@ fn a_node_that_could_not_finish_is_searched_for() {
         assert!(!node.service.leave().await, "a commit is under way");
         committing.abort();
         drop(node);
-        assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1, "no log names it");
+        assert_eq!(
+            versions_at_rest(&*world.key_value(), "k").await,
+            1,
+            "no log names it"
+        );
         assert!(pages_swept(&world).await > 500);
         assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 0);
     });
@@ -78,7 +97,10 @@ fn a_death_while_leaving_leaves_nothing() {
             let gate = Gate::new(world.key_value());
             let node = Node::on(&world, gate.clone(), Config::default()).await;
             let call = node.begin_named("order").await;
-            node.engine.put(&call, key("k"), vec![7; 500_000].into()).await.expect("taken");
+            node.engine
+                .put(&call, key("k"), vec![7; 500_000].into())
+                .await
+                .expect("taken");
             gate.die_after(calls);
             ended = tokio::select! {
                 biased;
@@ -92,7 +114,16 @@ fn a_death_while_leaving_leaves_nothing() {
             assert_eq!(versions_at_rest(&*store, "k").await, 0, "{calls}");
             let attempt = call.attempt.expect("answered");
             let chunks = ports::key_value::Scan::partition(layout::chunks(attempt), 10);
-            assert!(store.scan(&chunks).await.expect("calm").value.items.is_empty(), "{calls}");
+            assert!(
+                store
+                    .scan(&chunks)
+                    .await
+                    .expect("calm")
+                    .value
+                    .items
+                    .is_empty(),
+                "{calls}"
+            );
         });
         calls += 1;
     }

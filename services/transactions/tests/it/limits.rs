@@ -30,7 +30,13 @@ fn limits_are_refused_by_name() {
         let (first, second) = (node.begin().await, node.begin().await);
         let third = node.begin().await;
         for id in [None, Some(id("order"))] {
-            let refused = node.engine.begin(Begin { id, ..Begin::default() }).await;
+            let refused = node
+                .engine
+                .begin(Begin {
+                    id,
+                    ..Begin::default()
+                })
+                .await;
             assert_eq!(refused, Err(Error::TooManyOpen));
         }
         let large = "x".repeat(1_500);
@@ -45,14 +51,23 @@ fn limits_are_refused_by_name() {
         for name in ["x", "y"] {
             assert_eq!(node.get(&third, name).await, None);
         }
-        assert!(matches!(node.try_get(&third, "z").await, Err(Error::TooLarge(_))));
-        let refused = node.engine.put(&third, key("v"), vec![0; 1_901].into()).await;
+        assert!(matches!(
+            node.try_get(&third, "z").await,
+            Err(Error::TooLarge(_))
+        ));
+        let refused = node
+            .engine
+            .put(&third, key("v"), vec![0; 1_901].into())
+            .await;
         assert!(matches!(refused, Err(Error::TooLarge(_))), "{refused:?}");
         for call in [&first, &second, &third] {
             node.commit(call).await;
         }
         let figures = node.engine.figures();
-        assert_eq!((figures.open, figures.buffered_bytes, figures.committed), (0, 0, 3));
+        assert_eq!(
+            (figures.open, figures.buffered_bytes, figures.committed),
+            (0, 0, 3)
+        );
     });
 }
 
@@ -60,13 +75,25 @@ fn limits_are_refused_by_name() {
 #[test]
 fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
     in_virtual_time(async |world| {
-        let config = Config { open_max: 2, ..Config::default() };
+        let config = Config {
+            open_max: 2,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config).await;
         let (earlier, _other) = (node.begin_named("order").await, node.begin().await);
         node.put(&earlier, "k", "earlier").await;
         let later = node.begin_named("order").await;
-        assert_eq!(node.engine.commit(&earlier).await, Err(finished(Outcome::BegunAnew)));
-        let refused = node.engine.begin(Begin { id: Some(id("another")), ..Begin::default() }).await;
+        assert_eq!(
+            node.engine.commit(&earlier).await,
+            Err(finished(Outcome::BegunAnew))
+        );
+        let refused = node
+            .engine
+            .begin(Begin {
+                id: Some(id("another")),
+                ..Begin::default()
+            })
+            .await;
         assert_eq!(refused, Err(Error::TooManyOpen));
         node.commit(&later).await;
         assert_eq!(node.engine.figures().open, 1);
@@ -78,12 +105,23 @@ fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
 fn a_full_node_asks_the_store_about_few_of_those_that_it_refuses() {
     in_virtual_time(async |world| {
         let gate = Gate::new(world.key_value());
-        let node = Node::on(&world, gate.clone(), Config { open_max: 1, ..Config::default() }).await;
+        let node = Node::on(
+            &world,
+            gate.clone(),
+            Config {
+                open_max: 1,
+                ..Config::default()
+            },
+        )
+        .await;
         let _open = node.begin().await;
         gate.close(Held::Gets, layout::DECISIONS);
         let begins = (0..100).map(|number| {
             let id = Some(id(&format!("order-{number}")));
-            node.engine.begin(Begin { id, ..Begin::default() })
+            node.engine.begin(Begin {
+                id,
+                ..Begin::default()
+            })
         });
         let mut begins: FuturesUnordered<_> = begins.collect();
         let mut refused = 0;
@@ -91,7 +129,10 @@ fn a_full_node_asks_the_store_about_few_of_those_that_it_refuses() {
             assert_eq!(answer, Err(Error::TooManyOpen));
             refused += 1;
         }
-        assert!((90..100).contains(&refused), "{refused} without a look at the store");
+        assert!(
+            (90..100).contains(&refused),
+            "{refused} without a look at the store"
+        );
         gate.open();
         while let Some(answer) = begins.next().await {
             assert_eq!(answer, Err(Error::TooManyOpen));
@@ -104,7 +145,11 @@ fn a_full_node_asks_the_store_about_few_of_those_that_it_refuses() {
 fn abandoned_transactions_end_and_leave_nothing() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
-        let (idle, named, busy) = (node.begin().await, node.begin_named("order").await, node.begin().await);
+        let (idle, named, busy) = (
+            node.begin().await,
+            node.begin_named("order").await,
+            node.begin().await,
+        );
         node.put(&idle, "k", "v").await;
         node.put(&named, "k", "v").await;
         for minute in 0..14 {
@@ -112,16 +157,29 @@ fn abandoned_transactions_end_and_leave_nothing() {
             tokio::time::sleep(Duration::from_secs(59)).await;
         }
         for call in [&idle, &named] {
-            assert_eq!(node.engine.commit(call).await, Err(finished(Outcome::Expired)));
+            assert_eq!(
+                node.engine.commit(call).await,
+                Err(finished(Outcome::Expired))
+            );
         }
         assert_eq!(node.get(&busy, "k").await, None);
         tokio::time::sleep(Duration::from_secs(59)).await;
         tokio::time::sleep(Duration::from_secs(16)).await;
-        assert_eq!(node.engine.commit(&busy).await, Err(finished(Outcome::Expired)), "its life is over");
+        assert_eq!(
+            node.engine.commit(&busy).await,
+            Err(finished(Outcome::Expired)),
+            "its life is over"
+        );
         let figures = node.engine.figures();
-        assert_eq!((figures.open, figures.buffered_bytes, figures.expired), (0, 0, 3));
+        assert_eq!(
+            (figures.open, figures.buffered_bytes, figures.expired),
+            (0, 0, 3)
+        );
         let row = Buckets::default().decision(&id("order"));
-        assert_eq!(items_at_rest(&*world.key_value(), row.partition().to_vec()).await, 0);
+        assert_eq!(
+            items_at_rest(&*world.key_value(), row.partition().to_vec()).await,
+            0
+        );
     });
 }
 
@@ -132,7 +190,10 @@ fn an_expired_transaction_says_so() {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         let call = node.begin().await;
         tokio::time::sleep(Duration::from_secs(61)).await;
-        assert_eq!(node.try_get(&call, "k").await, Err(finished(Outcome::Expired)));
+        assert_eq!(
+            node.try_get(&call, "k").await,
+            Err(finished(Outcome::Expired))
+        );
         assert_eq!(node.status(&call).await, Outcome::Expired);
         assert_eq!(node.engine.abort(&call).await, Ok(()));
     });

@@ -1,6 +1,9 @@
 //! The service on real ports: the embedded provider in a directory of its own, and the simulated one in virtual time.
 
-#![allow(clippy::disallowed_methods, reason = "tests run on the runtime's clock, which virtual time moves")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests run on the runtime's clock, which virtual time moves"
+)]
 
 mod atomicity;
 mod attempts;

@@ -13,7 +13,10 @@ use crate::{
 #[test]
 fn names_are_kept_for_days() {
     in_virtual_time(async |world| {
-        let config = Config { names_max: 20, ..Config::default() };
+        let config = Config {
+            names_max: 20,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config.clone()).await;
         let mut calls = Vec::new();
         for number in 0..30 {
@@ -25,15 +28,30 @@ fn names_are_kept_for_days() {
         }
         let store = world.key_value();
         let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
-        assert!(!has_row(8).await && has_row(10).await && has_row(29).await, "the oldest beyond twenty went");
+        assert!(
+            !has_row(8).await && has_row(10).await && has_row(29).await,
+            "the oldest beyond twenty went"
+        );
         drop(node);
         let node = Node::on(&world, world.key_value(), config).await;
         tokio::time::sleep(Duration::from_hours(24 * 6)).await;
-        assert!(node.engine.commit(&calls[20]).await.is_ok(), "answered as it was");
+        assert!(
+            node.engine.commit(&calls[20]).await.is_ok(),
+            "answered as it was"
+        );
         assert_eq!(node.engine.figures().kept_names, 20);
         tokio::time::sleep(Duration::from_hours(24 * 3)).await;
-        assert!(!has_row(20).await && has_row(29).await, "the last one's version is still the newest");
-        assert_eq!((rows_at_rest(&*store).await, node.engine.figures().kept_names), (1, 0));
+        assert!(
+            !has_row(20).await && has_row(29).await,
+            "the last one's version is still the newest"
+        );
+        assert_eq!(
+            (
+                rows_at_rest(&*store).await,
+                node.engine.figures().kept_names
+            ),
+            (1, 0)
+        );
         assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 0);
         node.write(&[("k", "w")]).await;
         tokio::time::sleep(MOMENT).await;
@@ -47,7 +65,10 @@ fn names_are_kept_for_days() {
 fn random_names_are_kept_for_minutes() {
     in_virtual_time(async |world| {
         let store = world.key_value();
-        let config = Config { names_max: 3, ..Config::default() };
+        let config = Config {
+            names_max: 3,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config).await;
         let random = |number: usize| format!("{RANDOM_PREFIX}{number:032x}");
         let mut calls = Vec::new();
@@ -60,12 +81,21 @@ fn random_names_are_kept_for_minutes() {
         let has_row = async |number: usize| row_of(&*store, &calls[number]).await;
         tokio::time::sleep(WINDOWS).await;
         assert_eq!(node.engine.figures().kept_names, 3);
-        assert!(has_row(0).await, "it is the oldest, and goes last, as it was chosen");
-        assert!(!has_row(1).await && has_row(5).await, "the oldest of the random ones went");
+        assert!(
+            has_row(0).await,
+            "it is the oldest, and goes last, as it was chosen"
+        );
+        assert!(
+            !has_row(1).await && has_row(5).await,
+            "the oldest of the random ones went"
+        );
         tokio::time::sleep(WINDOWS * 2).await;
         assert_eq!(node.engine.figures().kept_names, 1);
         assert_eq!(items_at_rest(&*store, layout::PERIODS.to_vec()).await, 1);
-        assert!(node.engine.commit(&calls[0]).await.is_ok(), "answered as it was");
+        assert!(
+            node.engine.commit(&calls[0]).await.is_ok(),
+            "answered as it was"
+        );
         node.write(&[("k", "w")]).await;
         tokio::time::sleep(MOMENT).await;
         assert!(!has_row(5).await, "its version is not the newest any more");

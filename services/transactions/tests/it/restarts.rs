@@ -20,7 +20,10 @@ use crate::{
 const MOMENT: Duration = Duration::from_millis(1);
 
 fn broken(broken: Option<Broken>) -> Config {
-    Config { broken, ..Config::default() }
+    Config {
+        broken,
+        ..Config::default()
+    }
 }
 
 /// A node dies while its commit of k and l is held at `partition`; returns the commit's call.
@@ -48,19 +51,37 @@ async fn dies_in_commit(
 /// T1, T7, T-2: whatever of a commit was at rest when its node died, its successor closes and deletes.
 #[test]
 fn a_restart_resolves_what_hangs() {
-    let places =
-        [layout::DECISIONS, layout::VERSIONS, &Buckets::default().versions(&key("l"), 1).partition.clone()];
-    for (named, partition) in [false, true].into_iter().flat_map(|named| places.map(|place| (named, place))) {
+    let places = [
+        layout::DECISIONS,
+        layout::VERSIONS,
+        &Buckets::default().versions(&key("l"), 1).partition.clone(),
+    ];
+    for (named, partition) in [false, true]
+        .into_iter()
+        .flat_map(|named| places.map(|place| (named, place)))
+    {
         in_virtual_time(async |world| {
-            let begin =
-                async |node: &Node| if named { node.begin_named("order").await } else { node.begin().await };
+            let begin = async |node: &Node| {
+                if named {
+                    node.begin_named("order").await
+                } else {
+                    node.begin().await
+                }
+            };
             let call = dies_in_commit(&world, begin, partition, Config::default()).await;
             let node = Node::on(&world, world.key_value(), Config::default()).await;
             assert_eq!((node.now("k").await, node.now("l").await), (None, None));
-            assert_eq!(node.engine.commit(&call).await, Err(finished(Outcome::Aborted)));
+            assert_eq!(
+                node.engine.commit(&call).await,
+                Err(finished(Outcome::Aborted))
+            );
             let store = world.key_value();
             for name in ["k", "l"] {
-                assert_eq!(versions_at_rest(&*store, name).await, 0, "{name} {named} {partition:?}");
+                assert_eq!(
+                    versions_at_rest(&*store, name).await,
+                    0,
+                    "{name} {named} {partition:?}"
+                );
             }
             let again = node.begin_named("order").await;
             node.put(&again, "k", "again").await;
@@ -71,11 +92,19 @@ fn a_restart_resolves_what_hangs() {
 }
 
 /// A node that dies after `calls` port calls of a commit. Returns the call, and the answer if there was one.
-async fn dies_after(world: &World, named: bool, calls: usize) -> (Call, Option<Result<Committed, Error>>) {
+async fn dies_after(
+    world: &World,
+    named: bool,
+    calls: usize,
+) -> (Call, Option<Result<Committed, Error>>) {
     let gate = Gate::new(world.key_value());
     let node = Node::on(world, gate.clone(), Config::default()).await;
     node.write(&[("k", "old"), ("l", "old")]).await;
-    let call = if named { node.begin_named("order").await } else { node.begin().await };
+    let call = if named {
+        node.begin_named("order").await
+    } else {
+        node.begin().await
+    };
     node.put(&call, "k", "new").await;
     node.engine.delete(&call, key("l")).await.expect("taken");
     gate.die_after(calls);
@@ -103,15 +132,28 @@ fn a_death_in_a_commit_leaves_all_or_nothing() {
                 let node = Node::on(&world, world.key_value(), Config::default()).await;
                 let state = (node.now("k").await, node.now("l").await);
                 let is_new = state == (Some("new".into()), None);
-                assert!(is_new || state == (Some("old".into()), Some("old".into())), "{calls} {state:?}");
+                assert!(
+                    is_new || state == (Some("old".into()), Some("old".into())),
+                    "{calls} {state:?}"
+                );
                 let again = node.engine.commit(&call).await;
                 assert_eq!(again.is_ok(), is_new, "{calls}: {again:?}");
-                assert!(answer.is_none_or(|answer| answer == again), "{calls}: {again:?}");
+                assert!(
+                    answer.is_none_or(|answer| answer == again),
+                    "{calls}: {again:?}"
+                );
                 let store = world.key_value();
-                assert!(versions_at_rest(&*store, "l").await <= if is_new { 2 } else { 1 }, "{calls}");
+                assert!(
+                    versions_at_rest(&*store, "l").await <= if is_new { 2 } else { 1 },
+                    "{calls}"
+                );
                 tokio::time::sleep(Duration::from_mins(5)).await;
                 let left = usize::from(!is_new);
-                assert_eq!(versions_at_rest(&*store, "l").await, left, "{calls}: what is deleted goes");
+                assert_eq!(
+                    versions_at_rest(&*store, "l").await,
+                    left,
+                    "{calls}: what is deleted goes"
+                );
                 assert_eq!(versions_at_rest(&*store, "k").await, 1, "{calls}");
             });
             calls += 1;
@@ -131,7 +173,10 @@ fn a_restart_forgets_a_begin() {
         drop(node);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         assert_eq!(items_at_rest(&*world.key_value(), row).await, 0);
-        assert_eq!(node.engine.commit(&call).await, Err(Error::NoSuchTransaction));
+        assert_eq!(
+            node.engine.commit(&call).await,
+            Err(Error::NoSuchTransaction)
+        );
     });
 }
 
@@ -147,7 +192,11 @@ fn data_comes_before_the_record() {
         let reader = node.begin().await;
         assert_eq!(node.get(&reader, "k").await.as_deref(), Some("v"));
         let missing = node.try_get(&reader, "l").await;
-        assert_eq!(missing, Err(Error::NoValidVersion), "`a_restart_resolves_what_hangs` would notice");
+        assert_eq!(
+            missing,
+            Err(Error::NoValidVersion),
+            "`a_restart_resolves_what_hangs` would notice"
+        );
     });
 }
 
@@ -157,7 +206,10 @@ async fn survives(world: &World, variant: Option<Broken>) -> Option<String> {
     node.write(&[("k", "v")]).await;
     drop(node);
     world.crash();
-    Node::on(world, world.key_value(), Config::default()).await.now("k").await
+    Node::on(world, world.key_value(), Config::default())
+        .await
+        .now("k")
+        .await
 }
 
 /// T5.
@@ -165,7 +217,11 @@ async fn survives(world: &World, variant: Option<Broken>) -> Option<String> {
 fn acknowledged_means_durable() {
     in_virtual_time(async |world| assert_eq!(survives(&world, None).await.as_deref(), Some("v")));
     in_virtual_time(async |world| {
-        assert_eq!(survives(&world, Some(Broken::AnswersBeforeDurable)).await, None, "the test would notice");
+        assert_eq!(
+            survives(&world, Some(Broken::AnswersBeforeDurable)).await,
+            None,
+            "the test would notice"
+        );
     });
 }
 
@@ -186,11 +242,21 @@ fn a_node_starts_over_when_its_store_goes_back() {
                 other => break other,
             }
         };
-        assert_eq!(ended, Err(Error::NoSuchTransaction), "the begin was never durable");
+        assert_eq!(
+            ended,
+            Err(Error::NoSuchTransaction),
+            "the begin was never durable"
+        );
         assert_eq!(node.now("k").await.as_deref(), Some("kept"));
         node.write(&[("k", "new")]).await;
         assert_eq!(node.now("k").await.as_deref(), Some("new"));
-        assert_eq!((node.engine.figures().open, node.engine.figures().buffered_bytes), (0, 0));
+        assert_eq!(
+            (
+                node.engine.figures().open,
+                node.engine.figures().buffered_bytes
+            ),
+            (0, 0)
+        );
     });
 }
 
@@ -215,7 +281,10 @@ fn starts_in_vain_come_ever_more_seldom() {
 }
 
 /// A commit by a node whose clock was an hour ahead, then one of its successor, whose clock is right.
-async fn writes_after_a_clock_was_set_back(world: &World, variant: Option<Broken>) -> Option<String> {
+async fn writes_after_a_clock_was_set_back(
+    world: &World,
+    variant: Option<Broken>,
+) -> Option<String> {
     let parts = |ahead_ms| Parts {
         key_value: world.key_value(),
         clock: world.clock_off_by(ahead_ms),
@@ -227,14 +296,22 @@ async fn writes_after_a_clock_was_set_back(world: &World, variant: Option<Broken
     let node = Node::start(parts(0), broken(variant)).await;
     node.write(&[("k", "second")]).await;
     drop(node);
-    Node::start(parts(0), Config::default()).await.now("k").await
+    Node::start(parts(0), Config::default())
+        .await
+        .now("k")
+        .await
 }
 
 /// T-1.
 #[test]
 fn a_clock_that_was_set_back_hides_nothing() {
     in_virtual_time(async |world| {
-        assert_eq!(writes_after_a_clock_was_set_back(&world, None).await.as_deref(), Some("second"));
+        assert_eq!(
+            writes_after_a_clock_was_set_back(&world, None)
+                .await
+                .as_deref(),
+            Some("second")
+        );
     });
     in_virtual_time(async |world| {
         let hidden = writes_after_a_clock_was_set_back(&world, Some(Broken::ForgetsItsClock)).await;
@@ -243,7 +320,10 @@ fn a_clock_that_was_set_back_hides_nothing() {
 }
 
 /// A node is paused before its slot; its successor resolves its log and looks; then it wakes up.
-async fn wakes_up(world: &World, variant: Option<Broken>) -> (Result<Committed, Error>, Option<String>) {
+async fn wakes_up(
+    world: &World,
+    variant: Option<Broken>,
+) -> (Result<Committed, Error>, Option<String>) {
     let gate = Gate::new(world.key_value());
     let paused = Node::on(world, gate.clone(), Config::default()).await;
     let call = paused.begin().await;
@@ -255,7 +335,10 @@ async fn wakes_up(world: &World, variant: Option<Broken>) -> (Result<Committed, 
     let successor = Node::on(world, world.key_value(), broken(variant)).await;
     assert_eq!(successor.now("k").await, None);
     gate.open();
-    (committing.await.expect("no panic"), successor.now("k").await)
+    (
+        committing.await.expect("no panic"),
+        successor.now("k").await,
+    )
 }
 
 /// T-2: taking over means sealing first.
@@ -268,14 +351,20 @@ fn a_node_that_was_taken_for_dead_commits_nothing() {
     });
     in_virtual_time(async |world| {
         let (answer, seen) = wakes_up(&world, Some(Broken::ResolvesWithoutSeal)).await;
-        assert!(answer.is_ok() && seen.is_none(), "the test would notice: {answer:?} {seen:?}");
+        assert!(
+            answer.is_ok() && seen.is_none(),
+            "the test would notice: {answer:?} {seen:?}"
+        );
     });
 }
 
 /// A write set that does not fit its row lies beside it, and goes with it.
 #[test]
 fn a_large_write_set_is_kept_in_parts() {
-    let config = || Config { write_set_inline_bytes_max: 200, ..Config::default() };
+    let config = || Config {
+        write_set_inline_bytes_max: 200,
+        ..Config::default()
+    };
     let names: Vec<String> = (0..100).map(|number| format!("key-{number}")).collect();
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), config()).await;
@@ -289,7 +378,10 @@ fn a_large_write_set_is_kept_in_parts() {
         let node = Node::on(&world, world.key_value(), config()).await;
         let reader = node.begin().await;
         for name in &names {
-            assert_eq!(node.get(&reader, name).await.as_deref(), Some(name.as_str()));
+            assert_eq!(
+                node.get(&reader, name).await.as_deref(),
+                Some(name.as_str())
+            );
         }
         assert_eq!(node.engine.commit(&call).await, Ok(committed));
         let parts = layout::write_set_part(of, 0).partition().to_vec();
@@ -304,7 +396,9 @@ fn a_large_write_set_is_kept_in_parts() {
             call
         };
         let call = dies_in_commit(&world, begin, layout::DECISIONS, config()).await;
-        let parts = layout::write_set_part(call.attempt.expect("begun"), 0).partition().to_vec();
+        let parts = layout::write_set_part(call.attempt.expect("begun"), 0)
+            .partition()
+            .to_vec();
         assert!(items_at_rest(&*world.key_value(), parts.clone()).await > 5);
         let node = Node::on(&world, world.key_value(), config()).await;
         assert_eq!(items_at_rest(&*world.key_value(), parts).await, 0);
@@ -319,7 +413,10 @@ fn a_large_write_set_is_kept_in_parts() {
 #[test]
 fn a_long_log_is_not_read_from_its_start() {
     in_virtual_time(async |world| {
-        let config = || Config { slots_unpublished_max: 10, ..Config::default() };
+        let config = || Config {
+            slots_unpublished_max: 10,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config()).await;
         for value in 0..200 {
             node.write(&[("k", &value.to_string())]).await;
@@ -338,7 +435,8 @@ fn a_long_log_is_not_read_from_its_start() {
 /// How many pages of nodes' logs were read.
 fn log_slots_read(world: &World) -> usize {
     let trace = world.trace();
-    let is_log = |entry: &&simulated::Entry| entry.operation == "scan" && entry.subject.contains("t/l/");
+    let is_log =
+        |entry: &&simulated::Entry| entry.operation == "scan" && entry.subject.contains("t/l/");
     trace.entries().filter(is_log).count()
 }
 
@@ -350,9 +448,16 @@ fn an_outcome_that_nobody_holds_is_aborted_then_expired() {
         let (young, old) = (node.begin().await, node.begin().await);
         drop(node);
         let node = Node::on(&world, world.key_value(), Config::default()).await;
-        assert_eq!(node.engine.commit(&young).await, Err(finished(Outcome::Aborted)));
+        assert_eq!(
+            node.engine.commit(&young).await,
+            Err(finished(Outcome::Aborted))
+        );
         tokio::time::sleep(Duration::from_secs(121)).await;
-        assert_eq!(node.engine.commit(&young).await, Err(Error::Expired), "never anything else");
+        assert_eq!(
+            node.engine.commit(&young).await,
+            Err(Error::Expired),
+            "never anything else"
+        );
         assert_eq!(node.engine.commit(&old).await, Err(Error::Expired));
         assert_eq!(node.status(&old).await, Outcome::Expired);
     });
@@ -362,11 +467,18 @@ fn an_outcome_that_nobody_holds_is_aborted_then_expired() {
 #[test]
 fn a_store_of_another_number_of_buckets_is_refused() {
     in_virtual_time(async |world| {
-        let few = Config { buckets: Buckets::through(3), ..Config::default() };
+        let few = Config {
+            buckets: Buckets::through(3),
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), few.clone()).await;
         node.write(&[("k", "v")]).await;
         drop(node);
-        let parts = Parts { key_value: world.key_value(), clock: world.clock(), entropy: world.entropy() };
+        let parts = Parts {
+            key_value: world.key_value(),
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
         let service = transactions::Service::new(parts, Config::default());
         let refused = service.start().await.expect_err("refused");
         assert!(refused.to_string().contains("4 buckets"), "{refused}");
@@ -381,14 +493,24 @@ fn a_store_of_another_format_is_refused() {
     in_virtual_time(async |world| {
         let store: Arc<dyn KeyValue> = world.key_value();
         let attributes = vec![("version".into(), ports::key_value::Value::Integer(9))];
-        store.update(ports::Update::put(layout::format(), attributes)).await.expect("calm");
-        let parts = Parts { key_value: store, clock: world.clock(), entropy: world.entropy() };
+        store
+            .update(ports::Update::put(layout::format(), attributes))
+            .await
+            .expect("calm");
+        let parts = Parts {
+            key_value: store,
+            clock: world.clock(),
+            entropy: world.entropy(),
+        };
         let service = transactions::Service::new(parts, Config::default());
         let refused = service.start().await.expect_err("refused");
         assert!(refused.to_string().contains("format 9"), "{refused}");
         let refused = service.engine().put_now(key("k"), Some(bytes("v"))).await;
         assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
-        assert_eq!(items_at_rest(&*world.key_value(), layout::log(NodeId(1)).to_vec()).await, 0);
+        assert_eq!(
+            items_at_rest(&*world.key_value(), layout::log(NodeId(1)).to_vec()).await,
+            0
+        );
         assert!(id("order").generated().is_none());
     });
 }

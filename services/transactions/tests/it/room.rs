@@ -38,38 +38,80 @@ impl FaultSchedule for Disk {
 fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
     in_virtual_time(async |world| {
         let disk = Arc::new(Disk::default());
-        let store = Arc::new(FaultyKeyValue::new(world.key_value(), disk.clone(), world.clock()));
+        let store = Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            disk.clone(),
+            world.clock(),
+        ));
         let node = Node::on(&world, store.clone(), Config::default()).await;
-        let (begun, deleting, late) =
-            (node.begin_named("order").await, node.begin().await, node.begin().await);
+        let (begun, deleting, late) = (
+            node.begin_named("order").await,
+            node.begin().await,
+            node.begin().await,
+        );
         node.put(&begun, "a", "begun").await;
         node.put(&late, "b", "late").await;
         node.write(&[("c", "there"), ("d", "there")]).await;
 
         disk.leave(Room::Scarce);
-        assert_eq!(node.engine.put(&begun, key("x"), bytes("more")).await, Err(Error::NoRoom));
-        let named = Begin { id: Some(id("another")), ..Begin::default() };
-        assert_eq!(node.engine.begin(named).await.expect_err("a name is written down"), Error::NoRoom);
-        assert_eq!(node.engine.put_now(key("x"), Some(bytes("more"))).await, Err(Error::NoRoom));
+        assert_eq!(
+            node.engine.put(&begun, key("x"), bytes("more")).await,
+            Err(Error::NoRoom)
+        );
+        let named = Begin {
+            id: Some(id("another")),
+            ..Begin::default()
+        };
+        assert_eq!(
+            node.engine
+                .begin(named)
+                .await
+                .expect_err("a name is written down"),
+            Error::NoRoom
+        );
+        assert_eq!(
+            node.engine.put_now(key("x"), Some(bytes("more"))).await,
+            Err(Error::NoRoom)
+        );
         node.commit(&begun).await;
-        node.engine.delete(&deleting, key("c")).await.expect("a deletion is taken");
+        node.engine
+            .delete(&deleting, key("c"))
+            .await
+            .expect("a deletion is taken");
         node.commit(&deleting).await;
-        node.engine.put_now(key("d"), None).await.expect("a deletion is taken");
+        node.engine
+            .put_now(key("d"), None)
+            .await
+            .expect("a deletion is taken");
         let reader = node.begin().await;
         for (name, value) in [("a", Some("begun")), ("c", None), ("d", None), ("x", None)] {
             assert_eq!(node.get(&reader, name).await.as_deref(), value, "{name}");
         }
 
         disk.leave(Room::Critical);
-        assert_eq!(node.engine.delete(&reader, key("a")).await, Err(Error::NoRoom));
-        assert_eq!(node.engine.put_now(key("a"), None).await, Err(Error::NoRoom));
-        assert_eq!(node.engine.commit(&late).await, Err(Error::NoRoom), "what is left is for others");
+        assert_eq!(
+            node.engine.delete(&reader, key("a")).await,
+            Err(Error::NoRoom)
+        );
+        assert_eq!(
+            node.engine.put_now(key("a"), None).await,
+            Err(Error::NoRoom)
+        );
+        assert_eq!(
+            node.engine.commit(&late).await,
+            Err(Error::NoRoom),
+            "what is left is for others"
+        );
         node.commit(&reader).await;
         assert_eq!(node.now("a").await.as_deref(), Some("begun"));
         assert_eq!(node.now("b").await, None);
 
         disk.leave(Room::Free);
-        assert_eq!(node.engine.commit(&late).await, Err(finished(Outcome::Aborted)), "nothing of it counts");
+        assert_eq!(
+            node.engine.commit(&late).await,
+            Err(finished(Outcome::Aborted)),
+            "nothing of it counts"
+        );
         node.write(&[("b", "after")]).await;
         assert_eq!(node.now("b").await.as_deref(), Some("after"));
     });
@@ -80,13 +122,20 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
 fn a_node_starts_on_a_full_store_and_finishes_what_was_begun() {
     in_virtual_time(async |world| {
         let disk = Arc::new(Disk::default());
-        let store = Arc::new(FaultyKeyValue::new(world.key_value(), disk.clone(), world.clock()));
+        let store = Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            disk.clone(),
+            world.clock(),
+        ));
         let node = Node::on(&world, store.clone(), Config::default()).await;
         node.write(&[("a", "there")]).await;
         drop(node);
         disk.leave(Room::Critical);
         let node = Node::on(&world, store, Config::default()).await;
         assert_eq!(node.now("a").await.as_deref(), Some("there"));
-        assert_eq!(node.engine.put_now(key("a"), Some(bytes("more"))).await, Err(Error::NoRoom));
+        assert_eq!(
+            node.engine.put_now(key("a"), Some(bytes("more"))).await,
+            Err(Error::NoRoom)
+        );
     });
 }

@@ -15,7 +15,8 @@ use transactions::{
 use crate::{
     gate::{Gate, Held},
     house::{
-        Node, bytes, finished, id, in_virtual_time, items_at_rest, key, on_every_provider, versions_at_rest,
+        Node, bytes, finished, id, in_virtual_time, items_at_rest, key, on_every_provider,
+        versions_at_rest,
     },
 };
 
@@ -23,18 +24,27 @@ use crate::{
 const WINDOWS: Duration = Duration::from_mins(5);
 
 fn serializable() -> Begin {
-    Begin { isolation: Isolation::Serializable, ..Begin::default() }
+    Begin {
+        isolation: Isolation::Serializable,
+        ..Begin::default()
+    }
 }
 
 fn broken(variant: Broken) -> Config {
-    Config { broken: Some(variant), ..Config::default() }
+    Config {
+        broken: Some(variant),
+        ..Config::default()
+    }
 }
 
 /// Both of two keys are read, then one of them is written: whoever does that to the other at the same time cannot have
 /// done so before or after.
 async fn write_skew(node: &Node) -> Vec<Result<(), Error>> {
     node.write(&[("left", "on"), ("right", "on")]).await;
-    let [one, other] = [node.begin_as(serializable()).await, node.begin_as(serializable()).await];
+    let [one, other] = [
+        node.begin_as(serializable()).await,
+        node.begin_as(serializable()).await,
+    ];
     for call in [&one, &other] {
         assert_eq!(node.get(call, "left").await.as_deref(), Some("on"));
         assert_eq!(node.get(call, "right").await.as_deref(), Some("on"));
@@ -53,12 +63,21 @@ fn of_two_that_cannot_follow_each_other_one_conflicts() {
         ended.sort_by_key(Result::is_err);
         assert_eq!(ended, [Ok(()), Err(Error::Conflict)]);
         let left = [node.now("left").await, node.now("right").await];
-        assert_eq!(left.iter().filter(|value| value.as_deref() == Some("on")).count(), 1);
+        assert_eq!(
+            left.iter()
+                .filter(|value| value.as_deref() == Some("on"))
+                .count(),
+            1
+        );
         assert_eq!(node.engine.figures().conflicts, 1);
     });
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), broken(Broken::SkipsValidation)).await;
-        assert_eq!(write_skew(&node).await, [Ok(()), Ok(())], "the test would notice");
+        assert_eq!(
+            write_skew(&node).await,
+            [Ok(()), Ok(())],
+            "the test would notice"
+        );
     });
 }
 
@@ -94,7 +113,10 @@ async fn conflict_without_a_slot(world: World, config: Config) -> Result<(), Err
 #[test]
 fn a_conflict_rests_on_what_is_written() {
     in_virtual_time(async |world| {
-        assert_eq!(conflict_without_a_slot(world, Config::default()).await, Ok(()));
+        assert_eq!(
+            conflict_without_a_slot(world, Config::default()).await,
+            Ok(())
+        );
     });
     in_virtual_time(async |world| {
         let told = conflict_without_a_slot(world, broken(Broken::RefusesBeforeSlot)).await;
@@ -107,7 +129,12 @@ fn a_conflict_rests_on_what_is_written() {
 fn a_conflict_leaves_nothing() {
     on_every_provider(async |node: Node| {
         node.write(&[("k", "1")]).await;
-        let call = node.begin_as(Begin { id: Some(id("late")), ..serializable() }).await;
+        let call = node
+            .begin_as(Begin {
+                id: Some(id("late")),
+                ..serializable()
+            })
+            .await;
         assert_eq!(node.get(&call, "k").await.as_deref(), Some("1"));
         node.put(&call, "k", "mine").await;
         node.write(&[("k", "2")]).await;
@@ -116,19 +143,35 @@ fn a_conflict_leaves_nothing() {
         }
         assert_eq!(node.status(&call).await, Outcome::Aborted);
         assert_eq!(node.engine.abort(&call).await, Ok(()));
-        assert_eq!(node.try_get(&call, "k").await, Err(finished(Outcome::Aborted)));
-        let again = node.begin_as(Begin { id: Some(id("late")), ..serializable() }).await;
+        assert_eq!(
+            node.try_get(&call, "k").await,
+            Err(finished(Outcome::Aborted))
+        );
+        let again = node
+            .begin_as(Begin {
+                id: Some(id("late")),
+                ..serializable()
+            })
+            .await;
         assert_eq!(node.get(&again, "k").await.as_deref(), Some("2"));
         node.put(&again, "k", "mine").await;
         let committed = node.commit(&again).await;
         assert_eq!(node.engine.commit(&again).await, Ok(committed));
-        let after = node.begin_as(Begin { after: committed.after, ..Begin::default() }).await;
+        let after = node
+            .begin_as(Begin {
+                after: committed.after,
+                ..Begin::default()
+            })
+            .await;
         assert_eq!(node.get(&after, "k").await.as_deref(), Some("mine"));
     });
 }
 
 fn named() -> Begin {
-    Begin { id: Some(id("order")), ..serializable() }
+    Begin {
+        id: Some(id("order")),
+        ..serializable()
+    }
 }
 
 /// T8: an attempt that is begun anew after its decision was handed over hears that, and not that it may begin again.
@@ -136,7 +179,12 @@ fn named() -> Begin {
 fn a_commit_that_was_handed_over_hears_that_it_was_begun_anew() {
     in_virtual_time(async |world| {
         let gate = Gate::new(world.key_value());
-        let node = Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, Config::default()).await;
+        let node = Node::on(
+            &world,
+            Arc::clone(&gate) as Arc<dyn KeyValue>,
+            Config::default(),
+        )
+        .await;
         let earlier = node.begin_as(named()).await;
         node.put(&earlier, "k", "earlier").await;
         gate.close(Held::Updates, layout::VERSIONS);
@@ -145,7 +193,10 @@ fn a_commit_that_was_handed_over_hears_that_it_was_begun_anew() {
         gate.holds().await;
         let later = node.begin_as(named()).await;
         gate.open();
-        assert_eq!(committing.await.expect("ran"), Err(finished(Outcome::BegunAnew)));
+        assert_eq!(
+            committing.await.expect("ran"),
+            Err(finished(Outcome::BegunAnew))
+        );
         node.put(&later, "k", "later").await;
         node.commit(&later).await;
         assert_eq!(node.now("k").await.as_deref(), Some("later"));
@@ -162,8 +213,12 @@ fn nobody_who_is_begun_anew_hears_that_he_may_begin_again() {
             let node = Node::on(&world, world.key_value(), Config::default()).await;
             let earlier = node.begin_as(named()).await;
             node.put(&earlier, "k", "earlier").await;
-            world.faults().delay(percent(50), Duration::from_micros(1)..=Duration::from_millis(5));
-            let (answer, later) = tokio::join!(node.engine.commit(&earlier), node.engine.begin(named()));
+            world.faults().delay(
+                percent(50),
+                Duration::from_micros(1)..=Duration::from_millis(5),
+            );
+            let (answer, later) =
+                tokio::join!(node.engine.commit(&earlier), node.engine.begin(named()));
             let is_begun = matches!(later.expect("answered").value, Begun::Open { .. });
             (answer.map(drop), is_begun)
         });
@@ -188,7 +243,10 @@ fn readers_never_conflict() {
             let reader = node.begin_as(serializable()).await;
             assert_eq!(node.get(&reader, "k").await.as_deref(), Some("1"));
             node.write(&[("k", "2"), ("l", "2"), ("m", "2")]).await;
-            node.engine.put_now(key("n"), Some(bytes("2"))).await.expect("committed");
+            node.engine
+                .put_now(key("n"), Some(bytes("2")))
+                .await
+                .expect("committed");
             tokio::time::sleep(Duration::from_secs(10)).await;
             for (name, value) in [("l", Some("1")), ("m", None), ("n", None), ("k", Some("1"))] {
                 assert_eq!(node.get(&reader, name).await.as_deref(), value, "{name}");
@@ -198,7 +256,11 @@ fn readers_never_conflict() {
         ended
     };
     assert_eq!(read(Config::default()), Ok(()));
-    assert_eq!(read(broken(Broken::ValidatesReaders)), Err(Error::Conflict), "the test would notice");
+    assert_eq!(
+        read(broken(Broken::ValidatesReaders)),
+        Err(Error::Conflict),
+        "the test would notice"
+    );
 }
 
 /// T11: blind writes, and those of read-atomic transactions and of plain state, take their place in the same order.
@@ -211,8 +273,18 @@ fn levels_share_one_order() {
         assert_eq!(node.get(&reader, "k").await.as_deref(), Some("timed"));
         let mut versions = vec![before.version];
         for number in 0..3 {
-            versions.push(node.write(&[("k", &number.to_string())]).await.after.expect("it wrote").version);
-            let now = node.engine.put_now(key("k"), Some(bytes("now"))).await.expect("committed");
+            versions.push(
+                node.write(&[("k", &number.to_string())])
+                    .await
+                    .after
+                    .expect("it wrote")
+                    .version,
+            );
+            let now = node
+                .engine
+                .put_now(key("k"), Some(bytes("now")))
+                .await
+                .expect("committed");
             versions.push(now.after.expect("it wrote").version);
             let call = node.begin_as(serializable()).await;
             assert_eq!(node.get(&call, "k").await.as_deref(), Some("now"));
@@ -220,9 +292,17 @@ fn levels_share_one_order() {
             versions.push(node.commit(&call).await.after.expect("it wrote").version);
         }
         assert!(versions.is_sorted(), "{versions:?}");
-        assert!(versions.iter().skip(1).all(|version| version.slot().is_some()));
+        assert!(
+            versions
+                .iter()
+                .skip(1)
+                .all(|version| version.slot().is_some())
+        );
         node.put(&reader, "l", "seen").await;
-        assert_eq!(node.engine.commit(&reader).await.map(drop), Err(Error::Conflict));
+        assert_eq!(
+            node.engine.commit(&reader).await.map(drop),
+            Err(Error::Conflict)
+        );
     });
 }
 
@@ -231,23 +311,54 @@ fn levels_share_one_order() {
 fn keyspaces_are_kept_apart() {
     on_every_provider(async |node: Node| {
         let place = |keyspace| Key::in_keyspace(KeyspaceId(keyspace), "k").expect("short");
-        let call = node.begin_as(Begin { keyspaces: vec![KeyspaceId(7)], ..serializable() }).await;
-        assert_eq!(node.engine.get(&call, &place(7)).await.expect("named").value, None);
-        node.engine.put(&call, place(7), bytes("v")).await.expect("named");
+        let call = node
+            .begin_as(Begin {
+                keyspaces: vec![KeyspaceId(7)],
+                ..serializable()
+            })
+            .await;
+        assert_eq!(
+            node.engine
+                .get(&call, &place(7))
+                .await
+                .expect("named")
+                .value,
+            None
+        );
+        node.engine
+            .put(&call, place(7), bytes("v"))
+            .await
+            .expect("named");
         let unnamed = node.engine.get(&call, &place(0)).await.map(drop);
         assert!(matches!(unnamed, Err(Error::Invalid(_))), "{unnamed:?}");
         let unnamed = node.engine.put(&call, place(0), bytes("v")).await;
         assert!(matches!(unnamed, Err(Error::Invalid(_))), "{unnamed:?}");
         node.commit(&call).await;
         let mixed = node.begin().await;
-        node.engine.put(&mixed, place(7), bytes("v")).await.expect("taken");
-        node.engine.put(&mixed, place(0), bytes("v")).await.expect("taken");
+        node.engine
+            .put(&mixed, place(7), bytes("v"))
+            .await
+            .expect("taken");
+        node.engine
+            .put(&mixed, place(0), bytes("v"))
+            .await
+            .expect("taken");
         let refused = node.engine.commit(&mixed).await.map(drop);
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
         let plain = node.write(&[("k", "plain")]).await.after.expect("it wrote");
-        assert_eq!(plain.version.slot(), None, "the default keyspace is not sequenced by that");
-        let named = Begin { keyspaces: vec![KeyspaceId(7)], ..Begin::default() };
-        assert!(matches!(node.engine.begin(named).await, Err(Error::Invalid(_))));
+        assert_eq!(
+            plain.version.slot(),
+            None,
+            "the default keyspace is not sequenced by that"
+        );
+        let named = Begin {
+            keyspaces: vec![KeyspaceId(7)],
+            ..Begin::default()
+        };
+        assert!(matches!(
+            node.engine.begin(named).await,
+            Err(Error::Invalid(_))
+        ));
     });
 }
 
@@ -258,7 +369,8 @@ fn marking_waits_for_commits_under_way() {
         let mut sequenced_first = false;
         in_virtual_time(async |world| {
             let gate = Gate::new(world.key_value());
-            let node = Arc::new(Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, config).await);
+            let node =
+                Arc::new(Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, config).await);
             gate.close(Held::Updates, layout::DECISIONS);
             let writer = Arc::clone(&node);
             let timed = tokio::spawn(async move { writer.write(&[("k", "timed")]).await });
@@ -277,7 +389,10 @@ fn marking_waits_for_commits_under_way() {
         sequenced_first
     };
     assert!(!order(Config::default()));
-    assert!(order(broken(Broken::MarksWithoutWaiting)), "the test would notice");
+    assert!(
+        order(broken(Broken::MarksWithoutWaiting)),
+        "the test would notice"
+    );
 }
 
 /// T-4: a node that was taken for dead begins nothing, since it does not know what has committed.
@@ -300,7 +415,10 @@ fn a_node_that_was_taken_for_dead_takes_no_snapshot() {
         begins
     };
     assert!(!begins(Config::default()));
-    assert!(begins(broken(Broken::ReadsAtWhatItHeard)), "the test would notice");
+    assert!(
+        begins(broken(Broken::ReadsAtWhatItHeard)),
+        "the test would notice"
+    );
 }
 
 /// T9: of a sequenced keyspace, too, one version of each key stays, and of its transactions nothing.
@@ -316,14 +434,23 @@ fn a_sequenced_keyspace_is_collected() {
             node.put(&call, "gone", &number.to_string()).await;
             node.commit(&call).await;
         }
-        node.engine.put_now(key("gone"), None).await.expect("committed");
+        node.engine
+            .put_now(key("gone"), None)
+            .await
+            .expect("committed");
         let reader = node.begin().await;
         assert_eq!(node.get(&reader, "k").await.as_deref(), Some("299"));
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert_eq!(node.get(&reader, "gone").await, None);
         node.commit(&reader).await;
         tokio::time::sleep(WINDOWS).await;
-        assert_eq!((versions_at_rest(&*store, "k").await, versions_at_rest(&*store, "gone").await), (1, 0));
+        assert_eq!(
+            (
+                versions_at_rest(&*store, "k").await,
+                versions_at_rest(&*store, "gone").await
+            ),
+            (1, 0)
+        );
         let slots = items_at_rest(&*store, layout::sequencer_log().to_vec()).await;
         assert!(slots < 70, "{slots} slots are kept");
         let late = node.begin().await;
@@ -336,7 +463,10 @@ fn a_sequenced_keyspace_is_collected() {
 #[test]
 fn a_snapshot_that_is_too_old_is_refused_by_name() {
     in_virtual_time(async |world| {
-        let config = Config { superseded_bytes_max: 1_000, ..Config::default() };
+        let config = Config {
+            superseded_bytes_max: 1_000,
+            ..Config::default()
+        };
         let node = Node::on(&world, world.key_value(), config).await;
         node.write(&[("k", "first"), ("l", "first")]).await;
         let reader = node.begin_as(serializable()).await;
@@ -350,15 +480,25 @@ fn a_snapshot_that_is_too_old_is_refused_by_name() {
         assert_eq!(node.try_get(&reader, "m").await, Err(Error::SnapshotTooOld));
     });
     in_virtual_time(async |world| {
-        let node =
-            Node::on(&world, world.key_value(), Config { last_writers_max: 4, ..Config::default() }).await;
+        let node = Node::on(
+            &world,
+            world.key_value(),
+            Config {
+                last_writers_max: 4,
+                ..Config::default()
+            },
+        )
+        .await;
         let writer = node.begin_as(serializable()).await;
         assert_eq!(node.get(&writer, "k").await, None);
         node.put(&writer, "l", "v").await;
         for number in 0..10 {
             node.write(&[(&format!("other-{number}"), "v")]).await;
         }
-        assert_eq!(node.engine.commit(&writer).await, Err(Error::SnapshotTooOld));
+        assert_eq!(
+            node.engine.commit(&writer).await,
+            Err(Error::SnapshotTooOld)
+        );
     });
 }
 
@@ -368,8 +508,14 @@ fn a_name_begun_anew_while_it_commits_counts_once() {
     for held in [&b"t/s/"[..], b"t/v/"] {
         in_virtual_time(async |world| {
             let gate = Gate::new(world.key_value());
-            let node =
-                Arc::new(Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, Config::default()).await);
+            let node = Arc::new(
+                Node::on(
+                    &world,
+                    Arc::clone(&gate) as Arc<dyn KeyValue>,
+                    Config::default(),
+                )
+                .await,
+            );
             node.commit(&node.begin_as(serializable()).await).await;
             let first = node.begin_named("order").await;
             node.put(&first, "k", "first").await;
@@ -379,7 +525,13 @@ fn a_name_begun_anew_while_it_commits_counts_once() {
             gate.holds().await;
             let beginning = Arc::clone(&node);
             let again = tokio::spawn(async move {
-                beginning.engine.begin(Begin { id: Some(id("order")), ..Begin::default() }).await
+                beginning
+                    .engine
+                    .begin(Begin {
+                        id: Some(id("order")),
+                        ..Begin::default()
+                    })
+                    .await
             });
             tokio::time::sleep(Duration::from_millis(100)).await;
             gate.open();
@@ -392,7 +544,10 @@ fn a_name_begun_anew_while_it_commits_counts_once() {
                 }
                 transactions::model::Begun::Open { attempt, .. } => {
                     assert!(commit.is_err(), "{commit:?}");
-                    let call = Call { id: id("order"), attempt: Some(attempt) };
+                    let call = Call {
+                        id: id("order"),
+                        attempt: Some(attempt),
+                    };
                     node.put(&call, "k", "second").await;
                     node.commit(&call).await;
                     assert_eq!(node.now("k").await.as_deref(), Some("second"));
@@ -415,27 +570,52 @@ fn a_commit_that_dies_anywhere_is_whole_or_nothing() {
             first.write(&[("k", "before"), ("l", "before")]).await;
             drop(first);
             let gate = Gate::new(world.key_value());
-            let node = Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, Config::default()).await;
+            let node = Node::on(
+                &world,
+                Arc::clone(&gate) as Arc<dyn KeyValue>,
+                Config::default(),
+            )
+            .await;
             let call = node.begin_as(serializable()).await;
             assert_eq!(node.get(&call, "k").await.as_deref(), Some("before"));
             node.put(&call, "k", "after").await;
             node.put(&call, "l", "after").await;
             gate.die_after(calls);
-            let answer = tokio::time::timeout(Duration::from_secs(4), node.engine.commit(&call)).await;
+            let answer =
+                tokio::time::timeout(Duration::from_secs(4), node.engine.commit(&call)).await;
             is_over = answer.is_ok();
             drop(node);
             let next = Node::on(&world, world.key_value(), Config::default()).await;
             let status = next.status(&call).await;
-            let expected = if status == Outcome::Committed { "after" } else { "before" };
-            assert!(answer.is_err() || status == Outcome::Committed, "{calls}: {status:?}");
+            let expected = if status == Outcome::Committed {
+                "after"
+            } else {
+                "before"
+            };
+            assert!(
+                answer.is_err() || status == Outcome::Committed,
+                "{calls}: {status:?}"
+            );
             for name in ["k", "l"] {
-                assert_eq!(next.now(name).await.as_deref(), Some(expected), "{calls}: {status:?}");
+                assert_eq!(
+                    next.now(name).await.as_deref(),
+                    Some(expected),
+                    "{calls}: {status:?}"
+                );
                 let reader = next.begin_as(serializable()).await;
-                assert_eq!(next.get(&reader, name).await.as_deref(), Some(expected), "{calls}");
+                assert_eq!(
+                    next.get(&reader, name).await.as_deref(),
+                    Some(expected),
+                    "{calls}"
+                );
             }
             outcomes[usize::from(status == Outcome::Committed)] += 1;
             tokio::time::sleep(WINDOWS).await;
-            assert_eq!(versions_at_rest(&*world.key_value(), "k").await, 1, "{calls}");
+            assert_eq!(
+                versions_at_rest(&*world.key_value(), "k").await,
+                1,
+                "{calls}"
+            );
         });
         if is_over {
             break;
@@ -447,7 +627,10 @@ fn a_commit_that_dies_anywhere_is_whole_or_nothing() {
 /// A node that was taken for dead seals the sequencer's log after its successor has, and before that judges the rows that were
 /// handed over to it. Returns how a commit of the first was answered, and what the successor says of it; none: the first
 /// orders nothing.
-async fn seals_behind_a_successor(world: &World, config: Config) -> Option<(Result<(), Error>, Outcome)> {
+async fn seals_behind_a_successor(
+    world: &World,
+    config: Config,
+) -> Option<(Result<(), Error>, Outcome)> {
     let (gate, gate_of_successor) = (Gate::new(world.key_value()), Gate::new(world.key_value()));
     let node = Node::on(world, gate.clone(), config.clone()).await;
     gate.close(Held::Updates, &layout::sequencer_log());
@@ -486,7 +669,10 @@ async fn seals_behind_a_successor(world: &World, config: Config) -> Option<(Resu
 #[test]
 fn whoever_seals_after_its_successor_orders_nothing() {
     in_virtual_time(async |world| {
-        assert_eq!(seals_behind_a_successor(&world, Config::default()).await, None);
+        assert_eq!(
+            seals_behind_a_successor(&world, Config::default()).await,
+            None
+        );
     });
 }
 

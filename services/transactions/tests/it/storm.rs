@@ -24,7 +24,11 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 async fn start(world: &World, config: &Config) -> Service {
     loop {
         let (key_value, clock) = (world.key_value(), world.skewed_clock());
-        let parts = Parts { key_value, clock, entropy: world.entropy() };
+        let parts = Parts {
+            key_value,
+            clock,
+            entropy: world.entropy(),
+        };
         let service = Service::new(parts, config.clone());
         if service.start().await.is_ok() {
             return service;
@@ -37,12 +41,28 @@ async fn start(world: &World, config: &Config) -> Service {
 async fn write(service: &Service, writer: usize, number: usize) -> Result<(), Error> {
     let engine = service.engine();
     let name = id(&format!("{writer}/{number}"));
-    let call = match engine.begin(Begin { id: Some(name), ..Begin::default() }).await?.value {
+    let call = match engine
+        .begin(Begin {
+            id: Some(name),
+            ..Begin::default()
+        })
+        .await?
+        .value
+    {
         Begun::Committed { .. } => return Ok(()),
-        Begun::Open { id, attempt } => Call { id, attempt: Some(attempt) },
+        Begun::Open { id, attempt } => Call {
+            id,
+            attempt: Some(attempt),
+        },
     };
     for part in KEYS {
-        engine.put(&call, key(&format!("{writer}{part}")), bytes(&number.to_string())).await?;
+        engine
+            .put(
+                &call,
+                key(&format!("{writer}{part}")),
+                bytes(&number.to_string()),
+            )
+            .await?;
     }
     engine.commit(&call).await.map(drop)
 }
@@ -51,13 +71,20 @@ async fn write(service: &Service, writer: usize, number: usize) -> Result<(), Er
 async fn read(service: &Service, writer: usize) -> Result<Vec<usize>, Error> {
     let engine = service.engine();
     let begun = engine.begin(Begin::default()).await?.value;
-    let Begun::Open { id, attempt } = begun else { panic!("generated ids are new") };
-    let call = Call { id, attempt: Some(attempt) };
+    let Begun::Open { id, attempt } = begun else {
+        panic!("generated ids are new")
+    };
+    let call = Call {
+        id,
+        attempt: Some(attempt),
+    };
     let mut numbers = Vec::new();
     for part in KEYS {
         let shown = engine.get(&call, &key(&format!("{writer}{part}"))).await?;
         engine.externalize(shown.point).await?;
-        let text = shown.value.map(|value| String::from_utf8(value.to_vec()).expect("text"));
+        let text = shown
+            .value
+            .map(|value| String::from_utf8(value.to_vec()).expect("text"));
         numbers.push(text.map_or(0, |text| text.parse().expect("a number")));
     }
     engine.abort(&call).await?;
@@ -68,13 +95,20 @@ async fn read(service: &Service, writer: usize) -> Result<Vec<usize>, Error> {
 #[derive(Debug, PartialEq, Eq)]
 enum Violation {
     Fractured(Vec<usize>),
-    Lost { acknowledged: usize, found: Vec<usize> },
+    Lost {
+        acknowledged: usize,
+        found: Vec<usize>,
+    },
     Refused(Error),
 }
 
 fn whole(numbers: Vec<usize>) -> Result<Vec<usize>, Violation> {
     let is_whole = numbers.iter().all(|number| *number == numbers[0]);
-    if is_whole { Ok(numbers) } else { Err(Violation::Fractured(numbers)) }
+    if is_whole {
+        Ok(numbers)
+    } else {
+        Err(Violation::Fractured(numbers))
+    }
 }
 
 /// Everybody writes and reads once; none: a node died, or its store went back.
@@ -99,19 +133,27 @@ async fn round(
 fn judge_write(result: Result<(), Error>) -> Result<bool, Violation> {
     match result {
         Ok(()) => Ok(true),
-        Err(Error::Unavailable(_) | Error::OutcomeUnknown | Error::TransactionFinished(Outcome::Aborted)) => {
-            Ok(false)
-        }
+        Err(
+            Error::Unavailable(_)
+            | Error::OutcomeUnknown
+            | Error::TransactionFinished(Outcome::Aborted),
+        ) => Ok(false),
         Err(error) => Err(Violation::Refused(error)),
     }
 }
 
 async fn storm(seed: u64, broken: Option<Broken>) -> Result<(), Violation> {
     let world = World::new(seed);
-    let config = Config { broken, ..Config::default() };
+    let config = Config {
+        broken,
+        ..Config::default()
+    };
     let mut random = Rng::with_seed(seed);
     let faults = world.faults();
-    faults.delay(percent(30), Duration::from_micros(1)..=Duration::from_millis(20));
+    faults.delay(
+        percent(30),
+        Duration::from_micros(1)..=Duration::from_millis(20),
+    );
     faults.refuse(percent(random.u32(0..6)));
     faults.lose_answer(percent(random.u32(0..6)));
     let mut acknowledged = [0; WRITERS];
@@ -142,7 +184,10 @@ async fn storm(seed: u64, broken: Option<Broken>) -> Result<(), Violation> {
     for (writer, acknowledged) in acknowledged.into_iter().enumerate() {
         let found = whole(read(&service, writer).await.map_err(Violation::Refused)?)?;
         if found[0] < acknowledged {
-            return Err(Violation::Lost { acknowledged, found });
+            return Err(Violation::Lost {
+                acknowledged,
+                found,
+            });
         }
     }
     Ok(())

@@ -28,7 +28,10 @@ fn a_part_of_a_commit_beside_something_older_is_fractured() {
 fn something_older_beside_a_part_of_a_commit_is_fractured() {
     let mut story = two_writers();
     story.begins("t2", &["k", "l"]).commits("t2", 2);
-    story.begins("r", &[]).reads("r", "k", "t2").reads("r", "l", "t1");
+    story
+        .begins("r", &[])
+        .reads("r", "k", "t2")
+        .reads("r", "l", "t1");
     assert_eq!(fractures(&story), 1);
 }
 
@@ -38,8 +41,14 @@ fn whole_and_newer_reads_are_not_fractured() {
     let mut story = two_writers();
     story.begins("t2", &["k", "l"]).commits("t2", 2);
     story.begins("t3", &["l"]).commits("t3", 3);
-    story.begins("r", &[]).reads("r", "k", "t2").reads("r", "l", "t3");
-    story.begins("s", &[]).reads("s", "k", "t2").reads("s", "l", "t2");
+    story
+        .begins("r", &[])
+        .reads("r", "k", "t2")
+        .reads("r", "l", "t3");
+    story
+        .begins("s", &[])
+        .reads("s", "k", "t2")
+        .reads("s", "l", "t2");
     story.begins("u", &[]).reads("u", "l", "t1");
     assert_eq!(fractures(&story), 0);
     assert!(not_repeatable(&story.executions).is_empty());
@@ -62,11 +71,20 @@ fn an_absence_that_is_a_newer_deletion_is_not_fractured() {
     let mut story = Story::default();
     story.begins("t", &["k", "l"]).commits("t", 1);
     story.begins("u", &["k", "-l"]).commits("u", 2);
-    story.begins("r", &[]).reads("r", "k", "t").shows("r", "l", Shown::Absent);
-    story.begins("s", &[]).reads("s", "k", "u").shows("s", "l", Shown::Absent);
+    story
+        .begins("r", &[])
+        .reads("r", "k", "t")
+        .shows("r", "l", Shown::Absent);
+    story
+        .begins("s", &[])
+        .reads("s", "k", "u")
+        .shows("s", "l", Shown::Absent);
     assert_eq!(fractures(&story), 0);
     // What a deletion stands beside must not be older than it.
-    story.begins("v", &[]).reads("v", "k", "u").reads("v", "l", "t");
+    story
+        .begins("v", &[])
+        .reads("v", "k", "u")
+        .reads("v", "l", "t");
     assert_eq!(fractures(&story), 1);
 }
 
@@ -75,7 +93,10 @@ fn an_absence_that_is_a_newer_deletion_is_not_fractured() {
 fn an_absence_before_the_deletion_is_fractured() {
     let mut story = Story::default();
     story.begins("t", &["k", "l"]).commits("t", 1);
-    story.begins("r", &[]).reads("r", "k", "t").shows("r", "l", Shown::Absent);
+    story
+        .begins("r", &[])
+        .reads("r", "k", "t")
+        .shows("r", "l", Shown::Absent);
     story.begins("u", &["-l"]).commits("u", 2);
     assert_eq!(fractures(&story), 1);
 }
@@ -84,13 +105,19 @@ fn an_absence_before_the_deletion_is_fractured() {
 #[test]
 fn reads_that_do_not_repeat_are_found() {
     let mut story = two_writers();
-    story.begins("r", &[]).reads("r", "l", "t1").reads("r", "l", "t1");
+    story
+        .begins("r", &[])
+        .reads("r", "l", "t1")
+        .reads("r", "l", "t1");
     assert!(not_repeatable(&story.executions).is_empty());
     story.begins("t2", &["l"]).commits("t2", 2);
     story.reads("r", "l", "t2");
     assert_eq!(not_repeatable(&story.executions).len(), 1);
     assert_eq!(fractures(&story), 0, "it is counted apart");
-    story.begins("s", &[]).shows("s", "m", Shown::Absent).reads("s", "l", "t1");
+    story
+        .begins("s", &[])
+        .shows("s", "m", Shown::Absent)
+        .reads("s", "l", "t1");
     story.shows("s", "l", Shown::Absent);
     assert_eq!(not_repeatable(&story.executions).len(), 2);
 }
@@ -99,7 +126,11 @@ fn reads_that_do_not_repeat_are_found() {
 #[test]
 fn a_read_that_misses_its_own_write_is_found() {
     let mut story = two_writers();
-    story.begins("t2", &["l", "-m"]).reads("t2", "l", "t1").writes("t2").reads("t2", "l", "t2");
+    story
+        .begins("t2", &["l", "-m"])
+        .reads("t2", "l", "t1")
+        .writes("t2")
+        .reads("t2", "l", "t2");
     story.shows("t2", "m", Shown::Absent);
     assert!(own_write_not_read(&story.executions).is_empty());
     story.reads("t2", "l", "t1");

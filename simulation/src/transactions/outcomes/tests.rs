@@ -15,12 +15,19 @@ fn clean() -> Story {
         .reads("r", "k", "t1")
         .shows("r", "l", Shown::Absent)
         .is_told("r", Answer::Committed);
-    story.ends_with("k", Some("t1")).ends_with("l", None).ends_with("m", None);
+    story
+        .ends_with("k", Some("t1"))
+        .ends_with("l", None)
+        .ends_with("m", None);
     story
 }
 
 fn all(story: &Story) -> Vec<usize> {
-    let Story { executions, at_rest, .. } = story;
+    let Story {
+        executions,
+        at_rest,
+        ..
+    } = story;
     let checks = [
         dirty(executions, at_rest),
         foreign(executions),
@@ -56,10 +63,14 @@ fn reading_what_did_not_commit_is_dirty() {
 #[test]
 fn bytes_that_nobody_wrote_are_foreign() {
     let mut story = clean();
-    story.begins("s", &[]).shows("s", "k", Shown::Value(Bytes::from_static(b"x")));
+    story
+        .begins("s", &[])
+        .shows("s", "k", Shown::Value(Bytes::from_static(b"x")));
     assert_eq!(foreign(&story.executions).len(), 1);
     let of_another_key = story.value("t1", "k");
-    story.begins("u", &[]).shows("u", "m", Shown::Value(of_another_key));
+    story
+        .begins("u", &[])
+        .shows("u", "m", Shown::Value(of_another_key));
     assert_eq!(foreign(&story.executions).len(), 2);
 }
 
@@ -67,29 +78,51 @@ fn bytes_that_nobody_wrote_are_foreign() {
 #[test]
 fn an_acknowledged_commit_without_a_row_is_lost() {
     let mut story = clean();
-    story.begins("t2", &["m"]).writes("t2").is_told("t2", Answer::Committed);
+    story
+        .begins("t2", &["m"])
+        .writes("t2")
+        .is_told("t2", Answer::Committed);
     assert_eq!(lost(&story.executions, &story.at_rest).len(), 1);
     story.at_rest.shown.clear();
     story.decides("t2", 2);
     assert!(lost(&story.executions, &story.at_rest).is_empty());
-    story.begins("t3", &["m"]).writes("t3").is_told("t3", Answer::Unknown);
-    assert!(lost(&story.executions, &story.at_rest).is_empty(), "nobody was told");
+    story
+        .begins("t3", &["m"])
+        .writes("t3")
+        .is_told("t3", Answer::Unknown);
+    assert!(
+        lost(&story.executions, &story.at_rest).is_empty(),
+        "nobody was told"
+    );
 }
 
 /// T4.
 #[test]
 fn a_commit_that_is_not_whole_is_lost() {
     let mut story = clean();
-    let item = story.at_rest.versions.keys().next().cloned().expect("a version");
+    let item = story
+        .at_rest
+        .versions
+        .keys()
+        .next()
+        .cloned()
+        .expect("a version");
     story.at_rest.versions.remove(&item);
     assert_eq!(lost(&story.executions, &story.at_rest).len(), 1);
     let mut story = clean();
-    let Some(Row { decision: Decision::Committed(_, writes), .. }) = story.at_rest.rows.values_mut().next()
+    let Some(Row {
+        decision: Decision::Committed(_, writes),
+        ..
+    }) = story.at_rest.rows.values_mut().next()
     else {
         panic!("a committed row")
     };
     writes.pop();
-    assert_eq!(lost(&story.executions, &story.at_rest).len(), 1, "a deletion of t1 is not in its row");
+    assert_eq!(
+        lost(&story.executions, &story.at_rest).len(),
+        1,
+        "a deletion of t1 is not in its row"
+    );
 }
 
 /// T5.
@@ -109,9 +142,19 @@ fn a_node_that_shows_something_older_has_lost_the_newer() {
 #[test]
 fn what_was_refused_must_not_have_committed() {
     let mut story = clean();
-    story.begins("t2", &["m"]).writes("t2").decides("t2", 2).is_told("t2", Answer::Refused);
-    assert_eq!(refused_and_committed(&story.executions, &story.at_rest).len(), 1);
-    story.at_rest.rows.remove(&story.executions[story.find("t2")].writer.id);
+    story
+        .begins("t2", &["m"])
+        .writes("t2")
+        .decides("t2", 2)
+        .is_told("t2", Answer::Refused);
+    assert_eq!(
+        refused_and_committed(&story.executions, &story.at_rest).len(),
+        1
+    );
+    story
+        .at_rest
+        .rows
+        .remove(&story.executions[story.find("t2")].writer.id);
     assert!(refused_and_committed(&story.executions, &story.at_rest).is_empty());
 }
 
@@ -119,11 +162,20 @@ fn what_was_refused_must_not_have_committed() {
 #[test]
 fn an_id_that_took_effect_twice_is_doubled() {
     let mut story = clean();
-    story.begins("t2", &["m"]).writes("t2").is_told("t2", Answer::Refused);
+    story
+        .begins("t2", &["m"])
+        .writes("t2")
+        .is_told("t2", Answer::Refused);
     story.begins("t2/1", &["m"]).commits("t2/1", 2);
-    assert!(doubled(&story.executions, &story.at_rest).is_empty(), "only the second did");
+    assert!(
+        doubled(&story.executions, &story.at_rest).is_empty(),
+        "only the second did"
+    );
     let mut read = clean();
-    read.begins("t2", &["m"]).writes("t2").begins("t2/1", &["m"]).commits("t2/1", 2);
+    read.begins("t2", &["m"])
+        .writes("t2")
+        .begins("t2/1", &["m"])
+        .commits("t2/1", 2);
     read.begins("s", &[]).reads("s", "m", "t2");
     assert_eq!(doubled(&read.executions, &read.at_rest).len(), 1);
     story.is_told("t2", Answer::Committed);
@@ -135,9 +187,17 @@ fn an_id_that_took_effect_twice_is_doubled() {
 fn a_version_of_another_attempt_is_mixed() {
     let mut story = clean();
     story.begins("t2", &["k"]).commits("t2", 2);
-    let (first, second) = (story.executions[0].writer.attempt, story.executions[2].writer.attempt);
+    let (first, second) = (
+        story.executions[0].writer.attempt,
+        story.executions[2].writer.attempt,
+    );
     let of_first = story.at_rest.versions[&(key("k"), first)].value.clone();
-    story.at_rest.versions.get_mut(&(key("k"), second)).expect("a version").value = of_first;
+    story
+        .at_rest
+        .versions
+        .get_mut(&(key("k"), second))
+        .expect("a version")
+        .value = of_first;
     assert_eq!(mixed(&story.at_rest).len(), 1);
 }
 
@@ -145,10 +205,19 @@ fn a_version_of_another_attempt_is_mixed() {
 #[test]
 fn an_acknowledged_commit_that_a_later_transaction_misses_is_found() {
     let not_seen = |story: &Story| {
-        not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO, Duration::ZERO).len()
+        not_seen_in_time(
+            &story.executions,
+            &story.at_rest,
+            Duration::ZERO,
+            Duration::ZERO,
+        )
+        .len()
     };
     let mut story = clean();
-    story.begins("t2", &["k", "l"]).begins("early", &[]).commits("t2", 0);
+    story
+        .begins("t2", &["k", "l"])
+        .begins("early", &[])
+        .commits("t2", 0);
     story.reads("early", "k", "t1");
     assert_eq!(not_seen(&story), 0, "it had begun before");
     story.begins("s", &[]).reads("s", "k", "t1");
@@ -164,18 +233,42 @@ fn an_acknowledged_commit_that_a_later_transaction_misses_is_found() {
 fn commits_at_the_same_time_may_be_seen_in_any_order() {
     let mut story = clean();
     story.begins("t2", &["k"]).begins("t3", &["k"]);
-    story.writes("t2").writes("t3").decides("t2", 3).decides("t3", 2);
-    story.is_told("t2", Answer::Unknown).is_told("t3", Answer::Committed);
+    story
+        .writes("t2")
+        .writes("t3")
+        .decides("t2", 3)
+        .decides("t3", 2);
+    story
+        .is_told("t2", Answer::Unknown)
+        .is_told("t3", Answer::Committed);
     story.begins("s", &[]).reads("s", "k", "t2");
-    assert!(not_seen_in_time(&story.executions, &story.at_rest, Duration::ZERO, Duration::ZERO).is_empty());
+    assert!(
+        not_seen_in_time(
+            &story.executions,
+            &story.at_rest,
+            Duration::ZERO,
+            Duration::ZERO
+        )
+        .is_empty()
+    );
 }
 
 /// T6.
 #[test]
 fn no_valid_version_of_a_key_that_had_one_is_found() {
     let mut story = clean();
-    story.begins("s", &[]).shows("s", "m", Shown::NoValidVersion);
-    assert!(no_valid_version(&story.executions, &story.at_rest, Duration::ZERO).is_empty(), "it had none");
-    story.begins("u", &[]).shows("u", "k", Shown::NoValidVersion);
-    assert_eq!(no_valid_version(&story.executions, &story.at_rest, Duration::ZERO).len(), 1);
+    story
+        .begins("s", &[])
+        .shows("s", "m", Shown::NoValidVersion);
+    assert!(
+        no_valid_version(&story.executions, &story.at_rest, Duration::ZERO).is_empty(),
+        "it had none"
+    );
+    story
+        .begins("u", &[])
+        .shows("u", "k", Shown::NoValidVersion);
+    assert_eq!(
+        no_valid_version(&story.executions, &story.at_rest, Duration::ZERO).len(),
+        1
+    );
 }

@@ -27,21 +27,35 @@ pub(super) async fn house(
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(world, config, Among { network, ensemble, places: skews_ms.len() });
+    let house = House::among(
+        world,
+        config,
+        Among {
+            network,
+            ensemble,
+            places: skews_ms.len(),
+        },
+    );
     for (place, skew_ms) in skews_ms.iter().enumerate() {
         assert!(house.boot_at(place, Life::default(), *skew_ms).await);
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let nodes = (0..skews_ms.len()).map(|place| house.serving_at(place).expect("nobody dies")).collect();
+    let nodes = (0..skews_ms.len())
+        .map(|place| house.serving_at(place).expect("nobody dies"))
+        .collect();
     (house, nodes)
 }
 
 async fn put(node: &Connection, value: &'static [u8]) -> Result<(), Failure> {
-    node.call(node.engine.put_now(key(0), Some(Bytes::from_static(value)))).await.map(drop)
+    node.call(node.engine.put_now(key(0), Some(Bytes::from_static(value))))
+        .await
+        .map(drop)
 }
 
 async fn newest(node: &Connection) -> Option<Bytes> {
-    node.shown(node.engine.get_now(&key(0))).await.expect("a calm world")
+    node.shown(node.engine.get_now(&key(0)))
+        .await
+        .expect("a calm world")
 }
 
 /// What all show in the end of two writes at two nodes, the second of which began when the first was acknowledged.
@@ -59,14 +73,21 @@ async fn one_after_the_other(broken: Option<Broken>) -> Option<Bytes> {
 /// T5.
 #[test]
 fn a_plain_write_comes_after_what_was_acknowledged_elsewhere() {
-    assert_eq!(simulated::run(one_after_the_other(None)), Some(Bytes::from_static(b"second")));
+    assert_eq!(
+        simulated::run(one_after_the_other(None)),
+        Some(Bytes::from_static(b"second"))
+    );
 }
 
 /// T5, broken.
 #[test]
 fn writing_blindly_is_caught() {
     let shown = simulated::run(one_after_the_other(Some(Broken::WritesBlindly)));
-    assert_eq!(shown, Some(Bytes::from_static(b"first")), "it is hidden for good");
+    assert_eq!(
+        shown,
+        Some(Bytes::from_static(b"first")),
+        "it is hidden for good"
+    );
 }
 
 /// What a node answers whose clock is an hour ahead of two others: to a begin, and to a plain write; and what it holds then.
@@ -78,11 +99,17 @@ async fn an_hour_ahead(broken: Option<Broken>) -> (bool, bool, u64) {
     let begun = ahead.call(ahead.engine.begin(Begin::default())).await;
     let refused = (
         begun.is_err_and(|failure| is_refused(&failure)),
-        put(ahead, b"hour").await.is_err_and(|failure| is_refused(&failure)),
+        put(ahead, b"hour")
+            .await
+            .is_err_and(|failure| is_refused(&failure)),
     );
     assert!(ahead.engine.figures().clock_ahead_ms > 3_500_000);
     put(&nodes[0], b"now").await.expect("its clock is right");
-    (refused.0, refused.1, ahead.engine.figures().open + ahead.engine.figures().buffered_bytes)
+    (
+        refused.0,
+        refused.1,
+        ahead.engine.figures().open + ahead.engine.figures().buffered_bytes,
+    )
 }
 
 /// T-1, T15.

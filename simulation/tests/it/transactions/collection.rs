@@ -19,9 +19,23 @@ use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
 /// slots go a second after they are written.
 fn collecting(weather: Weather) -> Scenario {
     let small = small(weather);
-    let mix = Mix { reads: 2, writes: 2, keys: 4, one_delete_in: 3, ..small.mix };
-    let habits = Habits { thinks: Duration::from_millis(150), one_death_in: 20, ..small.habits };
-    let mut scenario = Scenario { mix, habits, ..small };
+    let mix = Mix {
+        reads: 2,
+        writes: 2,
+        keys: 4,
+        one_delete_in: 3,
+        ..small.mix
+    };
+    let habits = Habits {
+        thinks: Duration::from_millis(150),
+        one_death_in: 20,
+        ..small.habits
+    };
+    let mut scenario = Scenario {
+        mix,
+        habits,
+        ..small
+    };
     scenario.config.retry_window = Duration::from_secs(1);
     scenario.config.data_cache_bytes_max = 0;
     scenario
@@ -30,7 +44,12 @@ fn collecting(weather: Weather) -> Scenario {
 /// T6: whatever is collected, nobody misses it.
 #[test]
 fn a_running_reader_finds_its_versions() {
-    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy, Weather::Paused] {
+    for weather in [
+        Weather::Calm,
+        Weather::Slow,
+        Weather::Stormy,
+        Weather::Paused,
+    ] {
         collecting(weather).holds("a_running_reader_finds_its_versions");
     }
 }
@@ -41,7 +60,11 @@ fn storage_stays_bounded_on_nodes_that_die() {
     use Disaster::{Everything, Node, Store};
     for weather in [Weather::Slow, Weather::Stormy] {
         let disasters = vec![Node, Everything, Node, Store];
-        Scenario { disasters, ..collecting(weather) }.holds("storage_stays_bounded_on_nodes_that_die");
+        Scenario {
+            disasters,
+            ..collecting(weather)
+        }
+        .holds("storage_stays_bounded_on_nodes_that_die");
     }
 }
 
@@ -80,12 +103,19 @@ fn dropping_deletions_at_once_is_caught() {
 #[test]
 fn dropping_rows_of_live_versions_is_caught() {
     // Whoever lives on still has it in memory.
-    let scenario = Scenario { disasters: vec![Disaster::Node; 4], ..collecting(Weather::Slow) };
-    scenario.without(Broken::DropsRowsOfLiveVersions).is_caught("lost", SEEDS_UNTIL_CAUGHT);
+    let scenario = Scenario {
+        disasters: vec![Disaster::Node; 4],
+        ..collecting(Weather::Slow)
+    };
+    scenario
+        .without(Broken::DropsRowsOfLiveVersions)
+        .is_caught("lost", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T9, broken.
 #[test]
 fn sweeping_nothing_is_caught() {
-    replaced().without(Broken::SweepsNothing).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
+    replaced()
+        .without(Broken::SweepsNothing)
+        .is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }

@@ -32,19 +32,29 @@ struct Death {
 }
 
 fn write(rank: usize) -> Work {
-    Work::Write(Planned { key: key(rank), deletes: false })
+    Work::Write(Planned {
+        key: key(rank),
+        deletes: false,
+    })
 }
 
 /// Three keys, for others to find.
 fn earlier() -> Script {
-    Script { work: vec![write(0), write(1), write(2)] }
+    Script {
+        work: vec![write(0), write(1), write(2)],
+    }
 }
 
 /// Reads, writes anew, creates and deletes.
 fn transaction() -> Script {
     let reads = Work::Read(vec![key(0), key(3)]);
-    let deletes = Work::Write(Planned { key: key(2), deletes: true });
-    Script { work: vec![reads, write(0), write(3), deletes] }
+    let deletes = Work::Write(Planned {
+        key: key(2),
+        deletes: true,
+    });
+    Script {
+        work: vec![reads, write(0), write(3), deletes],
+    }
 }
 
 /// How the transaction is begun, and what it sends.
@@ -59,12 +69,22 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn read_atomic(name: Option<&'a str>, effects: u32) -> Self {
-        Self { name, isolation: Isolation::ReadAtomic, effects, in_groups: false }
+        Self {
+            name,
+            isolation: Isolation::ReadAtomic,
+            effects,
+            in_groups: false,
+        }
     }
 
     /// The first of its keyspace, which is sequenced for it.
     fn serializable(name: Option<&'a str>, effects: u32) -> Self {
-        Self { name, isolation: Isolation::Serializable, effects, in_groups: false }
+        Self {
+            name,
+            isolation: Isolation::Serializable,
+            effects,
+            in_groups: false,
+        }
     }
 }
 
@@ -76,16 +96,32 @@ struct Struck {
 
 /// Runs the transaction on a node that dies at one of its calls; the next start dies as well if it is said so, the
 /// one after goes through, and the client goes on until it knows.
-async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -> (Outcome, Struck) {
+async fn run(
+    asked: Asked<'_>,
+    death: Death,
+    start: Option<Death>,
+    with: With,
+) -> (Outcome, Struck) {
     let mut cloud = Options::default();
     cloud.key_value.transact_across_partitions = asked.in_groups;
     let world = World::with_options(1, cloud);
     let receipts = effects::receive(&world, Rng::with_seed(1)).await;
     receipts.calm();
-    let (house, record, life) =
-        (House::new(&world, Scenario::default().config), Record::default(), Life::default());
+    let (house, record, life) = (
+        House::new(&world, Scenario::default().config),
+        Record::default(),
+        Life::default(),
+    );
     house.boot(life.clone(), 0).await;
-    transact(house.clone(), &earlier(), Isolation::ReadAtomic, None, 0, record.clone()).await;
+    transact(
+        house.clone(),
+        &earlier(),
+        Isolation::ReadAtomic,
+        None,
+        0,
+        record.clone(),
+    )
+    .await;
     life.ends_after(death.at, death.side);
     let next = Life::default();
     let recovering = async {
@@ -116,14 +152,32 @@ async fn run(asked: Asked<'_>, death: Death, start: Option<Death>, with: With) -
         house.boot(Life::default(), 0).await;
     }
     let executions = record.take();
-    (Scenario::default().judge(&house, &executions, &receipts).await, struck)
+    (
+        Scenario::default()
+            .judge(&house, &executions, &receipts)
+            .await,
+        struck,
+    )
 }
 
 /// Runs the transaction, then waits until its effects have left, if they do.
 async fn transact_and_send(house: &House, asked: Asked<'_>, record: &Record) {
-    let Asked { name, isolation, effects, .. } = asked;
+    let Asked {
+        name,
+        isolation,
+        effects,
+        ..
+    } = asked;
     let name = name.map(|name| TransactionId::new(name.to_owned()).expect("a name"));
-    transact(house.clone(), &transaction(), isolation, name.as_ref(), effects, record.clone()).await;
+    transact(
+        house.clone(),
+        &transaction(),
+        isolation,
+        name.as_ref(),
+        effects,
+        record.clone(),
+    )
+    .await;
     if effects > 0 {
         house.world().clock().sleep(UNTIL_SENT).await;
     }
@@ -139,7 +193,13 @@ fn a_death_in_any_gap_of_a_commit_leaves_all_or_nothing() {
 /// T4, T5, T7: the same where entry, data and row are one change.
 #[test]
 fn a_death_in_any_gap_of_a_commit_in_a_group_leaves_all_or_nothing() {
-    dies_in_every_gap(|name| Asked { in_groups: true, ..Asked::read_atomic(name, 0) }, 2);
+    dies_in_every_gap(
+        |name| Asked {
+            in_groups: true,
+            ..Asked::read_atomic(name, 0)
+        },
+        2,
+    );
 }
 
 /// T13: the same with effects, until the last of them has left.
@@ -170,7 +230,10 @@ fn dies_in_every_gap(asked: fn(Option<&'static str>) -> Asked<'static>, gaps_min
             for at in 0.. {
                 let death = Death { at, side };
                 let (outcome, struck) = simulated::run(run(asked, death, None, with));
-                assert_eq!(outcome.violations, [""; 0], "{asked:?} {death:?} with {with:?}");
+                assert_eq!(
+                    outcome.violations, [""; 0],
+                    "{asked:?} {death:?} with {with:?}"
+                );
                 assert_eq!(outcome.committed, 2, "{asked:?} {death:?} with {with:?}");
                 if !struck.transaction {
                     break;
@@ -204,14 +267,26 @@ fn dies_twice(asked: fn(Option<&'static str>) -> Asked<'static>) {
     for asked in [None, Some("t")].map(asked) {
         let mut at = 0;
         loop {
-            let death = Death { at, side: Side::After };
+            let death = Death {
+                at,
+                side: Side::After,
+            };
             let mut gaps = 0;
-            let mut struck = Struck { transaction: true, start: true };
+            let mut struck = Struck {
+                transaction: true,
+                start: true,
+            };
             while struck.transaction && struck.start {
-                let start = Death { at: gaps, side: [Side::Before, Side::After][gaps as usize % 2] };
+                let start = Death {
+                    at: gaps,
+                    side: [Side::Before, Side::After][gaps as usize % 2],
+                };
                 let outcome;
                 (outcome, struck) = simulated::run(run(asked, death, Some(start), With::Nothing));
-                assert_eq!(outcome.violations, [""; 0], "{asked:?} {death:?}, start {start:?}");
+                assert_eq!(
+                    outcome.violations, [""; 0],
+                    "{asked:?} {death:?}, start {start:?}"
+                );
                 assert_eq!(outcome.committed, 2, "{asked:?} {death:?}, start {start:?}");
                 gaps += 1;
             }

@@ -7,14 +7,21 @@ use super::*;
 /// Three effects for each transaction: messages and an invocation, on a node that dies anywhere.
 fn sending(weather: Weather) -> Scenario {
     let dying = dying(weather);
-    let mix = Mix { effects: 3, transactions: 15, ..dying.mix };
+    let mix = Mix {
+        effects: 3,
+        transactions: 15,
+        ..dying.mix
+    };
     Scenario { mix, ..dying }
 }
 
 /// The store goes back to what was durable, with or without its node.
 fn losing() -> Scenario {
     use Disaster::{Everything, Store};
-    Scenario { disasters: vec![Store, Everything, Store], ..sending(Weather::Slow) }
+    Scenario {
+        disasters: vec![Store, Everything, Store],
+        ..sending(Weather::Slow)
+    }
 }
 
 /// T13.
@@ -39,24 +46,35 @@ fn large_effects_follow_their_commit_too() {
 #[test]
 fn two_nodes_that_send_the_same_effect_send_it_under_one_id() {
     let replaced = replaced();
-    let mix = Mix { effects: 3, clients: 3, transactions: 24, ..replaced.mix };
+    let mix = Mix {
+        effects: 3,
+        clients: 3,
+        transactions: 24,
+        ..replaced.mix
+    };
     Scenario { mix, ..replaced }.holds("two_nodes_that_send_the_same_effect_send_it_under_one_id");
 }
 
 /// T13, broken.
 #[test]
 fn sending_before_the_commit_is_durable_is_caught() {
-    losing().without(Broken::SendsBeforeDurable).is_caught("uncommitted", SEEDS_UNTIL_CAUGHT);
+    losing()
+        .without(Broken::SendsBeforeDurable)
+        .is_caught("uncommitted", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T13, broken.
 #[test]
 fn forgetting_what_a_dead_node_had_not_sent_is_caught() {
-    sending(Weather::Slow).without(Broken::ForgetsUnsent).is_caught("unsent", SEEDS_UNTIL_CAUGHT);
+    sending(Weather::Slow)
+        .without(Broken::ForgetsUnsent)
+        .is_caught("unsent", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T13, broken.
 #[test]
 fn naming_effects_anew_is_caught() {
-    sending(Weather::Slow).without(Broken::NamesEffectsAnew).is_caught("miscounted", SEEDS_UNTIL_CAUGHT);
+    sending(Weather::Slow)
+        .without(Broken::NamesEffectsAnew)
+        .is_caught("miscounted", SEEDS_UNTIL_CAUGHT);
 }

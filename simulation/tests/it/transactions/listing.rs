@@ -12,8 +12,15 @@ use transactions::{broken::Broken, listing::Listing};
 use super::clocks::house;
 
 async fn page(node: &Connection) -> Vec<Option<Bytes>> {
-    let listing = Listing { prefix: Bytes::new(), after: None, keys_max: 1 };
-    let page = node.shown(node.engine.list_now(&listing)).await.expect("a calm world");
+    let listing = Listing {
+        prefix: Bytes::new(),
+        after: None,
+        keys_max: 1,
+    };
+    let page = node
+        .shown(node.engine.list_now(&listing))
+        .await
+        .expect("a calm world");
     page.keys.into_iter().map(|listed| listed.value).collect()
 }
 
@@ -22,12 +29,17 @@ async fn overwritten_elsewhere(broken: Option<Broken>) -> (Vec<Option<Bytes>>, V
     let world = World::new(1);
     let (_house, nodes) = house(&world, &[0, 0], broken).await;
     let put = async |value: Option<&'static [u8]>| {
-        let written = nodes[1].engine.put_now(key(0), value.map(Bytes::from_static));
+        let written = nodes[1]
+            .engine
+            .put_now(key(0), value.map(Bytes::from_static));
         nodes[1].call(written).await.expect("a calm world");
     };
     put(Some(b"old")).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let known = nodes[0].shown(nodes[0].engine.get_now(&key(0))).await.expect("a calm world");
+    let known = nodes[0]
+        .shown(nodes[0].engine.get_now(&key(0)))
+        .await
+        .expect("a calm world");
     assert_eq!(known, Some(Bytes::from_static(b"old")));
     for _ in 0..10 {
         put(Some(b"newer")).await;
@@ -48,7 +60,8 @@ fn a_page_shows_what_was_written_elsewhere_the_moment_before() {
 /// T18, broken.
 #[test]
 fn listing_from_memory_is_caught() {
-    let (overwritten, deleted) = simulated::run(overwritten_elsewhere(Some(Broken::ListsFromMemory)));
+    let (overwritten, deleted) =
+        simulated::run(overwritten_elsewhere(Some(Broken::ListsFromMemory)));
     assert_ne!(overwritten, vec![Some(Bytes::from_static(b"new"))]);
     assert_ne!(deleted, vec![]);
 }

@@ -48,8 +48,20 @@ pub(super) fn two(weather: Weather) -> Scenario {
         pause: Duration::from_millis(1_500),
         ..Habits::default()
     };
-    let mix = Mix { clients: 3, transactions: 24, keys: 4, ..Scenario::default().mix };
-    Scenario { nodes: 2, habits, mix, weather, seen_within: Some(SEEN_WITHIN), ..Scenario::default() }
+    let mix = Mix {
+        clients: 3,
+        transactions: 24,
+        keys: 4,
+        ..Scenario::default().mix
+    };
+    Scenario {
+        nodes: 2,
+        habits,
+        mix,
+        weather,
+        seen_within: Some(SEEN_WITHIN),
+        ..Scenario::default()
+    }
 }
 
 /// T10, T5, T14: when nothing fails.
@@ -75,8 +87,17 @@ fn a_call_finds_the_node_of_its_transaction() {
 
 /// Three nodes on a network that loses, doubles and delays.
 fn troubled() -> Scenario {
-    let network = Trouble { one_lost_in: 8, one_doubled_in: 8, one_late_in: 12 };
-    Scenario { nodes: 3, network, seen_within: Some(SEEN_WITHIN_LOSSES), ..two(Weather::Slow) }
+    let network = Trouble {
+        one_lost_in: 8,
+        one_doubled_in: 8,
+        one_late_in: 12,
+    };
+    Scenario {
+        nodes: 3,
+        network,
+        seen_within: Some(SEEN_WITHIN_LOSSES),
+        ..two(Weather::Slow)
+    }
 }
 
 /// T2, T5, T6.
@@ -88,13 +109,17 @@ fn lost_announcements_hide_nothing() {
 /// 10.2, broken: the slots before what is announced are not asked for.
 #[test]
 fn passing_over_gaps_is_caught() {
-    forgetful().without(Broken::AdvancesOverGaps).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    forgetful()
+        .without(Broken::AdvancesOverGaps)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T5, T14, broken: what is gathered counts as heard.
 #[test]
 fn hearing_before_merging_is_caught() {
-    two(Weather::Slow).without(Broken::HearsBeforeMerging).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    two(Weather::Slow)
+        .without(Broken::HearsBeforeMerging)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Nodes that remember so few of their commits that others have to read them in the store.
@@ -107,7 +132,10 @@ fn forgetful() -> Scenario {
 /// T5.
 #[test]
 fn what_a_node_has_forgotten_is_read_in_the_store() {
-    holds(&forgetful(), "what_a_node_has_forgotten_is_read_in_the_store");
+    holds(
+        &forgetful(),
+        "what_a_node_has_forgotten_is_read_in_the_store",
+    );
 }
 
 /// Three nodes that die anywhere, and others that take their places.
@@ -136,13 +164,17 @@ fn forgetting_who_ends_during_a_search_is_caught() {
     scenario.habits.chooses_all_names = true;
     // Else the periods of names are listed more often, and housekeeping with it.
     scenario.config.random_window = scenario.config.named_window;
-    scenario.without(Broken::ForgetsWhoEndsMeanwhile).is_caught("leftover", 5 * SEEDS_UNTIL_CAUGHT);
+    scenario
+        .without(Broken::ForgetsWhoEndsMeanwhile)
+        .is_caught("leftover", 5 * SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-2, broken.
 #[test]
 fn following_the_clock_is_caught() {
-    forgetful().without(Broken::FollowsClockNotSlots).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    forgetful()
+        .without(Broken::FollowsClockNotSlots)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Clients that lose patience and ask elsewhere, while nodes do not reach each other.
@@ -167,7 +199,11 @@ async fn is_told_otherwise(seed: u64) -> bool {
     let world = World::new(seed);
     let network = Network::new(Rng::with_seed(seed), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(seed));
-    let among = Among { network: network.clone(), ensemble, places: 2 };
+    let among = Among {
+        network: network.clone(),
+        ensemble,
+        places: 2,
+    };
     let house = House::among(&world, Scenario::default().config, among);
     for place in 0..2 {
         assert!(house.boot_at(place, Life::default(), 0).await);
@@ -175,9 +211,17 @@ async fn is_told_otherwise(seed: u64) -> bool {
     tokio::time::sleep(Duration::from_secs(3)).await;
     let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
     let begun = one.engine.begin(Begin::default()).await;
-    let Begun::Open { id, attempt } = begun.expect("a calm world").value else { panic!("it is new") };
-    let call = Call { id, attempt: Some(attempt) };
-    one.engine.put(&call, key(0), Bytes::from_static(b"late")).await.expect("a calm world");
+    let Begun::Open { id, attempt } = begun.expect("a calm world").value else {
+        panic!("it is new")
+    };
+    let call = Call {
+        id,
+        attempt: Some(attempt),
+    };
+    one.engine
+        .put(&call, key(0), Bytes::from_static(b"late"))
+        .await
+        .expect("a calm world");
 
     let ms = Duration::from_millis;
     let always = Chance::per_million(1_000_000);
@@ -199,9 +243,15 @@ async fn is_told_otherwise(seed: u64) -> bool {
     };
     tokio::time::sleep(Duration::from_secs(20)).await;
     committing.abort();
-    let shown = other.shown(other.engine.get_now(&key(0))).await.expect("it serves");
+    let shown = other
+        .shown(other.engine.get_now(&key(0)))
+        .await
+        .expect("it serves");
     let counts = shown.is_some();
-    assert!(counts || told.is_err(), "seed {seed}: what was acknowledged is lost");
+    assert!(
+        counts || told.is_err(),
+        "seed {seed}: what was acknowledged is lost"
+    );
     counts && told.is_err()
 }
 
@@ -215,7 +265,10 @@ fn what_another_node_has_said_of_a_commit_stays_true() {
 
 /// Two nodes whose clocks differ by seconds.
 fn skewed() -> Scenario {
-    Scenario { skew: Duration::from_secs(8), ..two(Weather::Slow) }
+    Scenario {
+        skew: Duration::from_secs(8),
+        ..two(Weather::Slow)
+    }
 }
 
 /// T-1, T5, T14.
@@ -227,7 +280,9 @@ fn clocks_that_differ_hide_nothing() {
 /// T-1, broken.
 #[test]
 fn stamping_by_the_wall_clock_is_caught() {
-    skewed().without(Broken::StampsByWallClock).is_caught("not seen", SEEDS_UNTIL_CAUGHT);
+    skewed()
+        .without(Broken::StampsByWallClock)
+        .is_caught("not seen", SEEDS_UNTIL_CAUGHT);
 }
 
 /// A node that reaches its clients and the store, and nobody else.
@@ -250,7 +305,11 @@ async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, F
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let among = Among { network: network.clone(), ensemble, places: 2 };
+    let among = Among {
+        network: network.clone(),
+        ensemble,
+        places: 2,
+    };
     let house = House::among(&world, config, among);
     for place in 0..2 {
         assert!(house.boot_at(place, Life::default(), 0).await);
@@ -261,7 +320,10 @@ async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, F
         one.call(put).await.expect("a calm world");
     };
     put(b"first").await;
-    other.shown(other.engine.get_now(&key(0))).await.expect("a calm world");
+    other
+        .shown(other.engine.get_now(&key(0)))
+        .await
+        .expect("a calm world");
     network.cut(&Among::address(0), &Among::address(1));
     house.seat_at(1).expect("a member").cut_off();
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -273,14 +335,21 @@ async fn read_without_a_lease(broken: Option<Broken>) -> Result<Option<Bytes>, F
 #[test]
 fn nobody_answers_without_a_lease() {
     let read = simulated::run(read_without_a_lease(None));
-    assert!(matches!(read, Err(Failure::Refused(Error::Unavailable(_)))), "{read:?}");
+    assert!(
+        matches!(read, Err(Failure::Refused(Error::Unavailable(_)))),
+        "{read:?}"
+    );
 }
 
 /// 10.1, broken.
 #[test]
 fn answering_without_a_lease_is_caught() {
     let read = simulated::run(read_without_a_lease(Some(Broken::AnswersWithoutLease)));
-    assert_eq!(read, Ok(Some(Bytes::from_static(b"first"))), "what nobody else shows any more");
+    assert_eq!(
+        read,
+        Ok(Some(Bytes::from_static(b"first"))),
+        "what nobody else shows any more"
+    );
 }
 
 /// T9: what is told of what is superseded falls at every node once it is collected, also where nobody writes.
@@ -289,15 +358,25 @@ fn what_is_superseded_is_told_where_nobody_writes() {
     simulated::run(async {
         let network = Network::new(Rng::with_seed(1), Trouble::default());
         let ensemble = Ensemble::new(Rng::with_seed(2));
-        let among = Among { network: network.clone(), ensemble, places: 2 };
+        let among = Among {
+            network: network.clone(),
+            ensemble,
+            places: 2,
+        };
         let house = House::among(&World::new(1), Scenario::default().config, among);
         for place in 0..2 {
             assert!(house.boot_at(place, Life::default(), 0).await);
         }
         let nodes = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-        let superseded = || nodes.each_ref().map(|node| node.engine.figures().superseded_bytes);
+        let superseded = || {
+            nodes
+                .each_ref()
+                .map(|node| node.engine.figures().superseded_bytes)
+        };
         let write = async || {
-            let put = nodes[0].engine.put_now(key(0), Some(Bytes::from_static(&[0; 1_000])));
+            let put = nodes[0]
+                .engine
+                .put_now(key(0), Some(Bytes::from_static(&[0; 1_000])));
             nodes[0].call(put).await.expect("a calm world");
         };
         for _ in 0..3 {
@@ -308,7 +387,11 @@ fn what_is_superseded_is_told_where_nobody_writes() {
         network.cut(&Among::address(0), &Among::address(1));
         write().await;
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(superseded(), [1_000; 2], "neither knows what the other needs");
+        assert_eq!(
+            superseded(),
+            [1_000; 2],
+            "neither knows what the other needs"
+        );
         network.mend();
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(superseded(), [0, 0]);
@@ -319,7 +402,14 @@ fn what_is_superseded_is_told_where_nobody_writes() {
 fn long_readers() -> Scenario {
     let mut scenario = two(Weather::Slow);
     scenario.nodes = 3;
-    scenario.mix = Mix { reads: 2, writes: 2, keys: 4, clients: 4, transactions: 28, ..scenario.mix };
+    scenario.mix = Mix {
+        reads: 2,
+        writes: 2,
+        keys: 4,
+        clients: 4,
+        transactions: 28,
+        ..scenario.mix
+    };
     scenario.habits.thinks = Duration::from_secs(1);
     scenario.habits.pause = Duration::from_millis(100);
     scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
@@ -335,7 +425,9 @@ fn a_reader_elsewhere_finds_its_versions() {
 /// Collection without agreement.
 #[test]
 fn collecting_by_ones_own_horizon_is_caught() {
-    long_readers().without(Broken::CollectsByOwnHorizon).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+    long_readers()
+        .without(Broken::CollectsByOwnHorizon)
+        .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Names that are kept for two minutes, by whichever node they were committed at.
@@ -349,13 +441,18 @@ fn naming() -> Scenario {
 /// T9.
 #[test]
 fn names_of_every_node_go_once_their_window_is_over() {
-    holds(&naming(), "names_of_every_node_go_once_their_window_is_over");
+    holds(
+        &naming(),
+        "names_of_every_node_go_once_their_window_is_over",
+    );
 }
 
 /// Names that another node has kept stay.
 #[test]
 fn walking_own_names_alone_is_caught() {
-    naming().without(Broken::WalksOwnNamesAlone).is_caught("leftover: the name", SEEDS_UNTIL_CAUGHT);
+    naming()
+        .without(Broken::WalksOwnNamesAlone)
+        .is_caught("leftover: the name", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Nodes join while others collect, and cannot say so.
@@ -376,7 +473,9 @@ fn whoever_joins_is_counted() {
 /// A join that nobody waits for.
 #[test]
 fn not_counting_who_joins_is_caught() {
-    joining().without(Broken::JoinsUncounted).is_caught("no version", SEEDS_UNTIL_CAUGHT);
+    joining()
+        .without(Broken::JoinsUncounted)
+        .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
 /// Nodes that do not always hear of each other's commits, and read what these supersede.
@@ -404,7 +503,11 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
     (config.broken, config.data_cache_bytes_max) = (broken, 0);
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let among = Among { network: network.clone(), ensemble, places: 3 };
+    let among = Among {
+        network: network.clone(),
+        ensemble,
+        places: 3,
+    };
     let house = House::among(&world, config, among);
     // The first two tell at the same time, the third half a second later.
     for (place, wait_ms) in [(0, 0), (1, 500), (2, 2_600)] {
@@ -414,18 +517,35 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
     let at = |place| house.serving_at(place).expect("nobody dies");
     let commit_both = async |place: usize, value: &'static [u8]| {
         let connection = at(place);
-        let begun = connection.shown(connection.engine.begin(Begin::default())).await;
-        let Ok(Begun::Open { id, attempt }) = begun else { panic!("a calm world: {begun:?}") };
-        let call = Call { id, attempt: Some(attempt) };
+        let begun = connection
+            .shown(connection.engine.begin(Begin::default()))
+            .await;
+        let Ok(Begun::Open { id, attempt }) = begun else {
+            panic!("a calm world: {begun:?}")
+        };
+        let call = Call {
+            id,
+            attempt: Some(attempt),
+        };
         for key in [key(0), key(1)] {
-            connection.engine.put(&call, key, Bytes::from_static(value)).await.expect("a calm world");
+            connection
+                .engine
+                .put(&call, key, Bytes::from_static(value))
+                .await
+                .expect("a calm world");
         }
-        connection.call(connection.engine.commit(&call)).await.expect("a calm world");
+        connection
+            .call(connection.engine.commit(&call))
+            .await
+            .expect("a calm world");
     };
     commit_both(0, b"first").await;
     let reader = at(1);
     for key in [key(0), key(1)] {
-        reader.shown(reader.engine.get_now(&key)).await.expect("a calm world");
+        reader
+            .shown(reader.engine.get_now(&key))
+            .await
+            .expect("a calm world");
     }
     tokio::time::sleep(Duration::from_millis(1_950)).await;
     network.cut(&Among::address(1), &Among::address(2));
@@ -434,8 +554,13 @@ async fn read_across_a_cut(broken: Option<Broken>) -> Result<Option<Bytes>, Fail
     // Until the first has told the second, and nothing more.
     tokio::time::sleep(Duration::from_millis(960)).await;
     let begun = reader.shown(reader.engine.begin(Begin::default())).await;
-    let Ok(Begun::Open { id, attempt }) = begun else { panic!("a calm world: {begun:?}") };
-    let call = Call { id, attempt: Some(attempt) };
+    let Ok(Begun::Open { id, attempt }) = begun else {
+        panic!("a calm world: {begun:?}")
+    };
+    let call = Call {
+        id,
+        attempt: Some(attempt),
+    };
     reader.shown(reader.engine.get(&call, &key(0))).await?;
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     reader.shown(reader.engine.get(&call, &key(1))).await
@@ -452,7 +577,10 @@ fn what_a_receiver_cannot_know_to_be_superseded_is_not_left_out() {
 #[test]
 fn pruning_by_what_the_sender_knows_is_caught() {
     let read = simulated::run(read_across_a_cut(Some(Broken::PrunesByItself)));
-    assert_eq!(read, Err(Failure::Refused(transactions::Error::NoValidVersion)));
+    assert_eq!(
+        read,
+        Err(Failure::Refused(transactions::Error::NoValidVersion))
+    );
 }
 
 /// One seed gives one trace, with several nodes, too.
@@ -460,7 +588,11 @@ fn pruning_by_what_the_sender_knows_is_caught() {
 fn one_seed_of_several_nodes_gives_one_trace() {
     for seed in seeds().take(5) {
         let scenario = joining();
-        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+        assert_eq!(
+            scenario.run(seed).trace_hash,
+            scenario.run(seed).trace_hash,
+            "seed {seed}"
+        );
     }
 }
 
@@ -471,38 +603,77 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
     config.broken = broken;
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    let house = House::among(&World::new(1), config, Among { network, ensemble, places: 2 });
+    let house = House::among(
+        &World::new(1),
+        config,
+        Among {
+            network,
+            ensemble,
+            places: 2,
+        },
+    );
     for place in 0..2 {
         assert!(house.boot_at(place, Life::default(), 0).await);
     }
     // Until all know of each other.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let [one, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-    let named = || Begin { id: Some(TransactionId::new("order").expect("short")), ..Begin::default() };
+    let named = || Begin {
+        id: Some(TransactionId::new("order").expect("short")),
+        ..Begin::default()
+    };
     let mut calls = Vec::new();
     for connection in [&one, &other] {
-        match connection.shown(connection.engine.begin(named())).await.expect("a calm world") {
-            Begun::Open { id, attempt } => calls.push(Call { id, attempt: Some(attempt) }),
+        match connection
+            .shown(connection.engine.begin(named()))
+            .await
+            .expect("a calm world")
+        {
+            Begun::Open { id, attempt } => calls.push(Call {
+                id,
+                attempt: Some(attempt),
+            }),
             Begun::Committed { .. } => panic!("nothing is committed"),
         }
     }
     let latest = Call::latest(calls[0].id.clone());
-    let earlier = one.call(one.engine.put(&calls[0], key(0), Bytes::from_static(b"earlier"))).await;
-    let whichever = one.call(one.engine.put(&latest, key(1), Bytes::from_static(b"latest"))).await;
-    other.call(other.engine.commit(&calls[1])).await.expect("a calm world");
-    let written = other.shown(other.engine.get_now(&key(1))).await.expect("a calm world");
+    let earlier = one
+        .call(
+            one.engine
+                .put(&calls[0], key(0), Bytes::from_static(b"earlier")),
+        )
+        .await;
+    let whichever = one
+        .call(
+            one.engine
+                .put(&latest, key(1), Bytes::from_static(b"latest")),
+        )
+        .await;
+    other
+        .call(other.engine.commit(&calls[1]))
+        .await
+        .expect("a calm world");
+    let written = other
+        .shown(other.engine.get_now(&key(1)))
+        .await
+        .expect("a calm world");
     [earlier.is_ok(), whichever.is_ok(), written.is_some()]
 }
 
 /// T8, T10: an attempt that was begun anew elsewhere takes nothing more, and who means the latest one reaches it.
 #[test]
 fn a_node_hears_that_its_attempt_was_begun_anew_elsewhere() {
-    assert_eq!(simulated::run(write_after_begun_elsewhere(None)), [false, true, true]);
+    assert_eq!(
+        simulated::run(write_after_begun_elsewhere(None)),
+        [false, true, true]
+    );
 }
 
 /// T8, broken: its node is not told, and loses what it acknowledged.
 #[test]
 fn beginning_anew_in_silence_is_caught() {
-    let shown = simulated::run(write_after_begun_elsewhere(Some(Broken::BeginsAnewInSilence)));
+    let shown = simulated::run(write_after_begun_elsewhere(Some(
+        Broken::BeginsAnewInSilence,
+    )));
     assert_eq!(shown, [true, true, false]);
 }

@@ -23,7 +23,12 @@ use super::{SEEDS_UNTIL_CAUGHT, replaced, small};
 /// overwritten soon: so packs are mostly dead a moment after they were put, and any two that are not are merged. Some leave memory ahead of their commit.
 fn packed(weather: Weather) -> Scenario {
     let mut scenario = small(weather);
-    scenario.mix = Mix { functions: 3, keys: 4, transactions: 15, ..scenario.mix };
+    scenario.mix = Mix {
+        functions: 3,
+        keys: 4,
+        transactions: 15,
+        ..scenario.mix
+    };
     with_small_packs(scenario)
 }
 
@@ -50,13 +55,21 @@ fn reading(weather: Weather) -> Scenario {
 
 fn dying(weather: Weather) -> Scenario {
     use Disaster::{Everything, Node, Store};
-    Scenario { disasters: vec![Node, Everything, Node, Store], ..packed(weather) }
+    Scenario {
+        disasters: vec![Node, Everything, Node, Store],
+        ..packed(weather)
+    }
 }
 
 /// T1 to T6, T9: however they are interleaved with compaction and collection.
 #[test]
 fn packed_values_keep_the_promises() {
-    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy, Weather::Paused] {
+    for weather in [
+        Weather::Calm,
+        Weather::Slow,
+        Weather::Stormy,
+        Weather::Paused,
+    ] {
         packed(weather).holds("packed_values_keep_the_promises");
         reading(weather).holds("packed_values_keep_the_promises");
     }
@@ -90,20 +103,27 @@ fn packs_of_a_node_taken_for_dead_go() {
 /// T9: a node that leaves in order has rows for all its packs.
 #[test]
 fn nodes_that_leave_in_order_leave_no_pack_unnamed() {
-    Scenario { disasters: vec![Disaster::Departure; 3], ..packed(Weather::Slow) }
-        .holds("nodes_that_leave_in_order_leave_no_pack_unnamed");
+    Scenario {
+        disasters: vec![Disaster::Departure; 3],
+        ..packed(Weather::Slow)
+    }
+    .holds("nodes_that_leave_in_order_leave_no_pack_unnamed");
 }
 
 /// T9, broken: what the dead knew of their packs, or did not come to say.
 #[test]
 fn counting_no_packs_after_a_death_is_caught() {
-    dying(Weather::Slow).without(Broken::SweepsNothing).is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Slow)
+        .without(Broken::SweepsNothing)
+        .is_caught("leftover: PackId", SEEDS_UNTIL_CAUGHT);
 }
 
 /// P6, broken.
 #[test]
 fn writing_the_record_before_the_pack_is_caught() {
-    packed(Weather::Slow).without(Broken::RecordBeforePack).is_caught("record", SEEDS_UNTIL_CAUGHT);
+    packed(Weather::Slow)
+        .without(Broken::RecordBeforePack)
+        .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T5, T6, broken.
@@ -117,7 +137,12 @@ fn deleting_a_pack_before_moving_is_caught() {
 /// after others of its pack have died.
 fn held() -> Scenario {
     let mut scenario = packed(Weather::Stormy);
-    scenario.mix = Mix { clients: 8, transactions: 40, keys: 3, ..scenario.mix };
+    scenario.mix = Mix {
+        clients: 8,
+        transactions: 40,
+        keys: 3,
+        ..scenario.mix
+    };
     scenario.config.pack_bytes_max = 10_000;
     scenario.config.pack_wait = Duration::from_millis(1);
     scenario.config.pack_kept = Duration::from_millis(1);
@@ -135,8 +160,15 @@ fn packs_are_not_compacted_under_their_writers() {
 
 /// Writes these keys.
 fn script(ranks: std::ops::Range<usize>) -> Script {
-    let write = |rank| Work::Write(Planned { key: key(rank), deletes: false });
-    Script { work: ranks.map(write).collect() }
+    let write = |rank| {
+        Work::Write(Planned {
+            key: key(rank),
+            deletes: false,
+        })
+    };
+    Script {
+        work: ranks.map(write).collect(),
+    }
 }
 
 /// One pack of three values, two of which are overwritten; whoever compacts it dies at one of its calls, from zero, alone or
@@ -149,7 +181,15 @@ async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, 
     let house = House::new(&world, scenario.config.clone()).packing();
     house.boot(life.clone(), 0).await;
     let run = async |script: Script| {
-        transact(house.clone(), &script, Isolation::ReadAtomic, None, 0, record.clone()).await;
+        transact(
+            house.clone(),
+            &script,
+            Isolation::ReadAtomic,
+            None,
+            0,
+            record.clone(),
+        )
+        .await;
     };
     run(script(0..3)).await;
     world.clock().sleep(Duration::from_secs(1)).await;
@@ -163,7 +203,9 @@ async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, 
     }
     let has_died = life.is_over();
     life.goes_on();
-    let compacted = house.serving().map_or(0, |serving| serving.engine.figures().compacted);
+    let compacted = house
+        .serving()
+        .map_or(0, |serving| serving.engine.figures().compacted);
     if has_died {
         house.kill();
         if with_store {
@@ -171,19 +213,29 @@ async fn compact_once(at: u64, side: Side, with_store: bool) -> (Outcome, bool, 
         }
         house.boot(Life::default(), 0).await;
     }
-    (scenario.judge(&house, &record.take(), &Receipts::default()).await, has_died, compacted)
+    (
+        scenario
+            .judge(&house, &record.take(), &Receipts::default())
+            .await,
+        has_died,
+        compacted,
+    )
 }
 
 /// T5, T9: whoever compacts dies between any two of its calls, alone or with all that is not durable.
 #[test]
 fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
-    for (side, with_store) in
-        [Side::Before, Side::After].into_iter().flat_map(|side| [(side, false), (side, true)])
+    for (side, with_store) in [Side::Before, Side::After]
+        .into_iter()
+        .flat_map(|side| [(side, false), (side, true)])
     {
         let mut gaps = 0;
         for at in 0.. {
             let (outcome, has_died, compacted) = simulated::run(compact_once(at, side, with_store));
-            assert_eq!(outcome.violations, [""; 0], "call {at}, {side:?}, with the store: {with_store}");
+            assert_eq!(
+                outcome.violations, [""; 0],
+                "call {at}, {side:?}, with the store: {with_store}"
+            );
             assert_eq!(outcome.committed, 2);
             if !has_died {
                 assert_eq!(compacted, 1);
@@ -202,6 +254,10 @@ fn a_death_in_any_gap_of_a_compaction_loses_nothing_and_leaves_nothing() {
 fn one_seed_of_packed_values_gives_one_trace() {
     for seed in seeds().take(5) {
         let scenario = packed(Weather::Slow);
-        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+        assert_eq!(
+            scenario.run(seed).trace_hash,
+            scenario.run(seed).trace_hash,
+            "seed {seed}"
+        );
     }
 }

@@ -37,14 +37,21 @@ const ASLEEP: Duration = Duration::from_mins(20);
 fn packed(weather: Weather) -> Scenario {
     let mut scenario = with_small_packs(two(weather));
     scenario.nodes = 3;
-    scenario.mix = Mix { keys: 4, transactions: 15, ..scenario.mix };
+    scenario.mix = Mix {
+        keys: 4,
+        transactions: 15,
+        ..scenario.mix
+    };
     scenario.habits.pause = Duration::from_millis(500);
     scenario.seen_within = Some(SEEN_WITHIN_LOSSES);
     scenario
 }
 
 fn struck(disaster: Disaster, weather: Weather) -> Scenario {
-    Scenario { disasters: vec![disaster; 2], ..packed(weather) }
+    Scenario {
+        disasters: vec![disaster; 2],
+        ..packed(weather)
+    }
 }
 
 /// Readers that take long, so that what they read is moved while they do.
@@ -62,7 +69,10 @@ fn packs_of_several_nodes_keep_the_promises() {
     for weather in [Weather::Calm, Weather::Slow, Weather::Stormy] {
         holds(&packed(weather), "packs_of_several_nodes_keep_the_promises");
     }
-    holds(&reading(Weather::Slow), "packs_of_several_nodes_keep_the_promises");
+    holds(
+        &reading(Weather::Slow),
+        "packs_of_several_nodes_keep_the_promises",
+    );
 }
 
 /// T4, T5, T9: wherever one dies or is cut off, another takes care of its packs.
@@ -70,7 +80,10 @@ fn packs_of_several_nodes_keep_the_promises() {
 fn packs_of_a_node_that_is_gone_are_taken_over() {
     for weather in [Weather::Slow, Weather::Stormy] {
         for disaster in [Disaster::OneOfMany, Disaster::CutOff] {
-            holds(&struck(disaster, weather), "packs_of_a_node_that_is_gone_are_taken_over");
+            holds(
+                &struck(disaster, weather),
+                "packs_of_a_node_that_is_gone_are_taken_over",
+            );
         }
     }
 }
@@ -104,14 +117,27 @@ fn keeping_dead_bytes_to_oneself_is_caught() {
 fn one_seed_of_packs_of_several_nodes_gives_one_trace() {
     for seed in seeds().take(3) {
         let scenario = struck(Disaster::OneOfMany, Weather::Slow);
-        assert_eq!(scenario.run(seed).trace_hash, scenario.run(seed).trace_hash, "seed {seed}");
+        assert_eq!(
+            scenario.run(seed).trace_hash,
+            scenario.run(seed).trace_hash,
+            "seed {seed}"
+        );
     }
 }
 
 fn house(world: &World, config: Config, places: usize) -> House {
     let network = Network::new(Rng::with_seed(1), Trouble::default());
     let ensemble = Ensemble::new(Rng::with_seed(2));
-    House::among(world, config, Among { network, ensemble, places }).packing()
+    House::among(
+        world,
+        config,
+        Among {
+            network,
+            ensemble,
+            places,
+        },
+    )
+    .packing()
 }
 
 async fn put(house: &House, place: usize, number: usize, value: impl Into<Bytes>) {
@@ -126,7 +152,9 @@ async fn get(
     number: usize,
 ) -> Result<Option<Bytes>, simulation::transactions::house::Failure> {
     let connection = house.serving_at(place).expect("nobody dies");
-    connection.shown(connection.engine.get_now(&key(number))).await
+    connection
+        .shown(connection.engine.get_now(&key(number)))
+        .await
 }
 
 /// What goes into a pack of its own that is merged with two more.
@@ -156,7 +184,9 @@ async fn merge_asleep(at: u64, broken: Option<Broken>) -> (Vec<bool>, bool) {
     life.goes_on();
     let has_slept = life.has_slept();
     if has_slept {
-        let Some(Among { network, .. }) = house.surroundings() else { unreachable!("there are two") };
+        let Some(Among { network, .. }) = house.surroundings() else {
+            unreachable!("there are two")
+        };
         network.cut(&Among::address(0), &Among::address(1));
         let seat = house.seat_at(0).expect("a member");
         seat.cut_off();
@@ -192,8 +222,15 @@ fn an_owner_that_wakes_loses_nothing() {
 /// 12.2, broken.
 #[test]
 fn judging_what_is_half_moved_is_caught() {
-    let loses = |at| simulated::run(merge_asleep(at, Some(Broken::JudgesHalfMoved))).0.contains(&false);
-    assert!((0..60).any(loses), "nothing was lost, wherever the owner slept");
+    let loses = |at| {
+        simulated::run(merge_asleep(at, Some(Broken::JudgesHalfMoved)))
+            .0
+            .contains(&false)
+    };
+    assert!(
+        (0..60).any(loses),
+        "nothing was lost, wherever the owner slept"
+    );
 }
 
 /// Values are read at a node that falls asleep at one of its calls, from zero, while their owner moves them and deletes what they lay
@@ -214,7 +251,12 @@ async fn read_asleep(at: u64) -> (Option<Bytes>, bool) {
     let has_slept = life.has_slept();
     life.goes_on();
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let compacted = house.serving_at(0).expect("nobody dies").engine.figures().compacted;
+    let compacted = house
+        .serving_at(0)
+        .expect("nobody dies")
+        .engine
+        .figures()
+        .compacted;
     assert_eq!(compacted, 3, "they have moved");
     (read, has_slept)
 }
@@ -225,7 +267,11 @@ fn a_reader_that_sleeps_finds_what_has_moved() {
     let mut gaps = 0;
     for at in 0.. {
         let (read, has_slept) = simulated::run(read_asleep(at));
-        assert_eq!(read, Some(Bytes::from(value(1))), "asleep from call {at} on");
+        assert_eq!(
+            read,
+            Some(Bytes::from(value(1))),
+            "asleep from call {at} on"
+        );
         if !has_slept {
             break;
         }
@@ -255,13 +301,27 @@ fn each_of_several_nodes_puts_ten_objects_a_second() {
         });
         join_all(clients.collect::<Vec<_>>()).await;
         let mut puts: BTreeMap<String, u64> = BTreeMap::new();
-        for meta in world.objects().list(None).try_collect::<Vec<_>>().await.expect("calm objects") {
-            let parts: Vec<_> = meta.location.parts().map(|part| part.as_ref().to_owned()).collect();
+        for meta in world
+            .objects()
+            .list(None)
+            .try_collect::<Vec<_>>()
+            .await
+            .expect("calm objects")
+        {
+            let parts: Vec<_> = meta
+                .location
+                .parts()
+                .map(|part| part.as_ref().to_owned())
+                .collect();
             if let [_, _, node, _] = &parts[..] {
                 *puts.entry(node.clone()).or_default() += 1;
             }
         }
         assert_eq!(puts.len(), 2, "both put some: {puts:?}");
-        assert!(puts.values().all(|puts| (seconds..=seconds * 11 + 1).contains(puts)), "{puts:?}");
+        assert!(
+            puts.values()
+                .all(|puts| (seconds..=seconds * 11 + 1).contains(puts)),
+            "{puts:?}"
+        );
     });
 }

@@ -15,22 +15,47 @@ use super::{SEEDS_UNTIL_CAUGHT, values::with_small_limits};
 /// Half of the transactions are serializable, on few keys, so that they conflict; some only read.
 fn mixed(weather: Weather) -> Scenario {
     let small = super::small(weather);
-    let mix = Mix { keys: 4, one_delete_in: 0, clients: 4, transactions: 28, ..small.mix };
-    let habits = Habits { one_serializable_in: 2, one_reader_in: 4, ..small.habits };
-    Scenario { mix, habits, ..small }
+    let mix = Mix {
+        keys: 4,
+        one_delete_in: 0,
+        clients: 4,
+        transactions: 28,
+        ..small.mix
+    };
+    let habits = Habits {
+        one_serializable_in: 2,
+        one_reader_in: 4,
+        ..small.habits
+    };
+    Scenario {
+        mix,
+        habits,
+        ..small
+    }
 }
 
 /// The same on a node that dies anywhere.
 fn dying(weather: Weather) -> Scenario {
     use Disaster::{Everything, Node};
-    Scenario { disasters: vec![Node, Everything, Node], ..mixed(weather) }
+    Scenario {
+        disasters: vec![Node, Everything, Node],
+        ..mixed(weather)
+    }
 }
 
 /// A node is taken for dead while it writes, and a new one takes over.
 fn replaced() -> Scenario {
     let mixed = mixed(Weather::Slow);
-    let mix = Mix { clients: 6, transactions: 24, ..mixed.mix };
-    Scenario { mix, disasters: vec![Disaster::Replacement; 3], ..mixed }
+    let mix = Mix {
+        clients: 6,
+        transactions: 24,
+        ..mixed.mix
+    };
+    Scenario {
+        mix,
+        disasters: vec![Disaster::Replacement; 3],
+        ..mixed
+    }
 }
 
 /// T11: whatever the levels, and wherever the node dies.
@@ -49,7 +74,10 @@ fn serializable_histories_have_no_cycles() {
 #[test]
 fn serializable_histories_have_no_cycles_when_the_store_goes_back() {
     let disasters = vec![Disaster::Store, Disaster::Everything, Disaster::Store];
-    let scenario = Scenario { disasters, ..mixed(Weather::Slow) };
+    let scenario = Scenario {
+        disasters,
+        ..mixed(Weather::Slow)
+    };
     scenario.holds("serializable_histories_have_no_cycles_when_the_store_goes_back");
 }
 
@@ -63,7 +91,12 @@ fn serializable_histories_have_no_cycles_when_a_node_is_replaced() {
 #[test]
 fn serializable_reads_from_the_store_are_as_good() {
     let mut scenario = dying(Weather::Slow);
-    scenario.mix = Mix { one_delete_in: 4, effects: 1, transactions: 14, ..scenario.mix };
+    scenario.mix = Mix {
+        one_delete_in: 4,
+        effects: 1,
+        transactions: 14,
+        ..scenario.mix
+    };
     scenario.habits.one_reader_in = 0;
     scenario.config.index_bytes_max = 0;
     scenario.config.data_cache_bytes_max = 0;
@@ -73,7 +106,13 @@ fn serializable_reads_from_the_store_are_as_good() {
 /// The same with values that lie in chunks, or leave memory ahead of their commit.
 fn large(weather: Weather) -> Scenario {
     let mixed = mixed(weather);
-    let mix = Mix { functions: 3, keys: 3, one_delete_in: 6, transactions: 12, ..mixed.mix };
+    let mix = Mix {
+        functions: 3,
+        keys: 3,
+        one_delete_in: 6,
+        transactions: 12,
+        ..mixed.mix
+    };
     with_small_limits(Scenario { mix, ..mixed })
 }
 
@@ -86,7 +125,11 @@ fn large_values_are_serializable() {
         large(weather).holds(name);
     }
     for weather in [Weather::Slow, Weather::Stormy] {
-        Scenario { disasters: vec![Node, Everything, Node, Store], ..large(weather) }.holds(name);
+        Scenario {
+            disasters: vec![Node, Everything, Node, Store],
+            ..large(weather)
+        }
+        .holds(name);
     }
 }
 
@@ -94,16 +137,28 @@ fn large_values_are_serializable() {
 #[test]
 fn what_a_replaced_sequencer_writes_ahead_goes() {
     let replaced = replaced();
-    let mix = Mix { functions: 2, keys: 3, transactions: 10, ..replaced.mix };
+    let mix = Mix {
+        functions: 2,
+        keys: 3,
+        transactions: 10,
+        ..replaced.mix
+    };
     let disasters = vec![Disaster::Replacement; 2];
-    with_small_limits(Scenario { mix, disasters, ..replaced })
-        .holds("what_a_replaced_sequencer_writes_ahead_goes");
+    with_small_limits(Scenario {
+        mix,
+        disasters,
+        ..replaced
+    })
+    .holds("what_a_replaced_sequencer_writes_ahead_goes");
 }
 
 /// T4, T7, T9: a node that is told to stop leaves sequenced commits whole, and nothing unnamed.
 #[test]
 fn a_sequencer_that_leaves_in_order_leaves_nothing_unnamed() {
-    let mut scenario = Scenario { disasters: vec![Disaster::Departure; 2], ..large(Weather::Slow) };
+    let mut scenario = Scenario {
+        disasters: vec![Disaster::Departure; 2],
+        ..large(Weather::Slow)
+    };
     scenario.mix.transactions = 10;
     scenario.holds("a_sequencer_that_leaves_in_order_leaves_nothing_unnamed");
 }
@@ -111,7 +166,10 @@ fn a_sequencer_that_leaves_in_order_leaves_nothing_unnamed() {
 /// T9: chunks of a sequenced keyspace are collected, with windows that pass while transactions run.
 #[test]
 fn sequenced_chunks_are_collected_while_others_read() {
-    let mut scenario = Scenario { disasters: vec![Disaster::Node], ..large(Weather::Slow) };
+    let mut scenario = Scenario {
+        disasters: vec![Disaster::Node],
+        ..large(Weather::Slow)
+    };
     scenario.mix.transactions = 10;
     scenario.config.retry_window = std::time::Duration::from_secs(1);
     scenario.holds("sequenced_chunks_are_collected_while_others_read");
@@ -120,7 +178,9 @@ fn sequenced_chunks_are_collected_while_others_read() {
 /// P6, broken: the slot stands before the chunks.
 #[test]
 fn a_slot_before_its_chunks_is_caught() {
-    large(Weather::Slow).without(Broken::RecordBeforeChunks).is_caught("record", SEEDS_UNTIL_CAUGHT);
+    large(Weather::Slow)
+        .without(Broken::RecordBeforeChunks)
+        .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T9, broken, in a sequenced keyspace.
@@ -133,14 +193,20 @@ fn keeping_replaced_chunks_of_sequenced_commits_is_caught() {
 /// T9, broken, in a sequenced keyspace.
 #[test]
 fn a_collector_that_forgets_sequenced_chunks_is_caught() {
-    large(Weather::Slow).without(Broken::ForgetsChunks).is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
+    large(Weather::Slow)
+        .without(Broken::ForgetsChunks)
+        .is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T12.
 #[test]
 fn readers_never_conflict() {
     let scenario = mixed(Weather::Slow);
-    let habits = Habits { one_serializable_in: 1, one_reader_in: 2, ..scenario.habits };
+    let habits = Habits {
+        one_serializable_in: 1,
+        one_reader_in: 2,
+        ..scenario.habits
+    };
     Scenario { habits, ..scenario }.holds("readers_never_conflict");
 }
 
@@ -155,7 +221,9 @@ fn validating_readers_is_caught() {
 /// T11, broken.
 #[test]
 fn skipping_validation_is_caught() {
-    mixed(Weather::Calm).without(Broken::SkipsValidation).is_caught("cycle", SEEDS_UNTIL_CAUGHT);
+    mixed(Weather::Calm)
+        .without(Broken::SkipsValidation)
+        .is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T11, broken: what was absent is not validated.
@@ -163,14 +231,20 @@ fn skipping_validation_is_caught() {
 fn forgetting_that_a_key_was_absent_is_caught() {
     let mut scenario = mixed(Weather::Calm).without(Broken::ForgetsAbsence);
     // Every key is new to most who read it.
-    scenario.mix = Mix { keys: 12, zipf: 0.0, ..scenario.mix };
+    scenario.mix = Mix {
+        keys: 12,
+        zipf: 0.0,
+        ..scenario.mix
+    };
     scenario.is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-3, broken.
 #[test]
 fn timestamps_in_a_sequenced_keyspace_are_caught() {
-    mixed(Weather::Calm).without(Broken::ReadAtomicKeepsItsTimestamps).is_caught("cycle", SEEDS_UNTIL_CAUGHT);
+    mixed(Weather::Calm)
+        .without(Broken::ReadAtomicKeepsItsTimestamps)
+        .is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-3, broken.
@@ -178,20 +252,34 @@ fn timestamps_in_a_sequenced_keyspace_are_caught() {
 fn marking_without_waiting_is_caught() {
     let mut scenario = mixed(Weather::Slow).without(Broken::MarksWithoutWaiting);
     // The first who is serializable comes while others write.
-    scenario.mix = Mix { clients: 8, transactions: 24, keys: 2, ..scenario.mix };
+    scenario.mix = Mix {
+        clients: 8,
+        transactions: 24,
+        keys: 2,
+        ..scenario.mix
+    };
     scenario.is_caught("cycle", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T-4, broken: what the predecessor decides in time is neither known nor kept.
 #[test]
 fn a_sequencer_that_does_not_seal_is_caught() {
-    replaced().without(Broken::SequencerDoesNotSeal).is_caught("", SEEDS_UNTIL_CAUGHT);
+    replaced()
+        .without(Broken::SequencerDoesNotSeal)
+        .is_caught("", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T4, broken: a row that was handed over is closed behind the sequencer's back.
 #[test]
 fn closing_what_was_handed_over_is_caught() {
     let mixed = mixed(Weather::Slow);
-    let habits = Habits { one_named_in: 1, one_stall_in: 2, one_serializable_in: 2, ..mixed.habits };
-    Scenario { habits, ..mixed }.without(Broken::ClosesPreparedRows).is_caught("", SEEDS_UNTIL_CAUGHT);
+    let habits = Habits {
+        one_named_in: 1,
+        one_stall_in: 2,
+        one_serializable_in: 2,
+        ..mixed.habits
+    };
+    Scenario { habits, ..mixed }
+        .without(Broken::ClosesPreparedRows)
+        .is_caught("", SEEDS_UNTIL_CAUGHT);
 }

@@ -32,13 +32,21 @@ pub(super) fn with_small_limits(mut scenario: Scenario) -> Scenario {
 
 fn dying(weather: Weather) -> Scenario {
     use Disaster::{Everything, Node, Store};
-    Scenario { disasters: vec![Node, Everything, Node, Store], ..large(weather) }
+    Scenario {
+        disasters: vec![Node, Everything, Node, Store],
+        ..large(weather)
+    }
 }
 
 /// T1 to T5: however they are interleaved.
 #[test]
 fn large_values_keep_the_promises() {
-    for weather in [Weather::Calm, Weather::Slow, Weather::Stormy, Weather::Paused] {
+    for weather in [
+        Weather::Calm,
+        Weather::Slow,
+        Weather::Stormy,
+        Weather::Paused,
+    ] {
         large(weather).holds("large_values_keep_the_promises");
     }
 }
@@ -75,32 +83,48 @@ fn nodes_that_leave_in_order_leave_nothing_unnamed() {
 
 fn departing() -> Scenario {
     let scenario = large(Weather::Slow);
-    let mix = Mix { clients: 6, transactions: 18, ..scenario.mix };
-    Scenario { mix, disasters: vec![Disaster::Departure; 3], ..scenario }
+    let mix = Mix {
+        clients: 6,
+        transactions: 18,
+        ..scenario.mix
+    };
+    Scenario {
+        mix,
+        disasters: vec![Disaster::Departure; 3],
+        ..scenario
+    }
 }
 
 /// T9, broken.
 #[test]
 fn leaving_before_all_is_done_is_caught() {
-    departing().without(Broken::LeavesAtOnce).is_caught("leftover", SEEDS_UNTIL_CAUGHT);
+    departing()
+        .without(Broken::LeavesAtOnce)
+        .is_caught("leftover", SEEDS_UNTIL_CAUGHT);
 }
 
 /// P6, broken.
 #[test]
 fn writing_the_record_before_the_chunks_is_caught() {
-    large(Weather::Slow).without(Broken::RecordBeforeChunks).is_caught("record", SEEDS_UNTIL_CAUGHT);
+    large(Weather::Slow)
+        .without(Broken::RecordBeforeChunks)
+        .is_caught("record", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T7, broken.
 #[test]
 fn writing_ahead_without_a_log_is_caught() {
-    dying(Weather::Slow).without(Broken::SpillsUnlogged).is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
+    dying(Weather::Slow)
+        .without(Broken::SpillsUnlogged)
+        .is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T9, broken.
 #[test]
 fn a_collector_that_forgets_chunks_is_caught() {
-    large(Weather::Slow).without(Broken::ForgetsChunks).is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
+    large(Weather::Slow)
+        .without(Broken::ForgetsChunks)
+        .is_caught("leftover: write", SEEDS_UNTIL_CAUGHT);
 }
 
 /// T9, broken.

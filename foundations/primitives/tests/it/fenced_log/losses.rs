@@ -16,22 +16,41 @@ const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// The log as somebody reaches it whose updates are slow after the first `prompt` ones.
 fn slow_log(world: &World, prompt: usize) -> FencedLog {
-    let faults = [Fault::None].repeat(prompt).into_iter().chain([Fault::Delay(ON_ITS_WAY)]);
+    let faults = [Fault::None]
+        .repeat(prompt)
+        .into_iter()
+        .chain([Fault::Delay(ON_ITS_WAY)]);
     let faults = Arc::new(Script::of("key_value.update", faults));
-    FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log")
+    FencedLog::new(
+        Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            faults,
+            world.clock(),
+        )),
+        "log",
+    )
 }
 
 /// Somebody appends by what he has seen elsewhere in the store, or does not say so; the store loses that meanwhile, but
 /// no slot.
 async fn appends_by_what_is_lost(says_so: bool) -> ports::Result<Appended> {
     let world = World::new(1);
-    let (mut writer, _) = slow_log(&world, 2).take_over(Cursor::START).await.expect("calm");
+    let (mut writer, _) = slow_log(&world, 2)
+        .take_over(Cursor::START)
+        .await
+        .expect("calm");
     append(&mut writer, "kept").await;
     let store = world.key_value();
     store.externalize(writer.point()).await.expect("calm");
-    let seen = store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm");
+    let seen = store
+        .update(Update::put(Key::new("p", "seen"), vec![]))
+        .await
+        .expect("calm");
     if says_so {
-        writer.rest_on(seen.receipt.point).await.expect("one start of the store");
+        writer
+            .rest_on(seen.receipt.point)
+            .await
+            .expect("one start of the store");
     }
     let losing = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
@@ -47,7 +66,10 @@ fn an_append_that_rests_on_what_is_lost_is_refused() {
     let refused = run(appends_by_what_is_lost(true)).expect_err("it is lost");
     assert_eq!(refused.kind(), ErrorKind::Lost);
     let appended = run(appends_by_what_is_lost(false));
-    assert!(matches!(appended, Ok(Appended::At(SlotIndex(3), _))), "the test would notice: {appended:?}");
+    assert!(
+        matches!(appended, Ok(Appended::At(SlotIndex(3), _))),
+        "the test would notice: {appended:?}"
+    );
 }
 
 /// Somebody trims slots that the store loses meanwhile, by what he knows of the log or by nothing. What the next one
@@ -60,7 +82,13 @@ async fn trims_what_is_lost(by_what_it_knows: bool) -> (ports::Result<()>, usize
         append(&mut writer, lost).await;
     }
     let until = slow.read(Cursor::START, 10).await.expect("calm").cursor;
-    let trimming = async { if by_what_it_knows { writer.trim(until).await } else { slow.trim(until).await } };
+    let trimming = async {
+        if by_what_it_knows {
+            writer.trim(until).await
+        } else {
+            slow.trim(until).await
+        }
+    };
     let succeeding = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
@@ -79,9 +107,15 @@ async fn trims_what_is_lost(by_what_it_knows: bool) -> (ports::Result<()>, usize
 #[test]
 fn a_trim_that_rests_on_what_is_lost_takes_nothing_of_a_successor() {
     let (trimmed, replayed) = run(trims_what_is_lost(true));
-    assert_eq!((trimmed.expect_err("it is lost").kind(), replayed), (ErrorKind::Lost, 3));
+    assert_eq!(
+        (trimmed.expect_err("it is lost").kind(), replayed),
+        (ErrorKind::Lost, 3)
+    );
     let (trimmed, replayed) = run(trims_what_is_lost(false));
-    assert!(trimmed.is_ok() && replayed < 3, "the test would notice: {trimmed:?}, {replayed} are left");
+    assert!(
+        trimmed.is_ok() && replayed < 3,
+        "the test would notice: {trimmed:?}, {replayed} are left"
+    );
 }
 
 /// What a writer says that is to rest on something of another start of the store than its own last slot, which is durable
@@ -95,7 +129,12 @@ async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::
         store.externalize(writer.point()).await.expect("calm");
     }
     world.fall_back();
-    let seen = store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+    let seen = store
+        .update(Update::put(Key::new("p", "seen"), vec![]))
+        .await
+        .expect("calm")
+        .receipt
+        .point;
     let rested = writer.rest_on(seen).await;
     assert!(rested.is_err() || writer.point() >= seen);
     (rested, writer.append("after".into()).await)
@@ -105,8 +144,14 @@ async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::
 #[test]
 fn a_writer_whose_slots_are_lost_rests_on_nothing_that_came_later() {
     let (rested, appended) = run(rests_on_another_start(false));
-    assert_eq!(rested.expect_err("its slot is lost").kind(), ErrorKind::Lost);
-    assert_eq!(appended.expect_err("its slot is lost").kind(), ErrorKind::Lost);
+    assert_eq!(
+        rested.expect_err("its slot is lost").kind(),
+        ErrorKind::Lost
+    );
+    assert_eq!(
+        appended.expect_err("its slot is lost").kind(),
+        ErrorKind::Lost
+    );
     let (rested, appended) = run(rests_on_another_start(true));
     assert!(
         rested.is_ok() && matches!(appended, Ok(Appended::At(SlotIndex(3), _))),
@@ -120,8 +165,12 @@ fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
     run(async {
         let world = World::new(1);
         let store = world.key_value();
-        let seen =
-            store.update(Update::put(Key::new("p", "seen"), vec![])).await.expect("calm").receipt.point;
+        let seen = store
+            .update(Update::put(Key::new("p", "seen"), vec![]))
+            .await
+            .expect("calm")
+            .receipt
+            .point;
         world.fall_back();
         let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
         let rested = writer.rest_on(seen).await.expect_err("it is lost");
@@ -135,17 +184,32 @@ async fn takes_over_while_the_store_goes_back(operation: &'static str) {
     let world = World::new(1);
     let (mut first, _) = log(&world).take_over(Cursor::START).await.expect("calm");
     append(&mut first, "kept").await;
-    world.key_value().externalize(first.point()).await.expect("calm");
+    world
+        .key_value()
+        .externalize(first.point())
+        .await
+        .expect("calm");
     append(&mut first, "lost").await;
     let faults = Arc::new(Script::of(operation, [Fault::Delay(ON_ITS_WAY)]));
-    let slow = FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+    let slow = FencedLog::new(
+        Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            faults,
+            world.clock(),
+        )),
+        "log",
+    );
     let losing = async {
         world.clock().sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
     };
     let (taken, ()) = tokio::join!(slow.take_over(Cursor::START), losing);
     let (mut second, replay) = taken.expect("it begins again by what is left");
-    assert_eq!((second.sealed(), replay.len()), (SlotIndex(3), 1), "behind what was kept");
+    assert_eq!(
+        (second.sealed(), replay.len()),
+        (SlotIndex(3), 1),
+        "behind what was kept"
+    );
     append(&mut second, "new").await;
     let read = log(&world).read(Cursor::START, 10).await.expect("calm");
     let payloads: Vec<_> = read.slots.iter().map(|slot| &slot.payload[..]).collect();
@@ -161,7 +225,9 @@ fn a_takeover_begins_again_where_what_it_has_read_is_lost() {
 /// S10, S12: its seal itself is lost before it is durable.
 #[test]
 fn a_takeover_begins_again_where_its_seal_is_lost() {
-    run(takes_over_while_the_store_goes_back("key_value.externalize"));
+    run(takes_over_while_the_store_goes_back(
+        "key_value.externalize",
+    ));
 }
 
 /// S13, D4: the mark was moved before the store lost the log behind it, and the slots are taken away after.
@@ -171,13 +237,30 @@ fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() 
         let world = World::new(1);
         let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
         append(&mut writer, "kept").await;
-        world.key_value().externalize(writer.point()).await.expect("calm");
+        world
+            .key_value()
+            .externalize(writer.point())
+            .await
+            .expect("calm");
         append(&mut writer, "lost").await;
-        let until = log(&world).read(Cursor::START, 10).await.expect("calm").cursor;
+        let until = log(&world)
+            .read(Cursor::START, 10)
+            .await
+            .expect("calm")
+            .cursor;
         // Between its look at the slots and the first of their deletions.
-        let faults = Arc::new(Script::of("key_value.scan", [Fault::DelayAnswer(ON_ITS_WAY)]));
-        let slow =
-            FencedLog::new(Arc::new(FaultyKeyValue::new(world.key_value(), faults, world.clock())), "log");
+        let faults = Arc::new(Script::of(
+            "key_value.scan",
+            [Fault::DelayAnswer(ON_ITS_WAY)],
+        ));
+        let slow = FencedLog::new(
+            Arc::new(FaultyKeyValue::new(
+                world.key_value(),
+                faults,
+                world.clock(),
+            )),
+            "log",
+        );
         let basis = writer.point();
         let succeeding = async {
             world.clock().sleep(ON_ITS_WAY / 2).await;

@@ -54,14 +54,20 @@ pub(crate) fn run_storm(seed: u64, takeover: Takeover) -> Result<(), String> {
         }
         let history = Shared::default();
         let actors: Vec<_> = (0..4)
-            .map(|number| tokio::spawn(write(world.clone(), number, takeover, Arc::clone(&history))))
+            .map(|number| {
+                tokio::spawn(write(world.clone(), number, takeover, Arc::clone(&history)))
+            })
             .chain([tokio::spawn(tail(world.clone(), Arc::clone(&history)))])
             .collect();
         for actor in actors {
             actor.await.expect("actors do not panic");
         }
         world.faults().calm();
-        assert!(world.port_calls() <= PORT_CALLS_MAX, "seed {seed}: {} calls", world.port_calls());
+        assert!(
+            world.port_calls() <= PORT_CALLS_MAX,
+            "seed {seed}: {} calls",
+            world.port_calls()
+        );
         let log = FencedLog::new(world.key_value(), "log");
         let slots = log.read(Cursor::START, 100).await.expect("calm");
         assert!(slots.is_tail, "the storm fits a page");
@@ -79,16 +85,28 @@ async fn write(world: World, number: u64, takeover: Takeover, history: Shared) {
             Takeover::Sealing => log.take_over(Cursor::START).await,
             Takeover::WithoutSeal => log.take_over_without_seal(Cursor::START).await,
         };
-        let Ok((mut writer, replayed)) = taken else { continue };
+        let Ok((mut writer, replayed)) = taken else {
+            continue;
+        };
         let epoch = writer.epoch();
-        history.lock().expect("no actor panicked").takeovers.push(Takeovers { epoch, replayed });
+        history
+            .lock()
+            .expect("no actor panicked")
+            .takeovers
+            .push(Takeovers { epoch, replayed });
         for record in 0..5 {
             clock.sleep(Duration::from_millis(chance.below(60))).await;
             let payload = Bytes::from(format!("{number}.{round}.{record}"));
             let appended = append(&mut writer, payload.clone(), &*clock).await;
-            let Some(Appended::At(index, point)) = appended else { break };
+            let Some(Appended::At(index, point)) = appended else {
+                break;
+            };
             if key_value.externalize(point).await.is_ok() {
-                history.lock().expect("no actor panicked").acknowledged.push((index, epoch, payload));
+                history
+                    .lock()
+                    .expect("no actor panicked")
+                    .acknowledged
+                    .push((index, epoch, payload));
             }
         }
     }
@@ -114,10 +132,16 @@ async fn tail(world: World, history: Shared) {
     let mut cursor = Cursor::START;
     for _ in 0..60 {
         clock.sleep(Duration::from_millis(25)).await;
-        let Ok(read) = log.read(cursor, 10).await else { continue };
+        let Ok(read) = log.read(cursor, 10).await else {
+            continue;
+        };
         if key_value.externalize(read.point).await.is_ok() {
             cursor = read.cursor;
-            history.lock().expect("no actor panicked").seen.extend(read.slots);
+            history
+                .lock()
+                .expect("no actor panicked")
+                .seen
+                .extend(read.slots);
         }
     }
 }
@@ -126,12 +150,22 @@ fn check(history: &History, slots: &[Slot]) -> Result<(), String> {
     let log: BTreeMap<SlotIndex, &Slot> = slots.iter().map(|slot| (slot.index, slot)).collect();
     acknowledged_records_stand_once(history, &log)?;
     takeovers_replayed_what_was_acknowledged(history)?;
-    let different = history.seen.iter().find(|seen| log.get(&seen.index) != Some(seen));
+    let different = history
+        .seen
+        .iter()
+        .find(|seen| log.get(&seen.index) != Some(seen));
     if let Some(seen) = different {
-        return Err(format!("a reader saw {seen:?}, and the log says {:?}", log.get(&seen.index)));
+        return Err(format!(
+            "a reader saw {seen:?}, and the log says {:?}",
+            log.get(&seen.index)
+        ));
     }
     let epochs: Vec<Epoch> = slots.iter().map(|slot| slot.epoch).collect();
-    if epochs.is_sorted() { Ok(()) } else { Err(format!("epochs go back: {epochs:?}")) }
+    if epochs.is_sorted() {
+        Ok(())
+    } else {
+        Err(format!("epochs go back: {epochs:?}"))
+    }
 }
 
 /// S11.
@@ -144,9 +178,14 @@ fn acknowledged_records_stand_once(
         return Err("a record stands twice".to_owned());
     }
     for (index, epoch, payload) in &history.acknowledged {
-        let there = log.get(index).is_some_and(|slot| slot.payload == payload && slot.epoch == *epoch);
+        let there = log
+            .get(index)
+            .is_some_and(|slot| slot.payload == payload && slot.epoch == *epoch);
         if !there {
-            return Err(format!("{payload:?} was acknowledged at {index:?}: {:?}", log.get(index)));
+            return Err(format!(
+                "{payload:?} was acknowledged at {index:?}: {:?}",
+                log.get(index)
+            ));
         }
     }
     Ok(())
@@ -158,7 +197,9 @@ fn takeovers_replayed_what_was_acknowledged(history: &History) -> Result<(), Str
         let replayed: BTreeSet<&Bytes> = replayed.iter().map(|slot| &slot.payload).collect();
         for (index, of, payload) in &history.acknowledged {
             if of < epoch && !replayed.contains(payload) {
-                return Err(format!("{epoch:?} took over without {payload:?}, acknowledged at {index:?}"));
+                return Err(format!(
+                    "{epoch:?} took over without {payload:?}, acknowledged at {index:?}"
+                ));
             }
         }
     }

@@ -24,13 +24,20 @@ fn a_writer_paused_before_a_trim_finds_itself_fenced() {
         let (mut second, replay) = log.take_over(Cursor::START).await.expect("calm");
         append(&mut second, "b").await;
         append(&mut second, "c").await;
-        let until = log.read(replay[0].cursor(), 100).await.expect("calm").cursor;
+        let until = log
+            .read(replay[0].cursor(), 100)
+            .await
+            .expect("calm")
+            .cursor;
         log.trim(until).await.expect("calm");
         assert_eq!(append(&mut paused, "late").await, Appended::Fenced);
         let error = log.read(replay[0].cursor(), 100).await;
         append(&mut second, "d").await;
         assert_eq!(payloads(&log, until).await, ["d"]);
-        let behind = log.read(Cursor::START, 100).await.expect_err("it was trimmed");
+        let behind = log
+            .read(Cursor::START, 100)
+            .await
+            .expect_err("it was trimmed");
         assert_eq!(behind.kind(), ErrorKind::Invalid);
         assert!(error.is_err() || error.is_ok_and(|read| read.slots.is_empty()));
         let (third, replay) = log.take_over(Cursor::START).await.expect("calm");
@@ -83,12 +90,26 @@ fn a_trim_leaves_one_small_item_per_takeover() {
             }
             cursor = read.cursor;
             log.trim(cursor).await.expect("calm");
-            log.trim(cursor).await.expect("repeating it changes nothing");
+            log.trim(cursor)
+                .await
+                .expect("repeating it changes nothing");
         }
         assert_eq!(log.start().await.expect("calm"), cursor);
-        let left = world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm");
+        let left = world
+            .key_value()
+            .scan(&Scan::partition("log", 100))
+            .await
+            .expect("calm");
         assert_eq!(left.value.items.len(), 1 + 3, "the mark and the seals");
-        assert!(world.key_value().get(&Key::new("log", "mark")).await.expect("calm").value.is_some());
+        assert!(
+            world
+                .key_value()
+                .get(&Key::new("log", "mark"))
+                .await
+                .expect("calm")
+                .value
+                .is_some()
+        );
     });
 }
 
@@ -98,7 +119,11 @@ async fn filled(world: &World) -> Cursor {
     for record in ["a", "b", "c"] {
         append(&mut writer, record).await;
     }
-    let until = log(world).read(Cursor::START, 100).await.expect("calm").cursor;
+    let until = log(world)
+        .read(Cursor::START, 100)
+        .await
+        .expect("calm")
+        .cursor;
     log(world).take_over(until).await.expect("calm");
     until
 }
@@ -112,11 +137,18 @@ fn a_trim_that_was_left_off_halfway_is_no_end_of_the_log() {
         run(async {
             let world = World::new(1);
             let until = filled(&world).await;
-            let faults = [Fault::None].repeat(steps).into_iter().chain([Fault::RefuseBefore].repeat(4));
+            let faults = [Fault::None]
+                .repeat(steps)
+                .into_iter()
+                .chain([Fault::RefuseBefore].repeat(4));
             let faults = Arc::new(Script::of("key_value.update", faults));
             let dying = FaultyKeyValue::new(world.key_value(), faults, world.clock());
             let trimmed = FencedLog::new(Arc::new(dying), "log").trim(until).await;
-            assert_eq!(trimmed.is_ok(), steps == 4, "after {steps} steps: {trimmed:?}");
+            assert_eq!(
+                trimmed.is_ok(),
+                steps == 4,
+                "after {steps} steps: {trimmed:?}"
+            );
             match log(&world).read(Cursor::START, 100).await {
                 Ok(read) => {
                     assert_eq!(read.slots.len(), 3, "after {steps} steps");
@@ -126,7 +158,10 @@ fn a_trim_that_was_left_off_halfway_is_no_end_of_the_log() {
             let start = log(&world).start().await.expect("calm");
             assert_eq!(start, if steps == 0 { Cursor::START } else { until });
             log(&world).trim(until).await.expect("calm");
-            let behind = log(&world).read(Cursor::START, 100).await.expect_err("it was trimmed");
+            let behind = log(&world)
+                .read(Cursor::START, 100)
+                .await
+                .expect_err("it was trimmed");
             assert_eq!(behind.kind(), ErrorKind::Invalid);
         });
     }
@@ -146,10 +181,18 @@ fn a_takeover_of_a_log_that_was_trimmed_to_its_end_has_a_higher_epoch() {
         log.trim(until).await.expect("calm");
         let (mut third, replay) = log.take_over(Cursor::START).await.expect("calm");
         assert_eq!(replay, []);
-        assert!(third.epoch() > second.epoch(), "{:?} and {:?}", third.epoch(), second.epoch());
+        assert!(
+            third.epoch() > second.epoch(),
+            "{:?} and {:?}",
+            third.epoch(),
+            second.epoch()
+        );
         assert_eq!(append(&mut second, "late").await, Appended::Fenced);
         append(&mut third, "c").await;
-        assert_eq!(payloads(&log, log.start().await.expect("calm")).await, ["c"]);
+        assert_eq!(
+            payloads(&log, log.start().await.expect("calm")).await,
+            ["c"]
+        );
     });
 }
 
@@ -160,7 +203,10 @@ fn a_trim_that_comes_late_does_not_move_the_start_back() {
         let world = World::new(1);
         let until = filled(&world).await;
         let log = log(&world);
-        let early = Cursor { next: SlotIndex(3), epoch: until.epoch };
+        let early = Cursor {
+            next: SlotIndex(3),
+            epoch: until.epoch,
+        };
         log.trim(until).await.expect("calm");
         log.trim(early).await.expect("it changes nothing");
         assert_eq!(log.start().await.expect("calm"), until);
@@ -175,9 +221,19 @@ fn a_mark_that_cannot_be_read_is_said_to_be_corrupt() {
         let until = filled(&world).await;
         let log = log(&world);
         log.trim(until).await.expect("calm");
-        world.key_value().update(Update::put(Key::new("log", "mark"), vec![])).await.expect("calm");
-        assert_eq!(log.start().await.expect_err("it holds nothing").kind(), ErrorKind::Corrupt);
-        let taken = log.take_over(Cursor::START).await.expect_err("its start is unknown");
+        world
+            .key_value()
+            .update(Update::put(Key::new("log", "mark"), vec![]))
+            .await
+            .expect("calm");
+        assert_eq!(
+            log.start().await.expect_err("it holds nothing").kind(),
+            ErrorKind::Corrupt
+        );
+        let taken = log
+            .take_over(Cursor::START)
+            .await
+            .expect_err("its start is unknown");
         assert_eq!(taken.kind(), ErrorKind::Corrupt);
     });
 }
@@ -207,8 +263,19 @@ fn a_trim_leaves_nothing_before_its_end_but_seals() {
         for _ in 0..250 {
             append(&mut writer, "record").await;
         }
-        log.trim(Cursor { next: writer.next(), epoch: writer.epoch() }).await.expect("calm");
-        let left = world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm").value.items;
+        log.trim(Cursor {
+            next: writer.next(),
+            epoch: writer.epoch(),
+        })
+        .await
+        .expect("calm");
+        let left = world
+            .key_value()
+            .scan(&Scan::partition("log", 100))
+            .await
+            .expect("calm")
+            .value
+            .items;
         assert_eq!(left.len(), 2, "the seal and the mark: {left:?}");
     });
 }
@@ -225,13 +292,27 @@ fn a_trim_looks_at_nothing_that_one_before_it_has_seen() {
         for _ in 0..50 {
             let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
             append(&mut writer, "record").await;
-            let until = Cursor { next: writer.next(), epoch: writer.epoch() };
+            let until = Cursor {
+                next: writer.next(),
+                epoch: writer.epoch(),
+            };
             let before = meter.usage().of(Operation::KeyValueScan).items;
             trimming.clone().trim(until).await.expect("calm");
-            assert_eq!(meter.usage().of(Operation::KeyValueScan).items - before, 2, "a seal and a record");
+            assert_eq!(
+                meter.usage().of(Operation::KeyValueScan).items - before,
+                2,
+                "a seal and a record"
+            );
         }
         assert_eq!(
-            world.key_value().scan(&Scan::partition("log", 100)).await.expect("calm").value.items.len(),
+            world
+                .key_value()
+                .scan(&Scan::partition("log", 100))
+                .await
+                .expect("calm")
+                .value
+                .items
+                .len(),
             51,
             "and the mark"
         );

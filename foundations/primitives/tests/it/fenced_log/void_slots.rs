@@ -12,7 +12,11 @@ use super::{append, log, payloads};
 async fn put(world: &World, slot: SlotIndex, epoch: i64, payload: Option<&'static str>) {
     let mut actions = vec![Action::set_integer("epoch", epoch)];
     actions.extend(payload.map(|payload| Action::set("payload", payload)));
-    world.key_value().update(Update::modify(key(slot), actions)).await.expect("calm");
+    world
+        .key_value()
+        .update(Update::modify(key(slot), actions))
+        .await
+        .expect("calm");
 }
 
 fn key(slot: SlotIndex) -> Key {
@@ -26,11 +30,17 @@ fn key(slot: SlotIndex) -> Key {
 async fn with_void_slots(world: &World) -> Writer {
     let log = log(world);
     let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
-    assert!(matches!(append(&mut first, "a").await, Appended::At(SlotIndex(2), _)));
+    assert!(matches!(
+        append(&mut first, "a").await,
+        Appended::At(SlotIndex(2), _)
+    ));
     put(world, SlotIndex(4), 1, Some("stray")).await;
     put(world, SlotIndex(5), 1, Some("stray")).await;
     let (second, replay) = log.take_over(Cursor::START).await.expect("calm");
-    assert_eq!((second.sealed(), second.next()), (SlotIndex(3), SlotIndex(4)));
+    assert_eq!(
+        (second.sealed(), second.next()),
+        (SlotIndex(3), SlotIndex(4))
+    );
     assert_eq!(replay.len(), 1, "the gap is where the log ends");
     second
 }
@@ -56,7 +66,10 @@ fn an_append_passes_void_slots() {
     run(async {
         let world = World::new(1);
         let mut second = with_void_slots(&world).await;
-        assert!(matches!(append(&mut second, "b").await, Appended::At(SlotIndex(6), _)));
+        assert!(matches!(
+            append(&mut second, "b").await,
+            Appended::At(SlotIndex(6), _)
+        ));
         assert_eq!(payloads(&log(&world), Cursor::START).await, ["a", "b"]);
     });
 }
@@ -69,7 +82,10 @@ fn an_append_passes_a_seal_of_its_own_epoch() {
         let log = log(&world);
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
         put(&world, SlotIndex(2), 1, None).await;
-        assert!(matches!(append(&mut writer, "a").await, Appended::At(SlotIndex(3), _)));
+        assert!(matches!(
+            append(&mut writer, "a").await,
+            Appended::At(SlotIndex(3), _)
+        ));
         assert_eq!(payloads(&log, Cursor::START).await, ["a"]);
     });
 }
@@ -86,10 +102,27 @@ fn a_void_slot_keeps_its_place_when_the_log_is_trimmed() {
         let until = log.read(Cursor::START, 100).await.expect("calm").cursor;
         log.trim(until).await.expect("calm");
         for void in [SlotIndex(4), SlotIndex(5)] {
-            let left = world.key_value().get(&key(void)).await.expect("calm").value.expect("it stays");
-            assert_eq!(left.bytes("payload"), None, "what is left of {void:?} is small");
+            let left = world
+                .key_value()
+                .get(&key(void))
+                .await
+                .expect("calm")
+                .value
+                .expect("it stays");
+            assert_eq!(
+                left.bytes("payload"),
+                None,
+                "what is left of {void:?} is small"
+            );
         }
-        let late = second.append(Bytes::from_static(b"late")).await.expect("calm");
-        assert_eq!(late, Appended::Fenced, "behind the void slots it has found the seal");
+        let late = second
+            .append(Bytes::from_static(b"late"))
+            .await
+            .expect("calm");
+        assert_eq!(
+            late,
+            Appended::Fenced,
+            "behind the void slots it has found the seal"
+        );
     });
 }

@@ -23,7 +23,9 @@ impl Far {
         let items = steady(far, range).await;
         let mut entries = Seen::default();
         for (worker, count) in entries.iter_mut().enumerate() {
-            *count = (1..=i64::MAX).take_while(|n| items.contains_key(&entry(worker, *n))).count() as i64;
+            *count = (1..=i64::MAX)
+                .take_while(|n| items.contains_key(&entry(worker, *n)))
+                .count() as i64;
         }
         Self { items, entries }
     }
@@ -38,21 +40,33 @@ impl Far {
         for worker in 0..WORKERS {
             let count = self.entries[worker];
             let partition = entry(worker, 0);
-            let all = self.items.keys().filter(|key| key.partition() == partition.partition()).count() as i64;
+            let all = self
+                .items
+                .keys()
+                .filter(|key| key.partition() == partition.partition())
+                .count() as i64;
             if all != count {
-                wrong.push(format!("E2: worker {worker} has {all} entries, with a hole behind {count}"));
+                wrong.push(format!(
+                    "E2: worker {worker} has {all} entries, with a hole behind {count}"
+                ));
             }
             if count < truth.externalized[worker] {
                 let externalized = truth.externalized[worker];
-                wrong.push(format!("E3: {count} entries of {worker}, {externalized} were externalized"));
+                wrong.push(format!(
+                    "E3: {count} entries of {worker}, {externalized} were externalized"
+                ));
             }
             let counted = self.integer(&counter(worker), "n").unwrap_or(0);
             if counted != count {
-                wrong.push(format!("E4: worker {worker} has {count} entries and counted {counted}"));
+                wrong.push(format!(
+                    "E4: worker {worker} has {count} entries and counted {counted}"
+                ));
             }
             let flickered = self.integer(&flickering(worker), "n");
             if flickered != (count % 2 == 1).then_some(count) {
-                wrong.push(format!("E2: worker {worker} has {count} entries beside {flickered:?}"));
+                wrong.push(format!(
+                    "E2: worker {worker} has {count} entries beside {flickered:?}"
+                ));
             }
         }
         wrong.extend(self.check_causes());
@@ -62,10 +76,16 @@ impl Far {
     /// E2: nothing is there without what it had seen.
     fn check_causes(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        for (key, item) in self.items.iter().filter(|(_, item)| item.integer("w").is_some()) {
+        for (key, item) in self
+            .items
+            .iter()
+            .filter(|(_, item)| item.integer("w").is_some())
+        {
             for (worker, (seen, there)) in seen_in(item).into_iter().zip(self.entries).enumerate() {
                 if seen > there {
-                    wrong.push(format!("E2: {key:?} had seen {seen} of {worker}, {there} are there"));
+                    wrong.push(format!(
+                        "E2: {key:?} had seen {seen} of {worker}, {there} are there"
+                    ));
                 }
             }
         }
@@ -92,7 +112,11 @@ impl Start {
             let item = get(lane, &shared_key(key)).await;
             shared.insert(key, item.map_or(0, |item| item.version.0));
         }
-        Self { entries, known: entries, shared }
+        Self {
+            entries,
+            known: entries,
+            shared,
+        }
     }
 
     /// E9, E1: what was acknowledged is there if the near store is, what was externalized in any case, and nothing far is missing.
@@ -103,7 +127,9 @@ impl Start {
                 (truth.acknowledged[worker], truth.externalized[worker])
             };
             if found < there {
-                shared.violated(format!("E1: {there} entries of {worker} are far, a start finds {found}"));
+                shared.violated(format!(
+                    "E1: {there} entries of {worker} are far, a start finds {found}"
+                ));
             }
             if found < externalized {
                 shared.violated(format!(
@@ -123,7 +149,9 @@ impl Start {
 async fn steady(far: &dyn KeyValue, range: &Bytes) -> Items {
     let mut last = None;
     loop {
-        let Ok(items) = far_items(far, range).await else { continue };
+        let Ok(items) = far_items(far, range).await else {
+            continue;
+        };
         let items = Some(items.into_iter().collect::<Items>());
         if items == last
             && let Some(items) = items

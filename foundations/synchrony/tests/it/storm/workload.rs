@@ -108,7 +108,9 @@ impl Worker {
                 self.clock.sleep(Duration::from_millis(5)).await;
             }
             if self.entropy.below(3) == 0 {
-                self.clock.sleep(Duration::from_millis(self.entropy.below(8))).await;
+                self.clock
+                    .sleep(Duration::from_millis(self.entropy.below(8)))
+                    .await;
             }
         }
     }
@@ -127,7 +129,10 @@ impl Worker {
         self.known[self.number] = n;
         let key = self.entropy.below(SHARED);
         let mut stamp = self.stamp();
-        stamp.push(Action::set("filler", vec![7; self.entropy.below(200) as usize]));
+        stamp.push(Action::set(
+            "filler",
+            vec![7; self.entropy.below(200) as usize],
+        ));
         let flicker = if n % 2 == 1 {
             Update::modify(flickering(self.number), vec![Action::set_integer("n", n)])
         } else {
@@ -154,7 +159,8 @@ impl Worker {
                 true
             }
             Ok(conflict) => {
-                self.shared.violated(format!("a write without conditions ended in {conflict:?}"));
+                self.shared
+                    .violated(format!("a write without conditions ended in {conflict:?}"));
                 true
             }
             Err(_) => {
@@ -167,10 +173,14 @@ impl Worker {
     async fn read_shared(&mut self) -> bool {
         let key = self.entropy.below(SHARED);
         let floor = self.shared.truth().shared.get(&key).copied().unwrap_or(0);
-        let Ok(read) = self.lane.get(&shared_key(key)).await else { return false };
+        let Ok(read) = self.lane.get(&shared_key(key)).await else {
+            return false;
+        };
         let version = read.value.as_ref().map_or(0, |item| item.version.0);
         if version < floor && !self.is_deposed.load(Ordering::SeqCst) {
-            self.shared.violated(format!("E5: read version {version} of {key}, {floor} was acknowledged"));
+            self.shared.violated(format!(
+                "E5: read version {version} of {key}, {floor} was acknowledged"
+            ));
         }
         if let Some(item) = read.value {
             for (known, seen) in self
@@ -188,11 +198,16 @@ impl Worker {
 
     async fn read_own(&mut self) -> bool {
         let n = self.known[self.number];
-        let Ok(read) = self.lane.get(&flickering(self.number)).await else { return false };
+        let Ok(read) = self.lane.get(&flickering(self.number)).await else {
+            return false;
+        };
         let found = read.value.and_then(|item| item.integer("n"));
         let expected = (n % 2 == 1).then_some(n);
         if found != expected && !self.is_deposed.load(Ordering::SeqCst) {
-            self.shared.violated(format!("E5: worker {} reads {found:?} after {n}", self.number));
+            self.shared.violated(format!(
+                "E5: worker {} reads {found:?} after {n}",
+                self.number
+            ));
         }
         true
     }
@@ -204,7 +219,8 @@ impl Worker {
             return false;
         }
         if was_deposed {
-            self.shared.violated("E10: a barrier of a deposed owner returned".into());
+            self.shared
+                .violated("E10: a barrier of a deposed owner returned".into());
         }
         let mut truth = self.shared.truth();
         truth.barriers += 1;

@@ -93,13 +93,21 @@ impl Twist for CoversNothing {
     }
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let mut read = self.honest.get(key).await?;
-        let answer = if read.value.is_some() { Answer::Item } else { Answer::NoItem };
+        let answer = if read.value.is_some() {
+            Answer::Item
+        } else {
+            Answer::NoItem
+        };
         self.spoil(answer, &mut read.point);
         Ok(read)
     }
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let mut read = self.honest.scan(scan).await?;
-        let answer = if read.value.items.is_empty() { Answer::EmptyPage } else { Answer::Page };
+        let answer = if read.value.items.is_empty() {
+            Answer::EmptyPage
+        } else {
+            Answer::Page
+        };
         self.spoil(answer, &mut read.point);
         Ok(read)
     }
@@ -109,14 +117,18 @@ impl Twist for CoversNothing {
         match &updated.outcome {
             Outcome::Conflict(_) => self.spoil(Answer::Conflict, &mut updated.receipt.point),
             Outcome::Done(_) if self.honest.point() > before => {}
-            Outcome::Done(_) if is_operation => self.spoil(Answer::Repeat, &mut updated.receipt.point),
+            Outcome::Done(_) if is_operation => {
+                self.spoil(Answer::Repeat, &mut updated.receipt.point)
+            }
             Outcome::Done(_) => self.spoil(Answer::Unchanged, &mut updated.receipt.point),
         }
         Ok(updated)
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let (before, are_operations) =
-            (self.honest.point(), updates.iter().all(|update| update.operation.is_some()));
+        let (before, are_operations) = (
+            self.honest.point(),
+            updates.iter().all(|update| update.operation.is_some()),
+        );
         let mut transacted = self.honest.transact(updates).await?;
         match &mut transacted {
             Transacted::Conflict { receipt, .. } => {
@@ -124,8 +136,11 @@ impl Twist for CoversNothing {
             }
             Transacted::Done { .. } if self.honest.point() > before => {}
             Transacted::Done { receipt, .. } => {
-                let answer =
-                    if are_operations { Answer::RepeatedTransaction } else { Answer::UnchangedTransaction };
+                let answer = if are_operations {
+                    Answer::RepeatedTransaction
+                } else {
+                    Answer::UnchangedTransaction
+                };
                 self.spoil(answer, &mut receipt.point);
             }
         }
@@ -139,9 +154,10 @@ impl Twist for CoversNothing {
         Ok(match self.honest.write_batch(batch).await? {
             Batched::Done(receipt) => Batched::Done(spoiled(Answer::Batch, receipt)),
             Batched::Repeat(receipt) => Batched::Repeat(spoiled(Answer::RepeatedBatch, receipt)),
-            Batched::Early { cursor, receipt } => {
-                Batched::Early { cursor, receipt: spoiled(Answer::EarlyBatch, receipt) }
-            }
+            Batched::Early { cursor, receipt } => Batched::Early {
+                cursor,
+                receipt: spoiled(Answer::EarlyBatch, receipt),
+            },
         })
     }
 }
@@ -160,7 +176,11 @@ pub(super) enum Given {
 }
 
 pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
-    Box::new(Crashed(WithQueues { honest, of, done: Arc::default() }))
+    Box::new(Crashed(WithQueues {
+        honest,
+        of,
+        done: Arc::default(),
+    }))
 }
 
 /// A provider whose queues cover nothing with receipts of one kind.
@@ -188,7 +208,10 @@ impl Twisting for WithQueues {
         })))
     }
     async fn crash_and_reopen(self) -> Self {
-        Self { honest: self.honest.crash_and_reopen().await, ..self }
+        Self {
+            honest: self.honest.crash_and_reopen().await,
+            ..self
+        }
     }
 }
 
@@ -212,7 +235,14 @@ impl QueueCoversNothing {
     }
 
     fn spoiled(&self, given: Given, receipt: Receipt) -> Receipt {
-        if given == self.of { Receipt { point: DurabilityPoint::DURABLE, ..receipt } } else { receipt }
+        if given == self.of {
+            Receipt {
+                point: DurabilityPoint::DURABLE,
+                ..receipt
+            }
+        } else {
+            receipt
+        }
     }
 }
 
@@ -224,11 +254,21 @@ impl queue::Twist for QueueCoversNothing {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         let receipt = self.honest.create(queue, options).await?;
         let is_first = self.done().created.insert(queue.to_owned());
-        Ok(self.spoiled(if is_first { Given::Creation } else { Given::RepeatedCreation }, receipt))
+        Ok(self.spoiled(
+            if is_first {
+                Given::Creation
+            } else {
+                Given::RepeatedCreation
+            },
+            receipt,
+        ))
     }
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let receipt = self.honest.acknowledge(queue, handles).await?;
-        let asked: Vec<_> = handles.iter().map(|handle| (queue.to_owned(), handle.clone())).collect();
+        let asked: Vec<_> = handles
+            .iter()
+            .map(|handle| (queue.to_owned(), handle.clone()))
+            .collect();
         let mut done = self.done();
         if asked.iter().all(|asked| done.acknowledged.contains(asked)) {
             return Ok(self.spoiled(Given::RepeatedAcknowledgement, receipt));
@@ -236,7 +276,13 @@ impl queue::Twist for QueueCoversNothing {
         done.acknowledged.extend(asked);
         Ok(receipt)
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, reason: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        reason: &str,
+    ) -> Result<Receipt> {
         let receipt = self.honest.release(queue, handle, delay_ms, reason).await?;
         Ok(self.spoiled(Given::Release, receipt))
     }

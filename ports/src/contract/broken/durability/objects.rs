@@ -20,7 +20,10 @@ use crate::{
 };
 
 pub(super) fn finding_what_is_not_kept(honest: Subject) -> Subject {
-    Box::new(Crashed(WithObjects { honest, named: Arc::default() }))
+    Box::new(Crashed(WithObjects {
+        honest,
+        named: Arc::default(),
+    }))
 }
 
 #[derive(Debug)]
@@ -39,10 +42,16 @@ impl Twisting for WithObjects {
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         let honest = self.honest.objects()?;
-        Some(Arc::new(Twisted(FindsWhatIsNotKept { honest, named: Arc::clone(&self.named) })))
+        Some(Arc::new(Twisted(FindsWhatIsNotKept {
+            honest,
+            named: Arc::clone(&self.named),
+        })))
     }
     async fn crash_and_reopen(self) -> Self {
-        Self { honest: self.honest.crash_and_reopen().await, named: Arc::default() }
+        Self {
+            honest: self.honest.crash_and_reopen().await,
+            named: Arc::default(),
+        }
     }
 }
 
@@ -64,9 +73,17 @@ impl Twist for FindsWhatIsNotKept {
     fn honest(&self) -> &Arc<dyn ObjectStore> {
         &self.honest
     }
-    async fn put(&self, path: &ObjectPath, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put(
+        &self,
+        path: &ObjectPath,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
         if !self.named().insert(path.clone()) {
-            return Err(ObjectError::AlreadyExists { path: path.to_string(), source: "it is named".into() });
+            return Err(ObjectError::AlreadyExists {
+                path: path.to_string(),
+                source: "it is named".into(),
+            });
         }
         pause().await;
         self.honest.put_opts(path, payload, options).await

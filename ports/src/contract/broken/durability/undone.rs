@@ -19,7 +19,10 @@ use crate::{
 
 /// Says of a point that it is lost where all behind the last change that left something was undone before it was waited for (D3).
 pub(super) fn losing(honest: Subject) -> Subject {
-    Box::new(Crashed(LosesWhatUndidItself { honest, left: Arc::default() }))
+    Box::new(Crashed(LosesWhatUndidItself {
+        honest,
+        left: Arc::default(),
+    }))
 }
 
 #[derive(Debug)]
@@ -46,7 +49,9 @@ impl Left {
     }
 
     fn is_lost(&self, point: DurabilityPoint) -> bool {
-        self.ends.get(&point.incarnation).is_some_and(|end| point.position > *end)
+        self.ends
+            .get(&point.incarnation)
+            .is_some_and(|end| point.position > *end)
     }
 }
 
@@ -67,7 +72,10 @@ impl Twisting for LosesWhatUndidItself {
             let last = std::mem::take(&mut left.last);
             left.ends.insert(last.incarnation, last.position);
         }
-        Self { honest, left: self.left }
+        Self {
+            honest,
+            left: self.left,
+        }
     }
 }
 
@@ -101,7 +109,10 @@ impl Twist for Undone {
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         if self.left().is_lost(point) {
-            return Err(Error::new(ErrorKind::Lost, format!("externalize {point:?}")));
+            return Err(Error::new(
+                ErrorKind::Lost,
+                format!("externalize {point:?}"),
+            ));
         }
         self.honest.externalize(point).await?;
         self.left().keep();

@@ -62,7 +62,10 @@ impl Twist for Misbills {
         &self.honest
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        let (before, is_operation) = (self.honest.get(&update.key).await?.value, update.operation.is_some());
+        let (before, is_operation) = (
+            self.honest.get(&update.key).await?.value,
+            update.operation.is_some(),
+        );
         let mut updated = self.honest.update(update).await?;
         let receipt = &mut updated.receipt;
         match &updated.outcome {
@@ -72,7 +75,9 @@ impl Twist for Misbills {
             Outcome::Done(_) if receipt.cost.writes > 0 => {
                 self.spoil(Wrongly::Growth, receipt, Cost::of_write(before.as_deref()));
             }
-            Outcome::Done(_) if is_operation => self.spoil(Wrongly::Repeats, receipt, Cost::default()),
+            Outcome::Done(_) if is_operation => {
+                self.spoil(Wrongly::Repeats, receipt, Cost::default())
+            }
             Outcome::Done(_) => {}
         }
         Ok(updated)
@@ -95,7 +100,9 @@ impl Twist for Misbills {
         match &mut batched {
             Batched::Done(receipt) => self.spoil(Wrongly::Batches, receipt, Cost::of_write(None)),
             Batched::Repeat(receipt) => self.spoil(Wrongly::Repeats, receipt, Cost::default()),
-            Batched::Early { receipt, .. } => self.spoil(Wrongly::Refusals, receipt, Cost::of_write(None)),
+            Batched::Early { receipt, .. } => {
+                self.spoil(Wrongly::Refusals, receipt, Cost::of_write(None))
+            }
         }
         Ok(batched)
     }

@@ -10,7 +10,9 @@ use async_trait::async_trait;
 use super::Twist;
 use crate::{
     ErrorKind, Item, Key, Receipt, Result, Update,
-    key_value::{Batch, Batched, Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version},
+    key_value::{
+        Batch, Batched, Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version,
+    },
 };
 
 async fn apply(store: &SharedKeyValue, changes: Vec<(Key, Change)>) -> Result<()> {
@@ -88,11 +90,24 @@ impl Twist for ForgetsOperations {
         &self.0
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.0.update(Update { operation: None, ..update }).await
+        self.0
+            .update(Update {
+                operation: None,
+                ..update
+            })
+            .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.0
-            .transact(updates.into_iter().map(|update| Update { operation: None, ..update }).collect())
+            .transact(
+                updates
+                    .into_iter()
+                    .map(|update| Update {
+                        operation: None,
+                        ..update
+                    })
+                    .collect(),
+            )
             .await
     }
 }
@@ -117,7 +132,10 @@ impl Twist for GuessesForgotten {
         match self.0.update(update).await {
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
                 let present = self.0.get(&key).await?.value;
-                Ok(Updated { outcome: Outcome::Conflict(present), receipt: Receipt::default() })
+                Ok(Updated {
+                    outcome: Outcome::Conflict(present),
+                    receipt: Receipt::default(),
+                })
             }
             answer => answer,
         }
@@ -134,7 +152,10 @@ pub(super) struct RestartsVersions {
 
 impl RestartsVersions {
     pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self { honest, restarts: Mutex::default() }
+        Self {
+            honest,
+            restarts: Mutex::default(),
+        }
     }
 
     fn shown(&self, key: &Key, item: Option<Arc<Item>>) -> Option<Arc<Item>> {
@@ -155,7 +176,10 @@ impl Twist for RestartsVersions {
     }
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.honest.get(key).await?;
-        Ok(Read { value: self.shown(key, read.value), point: read.point })
+        Ok(Read {
+            value: self.shown(key, read.value),
+            point: read.point,
+        })
     }
     async fn update(&self, update: Update) -> Result<Updated> {
         let key = update.key.clone();
@@ -170,6 +194,9 @@ impl Twist for RestartsVersions {
             Outcome::Done(item) => Outcome::Done(self.shown(&key, item)),
             Outcome::Conflict(item) => Outcome::Conflict(self.shown(&key, item)),
         };
-        Ok(Updated { outcome, receipt: updated.receipt })
+        Ok(Updated {
+            outcome,
+            receipt: updated.receipt,
+        })
     }
 }

@@ -47,7 +47,12 @@ impl Twist for IgnoresBounds {
         &self.0
     }
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.0.scan(&Scan { until: None, ..scan.clone() }).await
+        self.0
+            .scan(&Scan {
+                until: None,
+                ..scan.clone()
+            })
+            .await
     }
 }
 

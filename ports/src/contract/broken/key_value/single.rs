@@ -12,7 +12,9 @@ use super::Twist;
 use crate::{
     Condition, Item, Key, Result, Update,
     contract::pause,
-    key_value::{Action, Change, Name, Outcome, Read, SharedKeyValue, Updated, Value, evaluate::holds},
+    key_value::{
+        Action, Change, Name, Outcome, Read, SharedKeyValue, Updated, Value, evaluate::holds,
+    },
 };
 
 /// Answers every get as the first one of its key (K1).
@@ -24,7 +26,10 @@ pub(super) struct ReadsStale {
 
 impl ReadsStale {
     pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self { honest, first: Mutex::default() }
+        Self {
+            honest,
+            first: Mutex::default(),
+        }
     }
 }
 
@@ -151,25 +156,41 @@ type ComesTo = fn(&Action, Option<&Item>) -> Option<(Name, Value)>;
 impl SetsLater {
     pub(super) fn for_additions(honest: SharedKeyValue) -> Self {
         let comes_to: ComesTo = |action, item| {
-            let Action::Add(name, amount) = action else { return None };
-            let present = item.and_then(|item| item.integer(name.as_str())).unwrap_or(0);
-            Some((name.clone(), Value::Integer(present.saturating_add(*amount))))
+            let Action::Add(name, amount) = action else {
+                return None;
+            };
+            let present = item
+                .and_then(|item| item.integer(name.as_str()))
+                .unwrap_or(0);
+            Some((
+                name.clone(),
+                Value::Integer(present.saturating_add(*amount)),
+            ))
         };
         Self { honest, comes_to }
     }
 
     pub(super) fn for_appends(honest: SharedKeyValue) -> Self {
         let comes_to: ComesTo = |action, item| {
-            let Action::Append(name, elements) = action else { return None };
-            Some((name.clone(), Value::List([list(item, name), elements].concat().into())))
+            let Action::Append(name, elements) = action else {
+                return None;
+            };
+            Some((
+                name.clone(),
+                Value::List([list(item, name), elements].concat().into()),
+            ))
         };
         Self { honest, comes_to }
     }
 
     pub(super) fn for_removals(honest: SharedKeyValue) -> Self {
         let comes_to: ComesTo = |action, item| {
-            let Action::RemoveElements(name, elements) = action else { return None };
-            let left = list(item, name).iter().filter(|element| !elements.contains(element));
+            let Action::RemoveElements(name, elements) = action else {
+                return None;
+            };
+            let left = list(item, name)
+                .iter()
+                .filter(|element| !elements.contains(element));
             Some((name.clone(), Value::List(left.cloned().collect())))
         };
         Self { honest, comes_to }
@@ -177,7 +198,9 @@ impl SetsLater {
 
     pub(super) fn for_removals_of_the_first(honest: SharedKeyValue) -> Self {
         let comes_to: ComesTo = |action, item| {
-            let Action::RemoveFirst(name, count) = action else { return None };
+            let Action::RemoveFirst(name, count) = action else {
+                return None;
+            };
             let left = list(item, name).iter().skip(*count);
             Some((name.clone(), Value::List(left.cloned().collect())))
         };

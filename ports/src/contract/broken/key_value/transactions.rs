@@ -31,7 +31,13 @@ impl Twist for HalfTransacts {
             receipt = updated.receipt;
             match updated.outcome {
                 Outcome::Done(item) => items.push(item),
-                Outcome::Conflict(item) => return Ok(Transacted::Conflict { index, item, receipt }),
+                Outcome::Conflict(item) => {
+                    return Ok(Transacted::Conflict {
+                        index,
+                        item,
+                        receipt,
+                    });
+                }
             }
             pause().await;
         }
@@ -62,7 +68,9 @@ impl Twist for JudgesThenTransacts {
             }
         }
         pause().await;
-        let judged = updates.into_iter().map(|update| update.when(Condition::Always));
+        let judged = updates
+            .into_iter()
+            .map(|update| update.when(Condition::Always));
         self.0.transact(judged.collect()).await
     }
 }

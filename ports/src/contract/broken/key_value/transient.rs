@@ -27,7 +27,14 @@ impl Twist for KeepsTransientsToItself {
     async fn update(&self, update: Update) -> Result<Updated> {
         match update.retention {
             Retention::Durable => self.0.update(update).await,
-            Retention::Transient => self.0.update(Update { change: Change::Keep, ..update }).await,
+            Retention::Transient => {
+                self.0
+                    .update(Update {
+                        change: Change::Keep,
+                        ..update
+                    })
+                    .await
+            }
         }
     }
 }

@@ -26,8 +26,14 @@ impl Twist for NeverRedelivers {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
-        let handles: Vec<Handle> = deliveries.iter().map(|delivery| delivery.handle.clone()).collect();
+        let deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
+        let handles: Vec<Handle> = deliveries
+            .iter()
+            .map(|delivery| delivery.handle.clone())
+            .collect();
         self.0.acknowledge(queue, &handles).await?;
         Ok(deliveries)
     }
@@ -89,7 +95,12 @@ impl Twist for DropsPoison {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn dead_letters(&self, _: &str, _: Option<LetterId>, _: usize) -> Result<Vec<DeadLetter>> {
+    async fn dead_letters(
+        &self,
+        _: &str,
+        _: Option<LetterId>,
+        _: usize,
+    ) -> Result<Vec<DeadLetter>> {
         Ok(Vec::new())
     }
 }
@@ -103,7 +114,10 @@ pub(super) struct SendsTheNextAlong {
 
 impl SendsTheNextAlong {
     pub(super) fn around(honest: SharedQueue) -> Self {
-        Self { honest, sent: Mutex::default() }
+        Self {
+            honest,
+            sent: Mutex::default(),
+        }
     }
 
     fn sent(&self) -> MutexGuard<'_, Vec<Message>> {
@@ -111,13 +125,32 @@ impl SendsTheNextAlong {
     }
 
     fn behind(&self, delivery: &Delivery) -> Option<Delivery> {
-        let Handle { group, sequence, incarnation, .. } = delivery.handle.clone();
+        let Handle {
+            group,
+            sequence,
+            incarnation,
+            ..
+        } = delivery.handle.clone();
         let sent = self.sent();
         let mut group_sent = sent.iter().filter(|message| message.group == group);
         group_sent.find(|message| message.body == delivery.body)?;
-        let Message { deduplication, body, .. } = group_sent.next()?.clone();
-        let handle = Handle { group, sequence: Sequence(sequence.0 + 1), attempt: 1, incarnation };
-        Some(Delivery { handle, deduplication, failures: 0, body })
+        let Message {
+            deduplication,
+            body,
+            ..
+        } = group_sent.next()?.clone();
+        let handle = Handle {
+            group,
+            sequence: Sequence(sequence.0 + 1),
+            attempt: 1,
+            incarnation,
+        };
+        Some(Delivery {
+            handle,
+            deduplication,
+            failures: 0,
+            body,
+        })
     }
 }
 
@@ -136,7 +169,10 @@ impl Twist for SendsTheNextAlong {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.honest.receive_hidden(queue, messages_max, hidden_ms).await?;
+        let mut deliveries = self
+            .honest
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
         if let [alone] = &deliveries[..]
             && messages_max > 1
             && alone.handle.attempt > 1
@@ -157,7 +193,13 @@ impl Twist for ForgetsReasons {
     fn honest(&self) -> &SharedQueue {
         &self.0
     }
-    async fn release(&self, queue: &str, handle: &Handle, delay_ms: u64, _: &str) -> Result<Receipt> {
+    async fn release(
+        &self,
+        queue: &str,
+        handle: &Handle,
+        delay_ms: u64,
+        _: &str,
+    ) -> Result<Receipt> {
         self.0.release(queue, handle, delay_ms, "").await
     }
 }
@@ -191,8 +233,10 @@ impl Twist for TakesStaleHandles {
         let any: Vec<Handle> = handles
             .iter()
             .flat_map(|handle| {
-                (handle.attempt..handle.attempt + ATTEMPTS)
-                    .map(|attempt| Handle { attempt, ..handle.clone() })
+                (handle.attempt..handle.attempt + ATTEMPTS).map(|attempt| Handle {
+                    attempt,
+                    ..handle.clone()
+                })
             })
             .collect();
         self.0.acknowledge(queue, &any).await
@@ -214,8 +258,17 @@ impl Twist for KeepsIdsToItself {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
-        Ok(deliveries.into_iter().map(|delivery| Delivery { deduplication: None, ..delivery }).collect())
+        let deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
+        Ok(deliveries
+            .into_iter()
+            .map(|delivery| Delivery {
+                deduplication: None,
+                ..delivery
+            })
+            .collect())
     }
 }
 
@@ -234,8 +287,14 @@ impl Twist for CarriesIdsOnce {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
-        for delivery in deliveries.iter_mut().filter(|delivery| delivery.handle.attempt > 1) {
+        let mut deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
+        for delivery in deliveries
+            .iter_mut()
+            .filter(|delivery| delivery.handle.attempt > 1)
+        {
             delivery.deduplication = None;
         }
         Ok(deliveries)
@@ -255,9 +314,14 @@ impl Twist for CountsWhatItGives {
         let honest = self.0.backlog(queue).await?;
         let given = self.0.receive(queue, 1).await?;
         for delivery in &given {
-            self.0.release(queue, &delivery.handle, 0, "looked at").await?;
+            self.0
+                .release(queue, &delivery.handle, 0, "looked at")
+                .await?;
         }
-        Ok(Backlog { messages: given.len() as u64, ..honest })
+        Ok(Backlog {
+            messages: given.len() as u64,
+            ..honest
+        })
     }
 }
 
@@ -271,7 +335,10 @@ impl Twist for CountsNoDeadLetters {
         &self.0
     }
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        Ok(Backlog { dead_letters: 0, ..self.0.backlog(queue).await? })
+        Ok(Backlog {
+            dead_letters: 0,
+            ..self.0.backlog(queue).await?
+        })
     }
 }
 
@@ -299,7 +366,9 @@ impl Twist for TakesGivingUpForDone {
         &self.0
     }
     async fn give_up(&self, queue: &str, handle: &Handle, _: &str) -> Result<Receipt> {
-        self.0.acknowledge(queue, std::slice::from_ref(handle)).await
+        self.0
+            .acknowledge(queue, std::slice::from_ref(handle))
+            .await
     }
 }
 
@@ -318,7 +387,10 @@ impl Twist for BlamesWhatWasBehind {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
+        let mut deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
         for delivery in &mut deliveries {
             delivery.failures = delivery.handle.attempt - 1;
         }
@@ -341,7 +413,16 @@ impl Twist for BlamesNothing {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
-        Ok(deliveries.into_iter().map(|delivery| Delivery { failures: 0, ..delivery }).collect())
+        let deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
+        Ok(deliveries
+            .into_iter()
+            .map(|delivery| Delivery {
+                failures: 0,
+                ..delivery
+            })
+            .collect())
     }
 }

@@ -10,10 +10,24 @@ use crate::{
 
 /// The messages that those of `letters` were which are there.
 async fn messages(queue: &SharedQueue, name: &str, letters: &[LetterId]) -> Result<Vec<Message>> {
-    let all = queue.dead_letters(name, None, usize::MAX).await?.into_iter();
+    let all = queue
+        .dead_letters(name, None, usize::MAX)
+        .await?
+        .into_iter();
     let meant = all.filter(|letter| letters.contains(&letter.id));
     Ok(meant
-        .map(|DeadLetter { group, deduplication, body, .. }| Message { group, deduplication, body })
+        .map(
+            |DeadLetter {
+                 group,
+                 deduplication,
+                 body,
+                 ..
+             }| Message {
+                group,
+                deduplication,
+                body,
+            },
+        )
         .collect())
 }
 
@@ -27,7 +41,9 @@ impl Twist for SendsAgainWhatIsKnown {
         &self.0
     }
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.0.send(queue, messages(&self.0, queue, letters).await?).await?;
+        self.0
+            .send(queue, messages(&self.0, queue, letters).await?)
+            .await?;
         self.0.purge(queue, letters).await
     }
 }
@@ -43,7 +59,17 @@ impl Twist for KeepsWhatIsRedriven {
     }
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         let again = messages(&self.0, queue, letters).await?.into_iter();
-        self.0.send(queue, again.map(|message| Message { deduplication: None, ..message }).collect()).await
+        self.0
+            .send(
+                queue,
+                again
+                    .map(|message| Message {
+                        deduplication: None,
+                        ..message
+                    })
+                    .collect(),
+            )
+            .await
     }
 }
 

@@ -34,7 +34,10 @@ impl Twist for ReordersGroup {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        let mut deliveries = self.0.receive_hidden(queue, messages_max, hidden_ms).await?;
+        let mut deliveries = self
+            .0
+            .receive_hidden(queue, messages_max, hidden_ms)
+            .await?;
         deliveries.reverse();
         Ok(deliveries)
     }
@@ -49,7 +52,10 @@ pub(super) struct SplitsGroups {
 
 impl SplitsGroups {
     pub(super) fn around(honest: SharedQueue) -> Self {
-        Self { honest, sent: AtomicU64::new(0) }
+        Self {
+            honest,
+            sent: AtomicU64::new(0),
+        }
     }
 }
 
@@ -128,7 +134,10 @@ pub(super) struct NeverForgets {
 
 impl NeverForgets {
     pub(super) fn around(honest: SharedQueue) -> Self {
-        Self { honest, seen: Mutex::default() }
+        Self {
+            honest,
+            seen: Mutex::default(),
+        }
     }
 }
 
@@ -158,7 +167,11 @@ pub(super) struct ForgetsTooSoon {
 impl ForgetsTooSoon {
     pub(super) fn around(honest: SharedQueue, clock: Arc<dyn Clock>) -> Self {
         let started = clock.monotonic();
-        Self { honest, clock, started }
+        Self {
+            honest,
+            clock,
+            started,
+        }
     }
 }
 
@@ -172,7 +185,10 @@ impl Twist for ForgetsTooSoon {
         const PARTS: u32 = 4;
         let part = Duration::from_millis(self.honest.limits().deduplication_window_ms) / PARTS;
         let number = self.clock.monotonic().since(self.started).as_nanos() / part.as_nanos();
-        for id in messages.iter_mut().filter_map(|message| message.deduplication.as_mut()) {
+        for id in messages
+            .iter_mut()
+            .filter_map(|message| message.deduplication.as_mut())
+        {
             *id = Bytes::from(format!("{number} {}", id.escape_ascii()));
         }
         self.honest.send(queue, messages).await
@@ -188,7 +204,10 @@ pub(super) struct KeepsItsOwnOrder {
 
 impl KeepsItsOwnOrder {
     pub(super) fn around(honest: SharedQueue) -> Self {
-        Self { honest, sent: AtomicU64::new(0) }
+        Self {
+            honest,
+            sent: AtomicU64::new(0),
+        }
     }
 }
 
@@ -200,7 +219,10 @@ impl Twist for KeepsItsOwnOrder {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.honest.send(queue, messages).await?;
         let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
-        let point = DurabilityPoint { incarnation: Incarnation(0), position };
+        let point = DurabilityPoint {
+            incarnation: Incarnation(0),
+            position,
+        };
         Ok(Receipt { point, ..receipt })
     }
 }
@@ -216,10 +238,16 @@ impl Twist for BillsCalls {
     }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.0.send(queue, messages).await?;
-        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+        Ok(Receipt {
+            cost: Cost::of_messages(1),
+            ..receipt
+        })
     }
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         let receipt = self.0.acknowledge(queue, handles).await?;
-        Ok(Receipt { cost: Cost::of_messages(1), ..receipt })
+        Ok(Receipt {
+            cost: Cost::of_messages(1),
+            ..receipt
+        })
     }
 }

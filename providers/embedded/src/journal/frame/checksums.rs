@@ -50,14 +50,23 @@ mod tests {
 
     #[test]
     fn a_stretch_has_the_checksum_it_has_by_itself() {
-        let bytes: Vec<u8> = (0..3_000_u32).map(|place| (place * place / 7) as u8).collect();
+        let bytes: Vec<u8> = (0..3_000_u32)
+            .map(|place| (place * place / 7) as u8)
+            .collect();
         let checksums = Checksums::of(&bytes);
         for start in (0..bytes.len()).step_by(37) {
-            for end in (start..=bytes.len()).step_by(61).chain([start, bytes.len()]) {
+            for end in (start..=bytes.len())
+                .step_by(61)
+                .chain([start, bytes.len()])
+            {
                 let initial = start as u32 * 7919;
                 let mut expected = Hasher::new_with_initial(initial);
                 expected.update(&bytes[start..end]);
-                assert_eq!(checksums.after(initial, start, end), expected.finalize(), "{start}..{end}");
+                assert_eq!(
+                    checksums.after(initial, start, end),
+                    expected.finalize(),
+                    "{start}..{end}"
+                );
             }
         }
     }

@@ -2,15 +2,23 @@
 
 use super::*;
 
-const HEADER: Header = Header { sequence: 7, incarnation: 3, end_position: 99 };
+const HEADER: Header = Header {
+    sequence: 7,
+    incarnation: 3,
+    end_position: 99,
+};
 const SALT: u32 = 0x5a17;
 
 fn group() -> Group {
-    let key = |table, name: &'static str| RecordKey::new(table, Bytes::from_static(name.as_bytes()));
+    let key =
+        |table, name: &'static str| RecordKey::new(table, Bytes::from_static(name.as_bytes()));
     vec![
         (key(Table::Lane, "lane"), Some(Record::Lane(300))),
         (key(Table::Item, "gone"), None),
-        (key(Table::Message, ""), Some(Record::Message(Bytes::from(vec![9; 5000])))),
+        (
+            key(Table::Message, ""),
+            Some(Record::Message(Bytes::from(vec![9; 5000]))),
+        ),
     ]
 }
 
@@ -40,7 +48,8 @@ fn a_frame_of_another_store_is_none_of_ours() {
 #[test]
 fn a_frame_with_any_byte_changed_is_not_whole() {
     let bytes = encoded();
-    let whole = HEADER_BYTES + u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) as usize;
+    let whole =
+        HEADER_BYTES + u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) as usize;
     for at in 0..whole {
         let mut changed = bytes.clone();
         changed[at] ^= 1 << (at % 8);

@@ -53,7 +53,12 @@ impl Storage for Process {
             self.change_name(&NameChange::Give(path.to_owned(), Named::File(file)))?;
             file
         };
-        Ok(Arc::new(Opened { disk: self.disk.clone(), life: self.life, file, path: path.to_owned() }))
+        Ok(Arc::new(Opened {
+            disk: self.disk.clone(),
+            life: self.life,
+            file,
+            path: path.to_owned(),
+        }))
     }
 
     fn list(&self, directory: &Path) -> io::Result<Vec<String>> {
@@ -68,10 +73,14 @@ impl Storage for Process {
 
     fn create_directory(&self, directory: &Path) -> io::Result<()> {
         let root = self.disk.state().root.clone();
-        let row: Vec<&Path> = directory.ancestors().take_while(|above| *above != root).collect();
+        let row: Vec<&Path> = directory
+            .ancestors()
+            .take_while(|above| *above != root)
+            .collect();
         for directory in row.into_iter().rev() {
             if self.named(directory)?.is_none() {
-                let made = self.change_name(&NameChange::Give(directory.to_owned(), Named::Directory));
+                let made =
+                    self.change_name(&NameChange::Give(directory.to_owned(), Named::Directory));
                 if self.disk.state().names.contains_key(directory) {
                     fs::create_dir_all(directory)?;
                 }
@@ -94,20 +103,29 @@ impl Storage for Process {
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         let mut state = self.disk.living(self.life)?;
         let has_renamed = |(life, change): &(u64, NameChange)| {
-            *life == self.life && matches!(change, NameChange::Rename(..)) && change.is_in(directory)
+            *life == self.life
+                && matches!(change, NameChange::Rename(..))
+                && change.is_in(directory)
         };
         if state.faults.trusts_names && !state.unsynced_names.iter().any(has_renamed) {
             return Ok(());
         }
-        let mut mine = state.unsynced_names.iter().filter(|(_, change)| change.is_in(directory)).peekable();
+        let mut mine = state
+            .unsynced_names
+            .iter()
+            .filter(|(_, change)| change.is_in(directory))
+            .peekable();
         if state.faults.trusts_removals
             && mine.peek().is_some()
-            && mine.all(|(life, change)| *life == self.life && matches!(change, NameChange::Remove(_)))
+            && mine
+                .all(|(life, change)| *life == self.life && matches!(change, NameChange::Remove(_)))
         {
             return Ok(());
         }
         // The directories of objects are synced in the background, whenever that is.
-        if directory.ends_with("journal") && happens(&mut state.faults.dies_in_journal_directory_sync) {
+        if directory.ends_with("journal")
+            && happens(&mut state.faults.dies_in_journal_directory_sync)
+        {
             state.tell(|| "died before it had synced the journal's directory".to_owned());
             self.disk.is_dead.send_replace(true);
             return Err(broken());
@@ -142,7 +160,9 @@ impl Opened {
     fn change(&self, change: &Change) -> io::Result<()> {
         {
             let state = self.disk.living(self.life)?;
-            let longer = change.end().saturating_sub(state.files[self.file].cached.len() as u64);
+            let longer = change
+                .end()
+                .saturating_sub(state.files[self.file].cached.len() as u64);
             let capacity = state.faults.capacity;
             if capacity > 0 && longer > 0 && state.used() + longer > capacity {
                 return Err(io::Error::from_raw_os_error(libc::ENOSPC));
@@ -155,7 +175,10 @@ impl Opened {
                 let change = match change {
                     Change::Write { offset, data } if completeness == Completeness::Unknown => {
                         let done = state.random.usize(..=data.len());
-                        Change::Write { offset: *offset, data: data[..done].to_vec() }
+                        Change::Write {
+                            offset: *offset,
+                            data: data[..done].to_vec(),
+                        }
                     }
                     whole => whole.clone(),
                 };
@@ -181,7 +204,10 @@ impl StorageFile for Opened {
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        self.change(&Change::Write { offset, data: data.to_vec() })
+        self.change(&Change::Write {
+            offset,
+            data: data.to_vec(),
+        })
     }
 
     fn set_len(&self, length: u64) -> io::Result<()> {
@@ -198,7 +224,9 @@ impl StorageFile for Opened {
             state.has_failed = true;
             state.tell(|| format!("failed to sync {}", name_of(&self.path)));
             let State { files, random, .. } = &mut *state;
-            let File { durable, unsynced, .. } = &mut files[self.file];
+            let File {
+                durable, unsynced, ..
+            } = &mut files[self.file];
             for change in unsynced.drain(..) {
                 match change {
                     Change::Write { .. } => change.apply_partly(durable, random),

@@ -31,30 +31,46 @@ impl Taken {
         self.made += 1;
         let file = FileId(self.made);
         self.names.insert(path.to_owned(), file);
-        self.blocks.insert(file, (0..length.div_ceil(BLOCK_BYTES)).collect());
+        self.blocks
+            .insert(file, (0..length.div_ceil(BLOCK_BYTES)).collect());
         file
     }
 
     /// What all files take together.
     pub(super) fn bytes(&self) -> u64 {
-        self.blocks.values().map(|blocks| blocks.len() as u64 * BLOCK_BYTES).sum()
+        self.blocks
+            .values()
+            .map(|blocks| blocks.len() as u64 * BLOCK_BYTES)
+            .sum()
     }
 
     /// What the files of one folder take.
     pub(super) fn bytes_in(&self, folder: &Path) -> u64 {
-        let files = self.names.iter().filter(|(path, _)| path.parent() == Some(folder));
+        let files = self
+            .names
+            .iter()
+            .filter(|(path, _)| path.parent() == Some(folder));
         files.map(|(_, file)| self.bytes_of(*file)).sum()
     }
 
     pub(super) fn bytes_of(&self, file: FileId) -> u64 {
-        self.blocks.get(&file).map_or(0, |blocks| blocks.len() as u64 * BLOCK_BYTES)
+        self.blocks
+            .get(&file)
+            .map_or(0, |blocks| blocks.len() as u64 * BLOCK_BYTES)
     }
 
     /// Has `file` take the bytes of `range`, of a disk of `capacity` bytes in all; zero: of one that is never full.
-    pub(super) fn take(&mut self, file: FileId, range: Range<u64>, capacity: u64) -> io::Result<()> {
+    pub(super) fn take(
+        &mut self,
+        file: FileId,
+        range: Range<u64>,
+        capacity: u64,
+    ) -> io::Result<()> {
         let in_all = self.bytes();
         // One that was removed takes nothing any more.
-        let Some(blocks) = self.blocks.get_mut(&file) else { return Ok(()) };
+        let Some(blocks) = self.blocks.get_mut(&file) else {
+            return Ok(());
+        };
         let wanted = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let missing: Vec<_> = wanted.filter(|block| !blocks.contains(block)).collect();
         let more = missing.len() as u64 * BLOCK_BYTES;

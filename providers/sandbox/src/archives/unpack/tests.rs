@@ -21,7 +21,13 @@ struct Piece {
 impl Piece {
     fn new(kind: EntryType, path: &str, link: &str, content: &[u8]) -> Self {
         let (path, link, content) = (path.into(), link.into(), content.to_owned());
-        Self { kind, path, link, content, claims: None }
+        Self {
+            kind,
+            path,
+            link,
+            content,
+            claims: None,
+        }
     }
 
     fn file(path: &str) -> Self {
@@ -38,10 +44,20 @@ impl Piece {
 
     /// As the tape has it: what is too long for its header comes before.
     fn write(&self, tape: &mut Vec<u8>) {
-        for (kind, long) in [(EntryType::GNULongName, &self.path), (EntryType::GNULongLink, &self.link)] {
+        for (kind, long) in [
+            (EntryType::GNULongName, &self.path),
+            (EntryType::GNULongLink, &self.link),
+        ] {
             if long.len() > 100 {
                 let content = [long.as_slice(), b"\0"].concat();
-                Self { kind, path: b"long".into(), link: Vec::new(), content, claims: None }.write(tape);
+                Self {
+                    kind,
+                    path: b"long".into(),
+                    link: Vec::new(),
+                    content,
+                    claims: None,
+                }
+                .write(tape);
             }
         }
         let mut header = Header::new_gnu();
@@ -73,7 +89,10 @@ fn archive(pieces: &[Piece]) -> Vec<u8> {
 
 fn compressed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).and_then(|()| encoder.finish()).expect("written")
+    encoder
+        .write_all(bytes)
+        .and_then(|()| encoder.finish())
+        .expect("written")
 }
 
 /// Unpacks with something beside that is to stay as it is, and checks what no archive may do.
@@ -87,11 +106,17 @@ fn unpacked(content: &[u8]) -> (TempDir, io::Result<()>) {
     let mut beside: Vec<_> = walk(home.path());
     beside.retain(|path| !path.starts_with(&inside));
     assert_eq!(beside.len(), 4, "something was made beside: {beside:?}");
-    assert_eq!(fs::read(home.path().join("beside/canary")).expect("read"), b"sings");
+    assert_eq!(
+        fs::read(home.path().join("beside/canary")).expect("read"),
+        b"sings"
+    );
     let root = inside.canonicalize().expect("there");
     for path in walk(&inside) {
         let kind = fs::symlink_metadata(&path).expect("there").file_type();
-        assert!(kind.is_file() || kind.is_dir() || kind.is_symlink(), "{path:?} is {kind:?}");
+        assert!(
+            kind.is_file() || kind.is_dir() || kind.is_symlink(),
+            "{path:?} is {kind:?}"
+        );
         if let Ok(leads) = path.canonicalize() {
             assert!(leads.starts_with(&root), "{path:?} leads to {leads:?}");
         }
@@ -118,7 +143,10 @@ fn walk(path: &Path) -> Vec<PathBuf> {
 }
 
 fn refusal(pieces: &[Piece]) -> String {
-    unpacked(&archive(pieces)).1.expect_err("it is refused").to_string()
+    unpacked(&archive(pieces))
+        .1
+        .expect_err("it is refused")
+        .to_string()
 }
 
 #[test]
@@ -135,11 +163,15 @@ fn files_folders_and_links_are_put_where_they_say_they_lie() {
     ];
     let (home, outcome) = unpacked(&archive(&pieces));
     outcome.expect("nothing is wrong with it");
-    let read = |path: &str| fs::read_to_string(home.path().join("inside").join(path)).expect("there");
+    let read =
+        |path: &str| fs::read_to_string(home.path().join("inside").join(path)).expect("there");
     for path in ["code/app.py", &long, "code/latest/tool", "code/other.py"] {
         assert_eq!(read(path), "content", "{path}");
     }
-    let mode = fs::metadata(home.path().join("inside/code/app.py")).expect("there").permissions().mode();
+    let mode = fs::metadata(home.path().join("inside/code/app.py"))
+        .expect("there")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o7777, 0o755, "nothing runs as somebody else");
 }
 
@@ -153,14 +185,26 @@ fn what_lies_or_leads_outside_is_refused() {
         vec![Piece::link("a/link", "../../x")],
         vec![Piece::link("link", "")],
         // Its folder is a link that leads up.
-        vec![Piece::link("d/up", ".."), Piece::link("d/up/out", "../beside"), Piece::folder("out/made")],
+        vec![
+            Piece::link("d/up", ".."),
+            Piece::link("d/up/out", "../beside"),
+            Piece::folder("out/made"),
+        ],
         // Up again behind a name that is a link.
-        vec![Piece::link("here", "."), Piece::link("out", "here/../beside"), Piece::folder("out/made")],
+        vec![
+            Piece::link("here", "."),
+            Piece::link("out", "here/../beside"),
+            Piece::folder("out/made"),
+        ],
         // The same with names too long for a header.
         vec![Piece::file(&format!("{}outside", "../".repeat(60)))],
         vec![Piece::link("link", &"../".repeat(60))],
         // Nothing is put through a link, and nothing over one.
-        vec![Piece::folder("real"), Piece::link("via", "real"), Piece::file("via/file")],
+        vec![
+            Piece::folder("real"),
+            Piece::link("via", "real"),
+            Piece::file("via/file"),
+        ],
         vec![Piece::link("file", "real"), Piece::file("file")],
     ] {
         let said = refusal(&pieces);
@@ -171,7 +215,11 @@ fn what_lies_or_leads_outside_is_refused() {
 #[test]
 fn a_refusal_names_the_entry_and_what_to_do() {
     let said = refusal(&[Piece::link("code/l", "/etc/passwd")]);
-    for part in ["\"code/l\" to \"/etc/passwd\"", "relative path", "a copy in its place"] {
+    for part in [
+        "\"code/l\" to \"/etc/passwd\"",
+        "relative path",
+        "a copy in its place",
+    ] {
         assert!(said.contains(part), "{said}");
     }
     let long = refusal(&[Piece::link("code/l", &"../".repeat(10_000))]);
@@ -179,7 +227,10 @@ fn a_refusal_names_the_entry_and_what_to_do() {
     let twice = refusal(&[Piece::file("code/a"), Piece::file("code/a")]);
     assert!(twice.contains("\"code/a\""), "{twice}");
     let outside = refusal(&[Piece::file("../a")]);
-    assert!(outside.contains("\"../a\"") && outside.contains("from the top of the archive"), "{outside}");
+    assert!(
+        outside.contains("\"../a\"") && outside.contains("from the top of the archive"),
+        "{outside}"
+    );
 }
 
 #[test]
@@ -192,7 +243,10 @@ fn what_is_neither_file_folder_nor_link_is_refused() {
         EntryType::GNUSparse,
         EntryType::new(b'Z'),
     ] {
-        assert!(refusal(&[Piece::new(kind, "x", "/dev/sda", b"")]).contains("is neither"), "{kind:?}");
+        assert!(
+            refusal(&[Piece::new(kind, "x", "/dev/sda", b"")]).contains("is neither"),
+            "{kind:?}"
+        );
     }
 }
 
@@ -200,9 +254,18 @@ fn what_is_neither_file_folder_nor_link_is_refused() {
 fn two_of_one_name_and_names_that_no_file_can_have_are_the_archives_fault() {
     let long = "n".repeat(300);
     for (pieces, said) in [
-        (vec![Piece::file("a"), Piece::file("a")], "two entries of one name"),
-        (vec![Piece::file("a"), Piece::file("a/b")], "two entries of one name"),
-        (vec![Piece::folder("a"), Piece::file("a")], "two entries of one name"),
+        (
+            vec![Piece::file("a"), Piece::file("a")],
+            "two entries of one name",
+        ),
+        (
+            vec![Piece::file("a"), Piece::file("a/b")],
+            "two entries of one name",
+        ),
+        (
+            vec![Piece::folder("a"), Piece::file("a")],
+            "two entries of one name",
+        ),
         (vec![Piece::file(&long)], "no file can have"),
         (vec![Piece::file(&"d/".repeat(2000))], "outside"),
         (vec![Piece::file("")], ""),
@@ -214,7 +277,8 @@ fn two_of_one_name_and_names_that_no_file_can_have_are_the_archives_fault() {
 /// The pax way to say it: `LENGTH KEY=VALUE`.
 fn pax(key: &str, value: &str) -> Piece {
     let rest = format!(" {key}={value}\n");
-    let length = (1..1_000_000).find(|length: &usize| length.to_string().len() + rest.len() == *length);
+    let length =
+        (1..1_000_000).find(|length: &usize| length.to_string().len() + rest.len() == *length);
     let record = format!("{}{rest}", length.expect("some length fits"));
     Piece::new(EntryType::XHeader, "pax", "", record.as_bytes())
 }
@@ -230,7 +294,10 @@ fn what_pax_headers_say_is_held_to_the_same() {
         vec![pax("size", "1"), Piece::file("x")],
         vec![pax("GNU.sparse.major", "1"), Piece::file("x")],
         vec![pax("path", "a"), pax("path", "b"), Piece::file("x")],
-        vec![Piece::new(EntryType::XHeader, "pax", "", b"no record"), Piece::file("x")],
+        vec![
+            Piece::new(EntryType::XHeader, "pax", "", b"no record"),
+            Piece::file("x"),
+        ],
     ] {
         refusal(&pieces);
     }
@@ -247,12 +314,20 @@ fn bombs_of_size_and_count_are_refused_before_they_cost_what_they_say() {
     // A folder for each of many names, a hundred more on the way to each.
     let deep = |number: usize| Piece::folder(&format!("{number}/{}", "d/".repeat(100)));
     let pieces: Vec<_> = (0..20).map(deep).collect();
-    let bounds = Bounds { bytes: 1 << 20, entries: 1000 };
+    let bounds = Bounds {
+        bytes: 1 << 20,
+        entries: 1000,
+    };
     let home = tempfile::tempdir().expect("a directory");
     let refused = unpack_within(&archive(&pieces), home.path(), bounds).expect_err("too many");
-    assert!(refused.to_string().contains("1000 files and folders"), "{refused}");
+    assert!(
+        refused.to_string().contains("1000 files and folders"),
+        "{refused}"
+    );
     assert!(walk(home.path()).len() <= 1001, "more was made than may be");
-    let files: Vec<_> = (0..1001).map(|number| Piece::link(&number.to_string(), "x")).collect();
+    let files: Vec<_> = (0..1001)
+        .map(|number| Piece::link(&number.to_string(), "x"))
+        .collect();
     let home = tempfile::tempdir().expect("a directory");
     unpack_within(&archive(&files[1..]), home.path(), bounds).expect("as many as may be");
     let home = tempfile::tempdir().expect("a directory");
@@ -264,11 +339,15 @@ fn what_is_cut_off_anywhere_is_not_taken_for_whole() {
     let mut tape = Vec::new();
     Piece::new(EntryType::Regular, "file", "", &[7; 1500]).write(&mut tape);
     for length in [600, 1023, 1500, 2011] {
-        unpacked(&compressed(&tape[..length])).1.expect_err("the tape ends within the file");
+        unpacked(&compressed(&tape[..length]))
+            .1
+            .expect_err("the tape ends within the file");
     }
     let whole = archive(&[Piece::file("file")]);
     for length in 0..whole.len() {
-        unpacked(&whole[..length]).1.expect_err("the compressed bytes end early");
+        unpacked(&whole[..length])
+            .1
+            .expect_err("the compressed bytes end early");
     }
 }
 
@@ -280,7 +359,11 @@ fn names() -> impl Strategy<Value = String> {
     ];
     (any::<bool>(), vec(part, 0..5)).prop_map(|(is_absolute, parts)| {
         let path = parts.join("/");
-        if is_absolute && parts.len() % 4 == 0 { format!("/{path}") } else { path }
+        if is_absolute && parts.len() % 4 == 0 {
+            format!("/{path}")
+        } else {
+            path
+        }
     })
 }
 
@@ -291,13 +374,22 @@ fn pieces() -> impl Strategy<Value = Piece> {
         3 => Just(EntryType::Directory),
         1 => any::<u8>().prop_map(EntryType::new),
     ];
-    let claims =
-        prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some), 1 => (0_u64..2000).prop_map(Some)];
+    let claims = prop_oneof![8 => Just(None), 1 => any::<u64>().prop_map(Some), 1 => (0_u64..2000).prop_map(Some)];
     (kind, names(), names(), vec(any::<u8>(), 0..700), claims).prop_map(
         |(kind, path, link, content, claims)| {
-            let content = if kind == EntryType::Regular { content } else { Vec::new() };
+            let content = if kind == EntryType::Regular {
+                content
+            } else {
+                Vec::new()
+            };
             let claims = claims.map(|size| size & ((1 << 33) - 1));
-            Piece { kind, path: path.into(), link: link.into(), content, claims }
+            Piece {
+                kind,
+                path: path.into(),
+                link: link.into(),
+                content,
+                claims,
+            }
         },
     )
 }

@@ -36,7 +36,11 @@ impl Batch<'_> {
         let next = Some(self.len());
         let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
         // A request is planned by one line of znodes, of which the topmost comes first.
-        let topmost = self.held.iter().find(|(_, held)| is_missing(held)).map(|(path, _)| path.clone());
+        let topmost = self
+            .held
+            .iter()
+            .find(|(_, held)| is_missing(held))
+            .map(|(path, _)| path.clone());
         match topmost {
             Some(missing) => self.anchor_of(&missing).await,
             None => Ok(true),
@@ -62,12 +66,16 @@ impl Batch<'_> {
     async fn anchor_of(&mut self, missing: &str) -> Result<bool, Unplanned> {
         let levels = path::ancestors(missing);
         // Mostly the parent is there.
-        let Some(mut at) = levels.len().checked_sub(1) else { return Ok(true) };
+        let Some(mut at) = levels.len().checked_sub(1) else {
+            return Ok(true);
+        };
         loop {
             at = match self.lock_level(levels[at]).await? {
                 Level::Waited => return Ok(false),
                 // The one below is the missing one itself, or is locked by nobody and stays as it is.
-                Level::There if at + 1 == levels.len() || self.stays_missing(levels[at + 1]).await? => {
+                Level::There
+                    if at + 1 == levels.len() || self.stays_missing(levels[at + 1]).await? =>
+                {
                     return Ok(true);
                 }
                 Level::There => at + 1,
@@ -87,7 +95,11 @@ impl Batch<'_> {
             held.seen_by = next;
             held.becomes
         } else {
-            match self.nodes.try_lock(path, &self.lock, &mut self.basis).await? {
+            match self
+                .nodes
+                .try_lock(path, &self.lock, &mut self.basis)
+                .await?
+            {
                 Some(found) => {
                     hold(&mut self.held, path, found, next);
                     found
@@ -99,7 +111,11 @@ impl Batch<'_> {
                 None => return Err(Unplanned::Contended),
             }
         };
-        Ok(if becomes.is_some() { Level::There } else { Level::Missing })
+        Ok(if becomes.is_some() {
+            Level::There
+        } else {
+            Level::Missing
+        })
     }
 
     /// Whether the znode at `path` is missing and stays so for as long as its parent is locked, which it is.

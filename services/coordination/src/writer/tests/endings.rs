@@ -10,20 +10,37 @@ async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Op
     let distributor = stage.distributor(&stage.store());
     let made = ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent));
     let parents = stage.decided(other, made.into()).await;
-    distributor.handle(Stage::messages(parents)).await.expect("calm");
-    let made = stage.decided(owner, vec![create(path, Lifetime::Ephemeral)]).await;
-    distributor.handle(Stage::messages(made)).await.expect("calm");
+    distributor
+        .handle(Stage::messages(parents))
+        .await
+        .expect("calm");
+    let made = stage
+        .decided(owner, vec![create(path, Lifetime::Ephemeral)])
+        .await;
+    distributor
+        .handle(Stage::messages(made))
+        .await
+        .expect("calm");
     stage.decided(other, others).await;
     let end = stage.decided(owner, vec![Operation::Close]).await;
-    distributor.handle(Stage::messages(end)).await.expect("calm");
-    stage.region(stage.world.key_value()).get(path).await.expect("calm")
+    distributor
+        .handle(Stage::messages(end))
+        .await
+        .expect("calm");
+    stage
+        .region(stage.world.key_value())
+        .get(path)
+        .await
+        .expect("calm")
 }
 
 /// Whether an ephemeral outlives its session that another has deleted.
 fn outlives(broken: Option<Broken>) -> bool {
     simulated::run(async {
         let stage = stage_without(broken).await;
-        left_by_an_end(&stage, "/p/q/e", vec![delete("/p/q/e")]).await.is_some()
+        left_by_an_end(&stage, "/p/q/e", vec![delete("/p/q/e")])
+            .await
+            .is_some()
     })
 }
 
@@ -31,8 +48,14 @@ fn outlives(broken: Option<Broken>) -> bool {
 #[test]
 fn an_end_comes_behind_the_deletion_of_an_ephemeral() {
     assert!(!outlives(None));
-    assert!(outlives(Some(Broken::EndsBesideWhatIsGone)), "the rule is needed");
-    assert!(outlives(Some(Broken::ForgetsWhatIsStillThere)), "the rule is needed");
+    assert!(
+        outlives(Some(Broken::EndsBesideWhatIsGone)),
+        "the rule is needed"
+    );
+    assert!(
+        outlives(Some(Broken::ForgetsWhatIsStillThere)),
+        "the rule is needed"
+    );
 }
 
 /// C-3, C6: what the ephemeral was in is gone as well, so there is nothing near it that the end could follow.
@@ -52,7 +75,9 @@ fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
         simulated::run(async {
             let stage = stage().await;
             let others = vec![delete("/p/q/e"), create("/p/q/e", lifetime)];
-            let node = left_by_an_end(&stage, "/p/q/e", others).await.expect("it is the other's");
+            let node = left_by_an_end(&stage, "/p/q/e", others)
+                .await
+                .expect("it is the other's");
             assert_ne!(node.meta.stat().ephemeral_owner, 1);
         });
     }
@@ -64,9 +89,20 @@ fn an_end_waits_for_what_it_comes_behind() {
     simulated::run(async {
         let stage = stage().await;
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
-        stage.decided(other, ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent)).into()).await;
-        stage.decided(owner, vec![create("/p/q/e", Lifetime::Ephemeral)]).await;
-        stage.decided(other, ["/p/q/e", "/p/q", "/p"].map(delete).into()).await;
+        stage
+            .decided(
+                other,
+                ["/p", "/p/q"]
+                    .map(|path| create(path, Lifetime::Persistent))
+                    .into(),
+            )
+            .await;
+        stage
+            .decided(owner, vec![create("/p/q/e", Lifetime::Ephemeral)])
+            .await;
+        stage
+            .decided(other, ["/p/q/e", "/p/q", "/p"].map(delete).into())
+            .await;
         let (store, on_stage) = (stage.store(), stage.clone());
         store.once(Side::After, |call| is_lock_of(call, "/p/q/e"), async move {
             assert!(is_free(&on_stage, "/").await, "another locks it now");
@@ -77,17 +113,34 @@ fn an_end_waits_for_what_it_comes_behind() {
         store.once(Side::Before, |call| is_lock_of(call, "/"), async move {
             for path in ["/p/q", "/p/q/e"] {
                 let nodes = on_stage.nodes(on_stage.world.key_value());
-                assert!(nodes.is_vacant(path, &mut Basis::default()).await?, "{path} is locked meanwhile");
+                assert!(
+                    nodes.is_vacant(path, &mut Basis::default()).await?,
+                    "{path} is locked meanwhile"
+                );
             }
             Ok(())
         });
-        written(&stage, &store, owner, vec![Operation::Close]).await.expect("calm");
+        written(&stage, &store, owner, vec![Operation::Close])
+            .await
+            .expect("calm");
         assert!(store.is_through());
-        let end = stage.row(owner).await.outbox_decoded().expect("it decodes").pop().expect("it has ended");
-        let touched: Vec<&str> = end.touched.iter().map(|touched| touched.path.as_str()).collect();
+        let end = stage
+            .row(owner)
+            .await
+            .outbox_decoded()
+            .expect("it decodes")
+            .pop()
+            .expect("it has ended");
+        let touched: Vec<&str> = end
+            .touched
+            .iter()
+            .map(|touched| touched.path.as_str())
+            .collect();
         assert_eq!(touched, ["/"]);
         assert!(
-            is_free(&stage, "/p/q").await && is_free(&stage, "/p/q/e").await && is_free(&stage, "/").await
+            is_free(&stage, "/p/q").await
+                && is_free(&stage, "/p/q/e").await
+                && is_free(&stage, "/").await
         );
     });
 }
@@ -104,7 +157,11 @@ fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
         stage.decided(owner, made.into()).await;
         let gone = stage.decided(other, vec![delete("/a")]).await;
         assert_eq!(indexed().await, ["/a", "/b"]);
-        stage.distributor(&stage.store()).handle(Stage::messages(gone)).await.expect("calm");
+        stage
+            .distributor(&stage.store())
+            .handle(Stage::messages(gone))
+            .await
+            .expect("calm");
         assert_eq!(indexed().await, ["/b"]);
         stage.decided(owner, vec![delete("/b")]).await;
         assert!(indexed().await.is_empty(), "its own leave with it");
@@ -118,13 +175,24 @@ fn a_session_whose_end_has_begun_decides_its_end_alone() {
         let stage = stage().await;
         let (session, store) = (stage.open(1).await, stage.store());
         stage.decided(session, vec![Operation::Attach]).await;
-        let condemned = stage.sessions().condemn(session, 0, &mut Basis::default()).await;
+        let condemned = stage
+            .sessions()
+            .condemn(session, 0, &mut Basis::default())
+            .await;
         assert!(matches!(condemned, Ok(Moved::Done(_))));
-        for operation in [create("/a", Lifetime::Persistent), delete("/a"), set("/", "data")] {
-            written(&stage, &store, session, vec![operation]).await.expect("nobody waits for it");
+        for operation in [
+            create("/a", Lifetime::Persistent),
+            delete("/a"),
+            set("/", "data"),
+        ] {
+            written(&stage, &store, session, vec![operation])
+                .await
+                .expect("nobody waits for it");
             assert_eq!(stage.row(session).await.sequence, 1);
         }
-        written(&stage, &store, session, vec![Operation::Expire]).await.expect("calm");
+        written(&stage, &store, session, vec![Operation::Expire])
+            .await
+            .expect("calm");
         assert_eq!(stage.row(session).await.sequence, 2);
     });
 }
@@ -137,14 +205,24 @@ fn a_session_that_is_gone_decides_nothing() {
         let (session, store, on_stage) = (stage.open(1).await, stage.store(), stage.clone());
         store.once(Side::Before, is_decision, async move {
             let end = on_stage.decided(session, vec![Operation::Close]).await;
-            on_stage.distributor(&on_stage.store()).handle(Stage::messages(end)).await.expect("calm");
+            on_stage
+                .distributor(&on_stage.store())
+                .handle(Stage::messages(end))
+                .await
+                .expect("calm");
             Ok(())
         });
         let sets = vec![set("/", "one"), set("/", "two")];
-        written(&stage, &store, session, sets).await.expect("nobody waits for them");
+        written(&stage, &store, session, sets)
+            .await
+            .expect("nobody waits for them");
         assert!(store.is_through());
         assert!(is_free(&stage, "/").await);
-        let row = stage.sessions().get(session, &mut Basis::default()).await.expect("calm");
+        let row = stage
+            .sessions()
+            .get(session, &mut Basis::default())
+            .await
+            .expect("calm");
         assert!(row.is_none(), "it is there again");
     });
 }
@@ -157,14 +235,28 @@ fn deleting_what_is_anothers_says_its_path_three_times() {
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
         let parent = format!("/{}", "p".repeat(1_000));
         let path = format!("{parent}/e");
-        stage.decided(other, vec![create(&parent, Lifetime::Persistent)]).await;
-        stage.decided(owner, vec![create(&path, Lifetime::Ephemeral)]).await;
+        stage
+            .decided(other, vec![create(&parent, Lifetime::Persistent)])
+            .await;
+        stage
+            .decided(owner, vec![create(&path, Lifetime::Ephemeral)])
+            .await;
         stage.decided(other, vec![delete(&path)]).await;
         let row = stage.row(other).await;
         let (deleted, encoded) = (row.outbox_decoded().expect("it decodes"), row.outbox());
-        let (taken, encoded) = (deleted.last().expect("decided").taken(), encoded.last().expect("decided"));
-        assert_eq!(taken.map(|(create, path)| (create.session, path)), Some((owner, path.as_str())));
-        assert!(encoded.len() < 3 * path.len() + 200, "{} bytes", encoded.len());
+        let (taken, encoded) = (
+            deleted.last().expect("decided").taken(),
+            encoded.last().expect("decided"),
+        );
+        assert_eq!(
+            taken.map(|(create, path)| (create.session, path)),
+            Some((owner, path.as_str()))
+        );
+        assert!(
+            encoded.len() < 3 * path.len() + 200,
+            "{} bytes",
+            encoded.len()
+        );
     });
 }
 
@@ -174,7 +266,9 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
         let stage = stage_without(broken).await;
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
         let index = Ephemerals::new(stage.world.key_value());
-        stage.decided(owner, vec![create("/a", Lifetime::Ephemeral)]).await;
+        stage
+            .decided(owner, vec![create("/a", Lifetime::Ephemeral)])
+            .await;
         let gone = stage.decided(other, vec![delete("/a")]).await;
         let kept = stage.world.key_value();
         kept.externalize(kept.point()).await.expect("calm");
@@ -183,11 +277,22 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
             on_stage.world.fall_back();
             Ok(())
         });
-        let _ = stage.distributor(&store).handle(Stage::messages(gone)).await;
+        let _ = stage
+            .distributor(&store)
+            .handle(Stage::messages(gone))
+            .await;
         assert!(store.is_through());
         let region = stage.region(stage.world.key_value());
-        assert_eq!(region.cursor().await.expect("calm").value.0.slot, 0, "nothing of it is applied");
-        !index.all(owner, &mut Basis::default()).await.expect("calm").is_empty()
+        assert_eq!(
+            region.cursor().await.expect("calm").value.0.slot,
+            0,
+            "nothing of it is applied"
+        );
+        !index
+            .all(owner, &mut Basis::default())
+            .await
+            .expect("calm")
+            .is_empty()
     })
 }
 
@@ -195,5 +300,8 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
 #[test]
 fn an_ephemeral_whose_deletion_is_lost_stays_in_the_index() {
     assert!(indexed_after_a_loss(None));
-    assert!(!indexed_after_a_loss(Some(Broken::ForgetsWhatMayComeBack)), "the rule is needed");
+    assert!(
+        !indexed_after_a_loss(Some(Broken::ForgetsWhatMayComeBack)),
+        "the rule is needed"
+    );
 }

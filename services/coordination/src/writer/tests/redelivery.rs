@@ -20,13 +20,23 @@ fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
 
 /// How many updates of a session were decided, and are not refusals.
 async fn successes(stage: &Stage, session: SessionId) -> usize {
-    let decided = stage.row(session).await.outbox_decoded().expect("it decodes");
-    decided.iter().filter(|decided| decided.outcome.is_ok()).count()
+    let decided = stage
+        .row(session)
+        .await
+        .outbox_decoded()
+        .expect("it decodes");
+    decided
+        .iter()
+        .filter(|decided| decided.outcome.is_ok())
+        .count()
 }
 
 async fn is_there(stage: &Stage, path: &str) -> bool {
     let nodes = stage.nodes(stage.world.key_value());
-    nodes.is_there(path, &mut Basis::default()).await.expect("calm")
+    nodes
+        .is_there(path, &mut Basis::default())
+        .await
+        .expect("calm")
 }
 
 /// How often a request is decided that comes again after all was done.
@@ -35,8 +45,16 @@ fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
         let stage = stage_without(broken).await;
         let session = stage.open(1).await;
         let asked = stage.asked(session, vec![set("/", "once")]).await;
-        stage.writer(&stage.store()).handle_messages(&asked).await.expect("calm");
-        stage.writer(&stage.store()).handle_messages(&again(asked)).await.expect("calm");
+        stage
+            .writer(&stage.store())
+            .handle_messages(&asked)
+            .await
+            .expect("calm");
+        stage
+            .writer(&stage.store())
+            .handle_messages(&again(asked))
+            .await
+            .expect("calm");
         stage.row(session).await.sequence
     })
 }
@@ -45,7 +63,11 @@ fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
 #[test]
 fn a_request_that_comes_twice_is_decided_once() {
     assert_eq!(decided_of_one_that_came_twice(None), 1);
-    assert_eq!(decided_of_one_that_came_twice(Some(Broken::ForgetsRequestNumbers)), 2, "the rule is needed");
+    assert_eq!(
+        decided_of_one_that_came_twice(Some(Broken::ForgetsRequestNumbers)),
+        2,
+        "the rule is needed"
+    );
 }
 
 /// What a writer left that died.
@@ -65,13 +87,19 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
     simulated::run(async {
         let stage = stage().await;
         let (session, store, queue) = (stage.open(1).await, stage.store(), stage.world.queue());
-        let asked = stage.asked(session, vec![create("/a", Lifetime::Persistent)]).await;
+        let asked = stage
+            .asked(session, vec![create("/a", Lifetime::Persistent)])
+            .await;
         let (calls, death) = (AtomicUsize::new(0), Arc::new(Notify::new()));
         let dies = death.clone();
-        store.once(side, move |_| calls.fetch_add(1, Ordering::SeqCst) == number, async move {
-            dies.notify_one();
-            pending().await
-        });
+        store.once(
+            side,
+            move |_| calls.fetch_add(1, Ordering::SeqCst) == number,
+            async move {
+                dies.notify_one();
+                pending().await
+            },
+        );
         let writer = stage.writer(&store);
         tokio::select! {
             biased;
@@ -87,11 +115,24 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
             (_, true) => Left::Lock,
             (_, false) => Left::Nothing,
         };
-        stage.writer(&stage.store()).handle_messages(&again(asked)).await.expect("calm");
-        assert_eq!((stage.row(session).await.sequence, successes(&stage, session).await), (1, 1));
+        stage
+            .writer(&stage.store())
+            .handle_messages(&again(asked))
+            .await
+            .expect("calm");
+        assert_eq!(
+            (
+                stage.row(session).await.sequence,
+                successes(&stage, session).await
+            ),
+            (1, 1)
+        );
         assert!(is_there(&stage, "/a").await, "it is installed");
         assert!(is_free(&stage, "/a").await, "nobody has to wait for a lock");
-        let pushed = queue.receive(names::DISTRIBUTOR_QUEUE, 10).await.expect("calm");
+        let pushed = queue
+            .receive(names::DISTRIBUTOR_QUEUE, 10)
+            .await
+            .expect("calm");
         assert!(!pushed.is_empty(), "nobody would apply it");
         Some(left)
     })
@@ -101,8 +142,13 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
 #[test]
 fn what_a_writer_leaves_that_dies_is_done_when_its_message_comes_again() {
     for side in [Side::Before, Side::After] {
-        let left: BTreeSet<Left> = (0..).map_while(|number| left_by_one_that_dies_at(side, number)).collect();
-        assert!(left.contains(&Left::Lock) && left.contains(&Left::Decision), "{side:?}: {left:?}");
+        let left: BTreeSet<Left> = (0..)
+            .map_while(|number| left_by_one_that_dies_at(side, number))
+            .collect();
+        assert!(
+            left.contains(&Left::Lock) && left.contains(&Left::Decision),
+            "{side:?}: {left:?}"
+        );
     }
 }
 
@@ -114,18 +160,30 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
         let stage = stage_without(broken).await;
         let (slow, hasty, store) = (stage.open(1).await, stage.open(2).await, stage.store());
         let made = || vec![create("/a", Lifetime::Persistent)];
-        let (asked, asked_hastily) = (stage.asked(slow, made()).await, stage.asked(hasty, made()).await);
-        let (writer, clock) =
-            (stage.writer_by(&stage.store(), stage.world.clock_off_by(AHEAD_MS)), stage.world.clock());
+        let (asked, asked_hastily) = (
+            stage.asked(slow, made()).await,
+            stage.asked(hasty, made()).await,
+        );
+        let (writer, clock) = (
+            stage.writer_by(&stage.store(), stage.world.clock_off_by(AHEAD_MS)),
+            stage.world.clock(),
+        );
         store.once(Side::Before, is_decision, async move {
             let began = clock.monotonic();
             writer.handle_messages(&asked_hastily).await.expect("calm");
             let waited = clock.monotonic().since(began);
-            assert!(waited < Duration::from_secs(1), "its clock says that the lock has expired: {waited:?}");
+            assert!(
+                waited < Duration::from_secs(1),
+                "its clock says that the lock has expired: {waited:?}"
+            );
             Ok(())
         });
         if stage.writer(&store).handle_messages(&asked).await.is_err() {
-            stage.writer(&stage.store()).handle_messages(&again(asked)).await.expect("calm");
+            stage
+                .writer(&stage.store())
+                .handle_messages(&again(asked))
+                .await
+                .expect("calm");
         }
         assert!(store.is_through());
         successes(&stage, slow).await + successes(&stage, hasty).await
@@ -136,7 +194,11 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
 #[test]
 fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
     assert_eq!(made_by_a_clock_that_is_ahead(None), 1);
-    assert_eq!(made_by_a_clock_that_is_ahead(Some(Broken::BreaksLocksUnasked)), 2, "the rule is needed");
+    assert_eq!(
+        made_by_a_clock_that_is_ahead(Some(Broken::BreaksLocksUnasked)),
+        2,
+        "the rule is needed"
+    );
 }
 
 /// C6: a note of an ephemeral that comes late, of a create that another writer has decided since, does not stand for the
@@ -150,12 +212,20 @@ fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
         let asked = stage.asked(owner, made()).await;
         let (on_stage, asked_again) = (stage.clone(), again(asked.clone()));
         late.once(Side::Before, is_of_index, async move {
-            on_stage.writer(&on_stage.store()).handle_messages(&asked_again).await.expect("calm");
+            on_stage
+                .writer(&on_stage.store())
+                .handle_messages(&asked_again)
+                .await
+                .expect("calm");
             on_stage.decided(other, vec![delete("/e")]).await;
             on_stage.decided(owner, made()).await;
             Ok(())
         });
-        stage.writer(&late).handle_messages(&asked).await.expect_err("another writes for it");
+        stage
+            .writer(&late)
+            .handle_messages(&asked)
+            .await
+            .expect_err("another writes for it");
         assert!(late.is_through());
         assert_eq!(successes(&stage, owner).await, 2);
         assert!(is_there(&stage, "/e").await, "it was made again");

@@ -8,20 +8,38 @@ use crate::Letter;
 /// An archive whose function `pay` is started by the queues `orders` and `bills`, and tells nobody.
 fn silent() -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 0";
-    format!("[functions.pay]\n{table}\ntriggers = [{{ queue = \"orders\" }}, {{ queue = \"bills\" }}]").into()
+    format!(
+        "[functions.pay]\n{table}\ntriggers = [{{ queue = \"orders\" }}, {{ queue = \"bills\" }}]"
+    )
+    .into()
 }
 
 async fn send(world: &World, queue: &str, body: &str) {
     let body = Bytes::copy_from_slice(body.as_bytes());
-    let message = Message { group: "g".into(), deduplication: None, body };
-    let sent = world.queue().send(queue, vec![message]).await.expect("sent");
-    world.queue().externalize(sent.point).await.expect("it is durable");
+    let message = Message {
+        group: "g".into(),
+        deduplication: None,
+        body,
+    };
+    let sent = world
+        .queue()
+        .send(queue, vec![message])
+        .await
+        .expect("sent");
+    world
+        .queue()
+        .externalize(sent.point)
+        .await
+        .expect("it is durable");
 }
 
 async fn all(service: &Service) -> Vec<Letter> {
     let (mut all, mut after) = (Vec::new(), None::<String>);
     loop {
-        let page = service.dead_letters("pay", after.as_deref()).await.expect("listed");
+        let page = service
+            .dead_letters("pay", after.as_deref())
+            .await
+            .expect("listed");
         all.extend(page.letters);
         after = Some(match page.next {
             Some(next) => next,
@@ -31,7 +49,10 @@ async fn all(service: &Service) -> Vec<Letter> {
 }
 
 fn said(letters: &[Letter]) -> Vec<(Option<&str>, &str)> {
-    letters.iter().map(|letter| (letter.queue.as_deref(), letter.payload.as_str())).collect()
+    letters
+        .iter()
+        .map(|letter| (letter.queue.as_deref(), letter.payload.as_str()))
+        .collect()
 }
 
 /// What was sent, an event and two messages, has failed for good; returns the request id of the event.
@@ -52,18 +73,43 @@ fn what_a_function_has_failed_for_good_is_shown_whatever_started_it() {
         let (service, _) = service(&world);
         failed(&world, &service).await;
         let letters = all(&service).await;
-        assert_eq!(said(&letters), [(None, "{}"), (Some("orders"), "an order"), (Some("bills"), "a bill")]);
-        let [event, order, _] = &letters[..] else { unreachable!("there are three") };
-        assert_eq!((event.payload_bytes, event.attempts, order.attempts), (2, 1, crate::batch::ATTEMPTS_MAX));
+        assert_eq!(
+            said(&letters),
+            [
+                (None, "{}"),
+                (Some("orders"), "an order"),
+                (Some("bills"), "a bill")
+            ]
+        );
+        let [event, order, _] = &letters[..] else {
+            unreachable!("there are three")
+        };
+        assert_eq!(
+            (event.payload_bytes, event.attempts, order.attempts),
+            (2, 1, crate::batch::ATTEMPTS_MAX)
+        );
         assert_eq!(event.reason, FAILED);
-        assert_eq!((order.group.as_deref(), &order.request_id), (Some("g"), &None));
-        let behind = service.dead_letters("pay", Some(&order.id)).await.expect("listed").letters;
+        assert_eq!(
+            (order.group.as_deref(), &order.request_id),
+            (Some("g"), &None)
+        );
+        let behind = service
+            .dead_letters("pay", Some(&order.id))
+            .await
+            .expect("listed")
+            .letters;
         assert_eq!(said(&behind), [(Some("bills"), "a bill")]);
         for wrong in ["", "1", "orders", "orders:x", "no queue of it:1"] {
-            let refused = service.dead_letters("pay", Some(wrong)).await.expect_err(wrong);
+            let refused = service
+                .dead_letters("pay", Some(wrong))
+                .await
+                .expect_err(wrong);
             assert!(matches!(refused, Error::Invalid(_)), "{refused}");
         }
-        assert!(matches!(service.dead_letters("nobody", None).await, Err(Error::NoSuchFunction(_))));
+        assert!(matches!(
+            service.dead_letters("nobody", None).await,
+            Err(Error::NoSuchFunction(_))
+        ));
     });
 }
 
@@ -74,12 +120,21 @@ fn of_a_failure_that_could_not_be_told_what_was_to_be_told_is_shown() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 0";
-        let archive = format!("[functions.first]\n{table}\non_failure = \"pay\"\n[functions.pay]\n{table}");
-        service.deploy("shop", archive.into()).await.expect("deployed");
-        service.send("first", r#"{"a":1}"#.into()).await.expect("sent");
+        let archive =
+            format!("[functions.first]\n{table}\non_failure = \"pay\"\n[functions.pay]\n{table}");
+        service
+            .deploy("shop", archive.into())
+            .await
+            .expect("deployed");
+        service
+            .send("first", r#"{"a":1}"#.into())
+            .await
+            .expect("sent");
         world.clock().sleep(Duration::from_hours(1)).await;
         let letters = all(&service).await;
-        let [letter] = &letters[..] else { panic!("one is kept: {letters:?}") };
+        let [letter] = &letters[..] else {
+            panic!("one is kept: {letters:?}")
+        };
         let asked = runtime.asked_of("pay").remove(0);
         assert_eq!(letter.request_id.as_deref(), Some(asked.id.as_str()));
         let given = |json: &[u8]| {
@@ -102,18 +157,33 @@ fn what_is_redriven_is_run_again_and_no_letter_any_more() {
         let before = runtime.asked();
         *runtime.is_fit.lock() = |_| true;
         let letters = all(&service).await;
-        assert_eq!(service.redrive("pay", Some(&letters[0].id)).await.expect("redriven"), 1);
-        for settled in
-            [service.redrive("pay", Some(&letters[0].id)).await, service.purge("pay", Some("orders:0")).await]
-        {
-            assert!(matches!(settled, Err(Error::NoSuchLetter(_))), "it is none any more: {settled:?}");
+        assert_eq!(
+            service
+                .redrive("pay", Some(&letters[0].id))
+                .await
+                .expect("redriven"),
+            1
+        );
+        for settled in [
+            service.redrive("pay", Some(&letters[0].id)).await,
+            service.purge("pay", Some("orders:0")).await,
+        ] {
+            assert!(
+                matches!(settled, Err(Error::NoSuchLetter(_))),
+                "it is none any more: {settled:?}"
+            );
         }
         assert_eq!(service.redrive("pay", None).await.expect("redriven"), 2);
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(all(&service).await, []);
         let again = runtime.asked_of("pay").split_off(before);
         assert_eq!(again.len(), 3, "each once: {again:?}");
-        assert!(again.iter().any(|asked| asked.id == id && asked.payload == "{}"), "{again:?}");
+        assert!(
+            again
+                .iter()
+                .any(|asked| asked.id == id && asked.payload == "{}"),
+            "{again:?}"
+        );
         assert_eq!(service.redrive("pay", None).await.expect("none"), 0);
     });
 }
@@ -129,8 +199,17 @@ fn what_fails_again_is_a_letter_again() {
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(all(&service).await.len(), 3);
         let letters = all(&service).await;
-        assert_eq!(service.purge("pay", Some(&letters[1].id)).await.expect("purged"), 1);
-        assert_eq!(said(&all(&service).await), [(None, "{}"), (Some("bills"), "a bill")]);
+        assert_eq!(
+            service
+                .purge("pay", Some(&letters[1].id))
+                .await
+                .expect("purged"),
+            1
+        );
+        assert_eq!(
+            said(&all(&service).await),
+            [(None, "{}"), (Some("bills"), "a bill")]
+        );
         assert_eq!(service.purge("pay", None).await.expect("purged"), 2);
         assert_eq!(all(&service).await, []);
     });
@@ -173,14 +252,22 @@ fn letters_are_settled_in_batches_that_a_queue_takes() {
         let world = World::new(1);
         let (service, _) = service(&world);
         service.deploy("shop", silent()).await.expect("deployed");
-        let QueueLimits { batch_messages_max, .. } = *world.queue().limits();
+        let QueueLimits {
+            batch_messages_max, ..
+        } = *world.queue().limits();
         let count = 2 * batch_messages_max + 1;
         for number in 0..count {
-            service.send("pay", number.to_string().into()).await.expect("sent");
+            service
+                .send("pay", number.to_string().into())
+                .await
+                .expect("sent");
         }
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(all(&service).await.len(), count);
-        assert_eq!(service.purge("pay", None).await.expect("purged"), count as u64);
+        assert_eq!(
+            service.purge("pay", None).await.expect("purged"),
+            count as u64
+        );
         assert_eq!(all(&service).await, []);
     });
 }

@@ -15,32 +15,58 @@ fn telling() -> Bytes {
 }
 
 async fn send(world: &World, bodies: &[&[u8]]) {
-    let message =
-        |body: &&[u8]| Message { group: "g".into(), deduplication: None, body: Bytes::copy_from_slice(body) };
+    let message = |body: &&[u8]| Message {
+        group: "g".into(),
+        deduplication: None,
+        body: Bytes::copy_from_slice(body),
+    };
     let queue = world.queue();
-    let sent = queue.send("orders", bodies.iter().map(message).collect()).await.expect("sent");
+    let sent = queue
+        .send("orders", bodies.iter().map(message).collect())
+        .await
+        .expect("sent");
     queue.externalize(sent.point).await.expect("it is durable");
 }
 
 async fn backlog(world: &World) -> (u64, u64) {
-    let Backlog { messages, dead_letters } = world.queue().backlog("orders").await.expect("backlog answers");
+    let Backlog {
+        messages,
+        dead_letters,
+    } = world
+        .queue()
+        .backlog("orders")
+        .await
+        .expect("backlog answers");
     (messages, dead_letters)
 }
 
 async fn dead_letters(world: &World) -> Vec<DeadLetter> {
-    world.queue().dead_letters("orders", None, 10).await.expect("dead_letters answers")
+    world
+        .queue()
+        .dead_letters("orders", None, 10)
+        .await
+        .expect("dead_letters answers")
 }
 
 /// The ids under which `told` was run, and what it was told.
 fn told(runtime: &Idle) -> Vec<(String, Value)> {
     let told = runtime.asked_of("told").into_iter();
-    told.map(|asked| (asked.id, serde_json::from_slice(&asked.payload).expect("JSON"))).collect()
+    told.map(|asked| {
+        (
+            asked.id,
+            serde_json::from_slice(&asked.payload).expect("JSON"),
+        )
+    })
+    .collect()
 }
 
 /// The bodies of a batch.
 fn bodies(batch: &Value) -> Vec<&str> {
     let records = batch["Records"].as_array().expect("a batch");
-    records.iter().map(|record| record["body"].as_str().expect("text")).collect()
+    records
+        .iter()
+        .map(|record| record["body"].as_str().expect("text"))
+        .collect()
 }
 
 fn has_poison(payload: &[u8]) -> bool {
@@ -59,18 +85,26 @@ fn a_message_that_fails_for_good_is_told_alone_and_what_is_around_it_is_run() {
         world.clock().sleep(Duration::from_hours(1)).await;
         assert_eq!(backlog(&world).await, (0, 0));
         let told = told(&runtime);
-        let [(id, event)] = &told[..] else { panic!("one failure is told once: {told:?}") };
+        let [(id, event)] = &told[..] else {
+            panic!("one failure is told once: {told:?}")
+        };
         assert_eq!(bodies(&event["requestPayload"]), ["poison"]);
         assert_eq!(event["responsePayload"]["errorMessage"], FAILED);
         let context = &event["requestContext"];
-        assert_eq!((&context["approximateInvokeCount"], id.len()), (&ATTEMPTS_MAX.into(), 36));
+        assert_eq!(
+            (&context["approximateInvokeCount"], id.len()),
+            (&ATTEMPTS_MAX.into(), 36)
+        );
         assert_ne!(&context["requestId"], id);
         let runs: Vec<Value> = runtime
             .asked_of("pay")
             .iter()
             .map(|asked| serde_json::from_slice(&asked.payload).expect("JSON"))
             .collect();
-        let at_head = runs.iter().filter(|batch| bodies(batch)[0] == "poison").count();
+        let at_head = runs
+            .iter()
+            .filter(|batch| bodies(batch)[0] == "poison")
+            .count();
         assert_eq!(at_head, ATTEMPTS_MAX as usize);
         assert_eq!(bodies(runs.last().expect("it ran")), ["behind"]);
     });
@@ -86,7 +120,10 @@ fn a_message_that_fails_for_good_is_a_dead_letter_where_nobody_is_told() {
         service.deploy("shop", pay.into()).await.expect("deployed");
         send(&world, &[b"poison"]).await;
         world.clock().sleep(Duration::from_hours(1)).await;
-        assert_eq!((backlog(&world).await, runtime.asked()), ((0, 1), ATTEMPTS_MAX as usize));
+        assert_eq!(
+            (backlog(&world).await, runtime.asked()),
+            ((0, 1), ATTEMPTS_MAX as usize)
+        );
         assert_eq!(dead_letters(&world).await[0].reason, FAILED);
     });
 }
@@ -98,14 +135,22 @@ fn a_function_of_two_queues_is_told_which_of_them_a_message_is_from() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         *runtime.is_fit.lock() = |asked| asked.function == "told";
-        let pay = "on_failure = \"told\"\ntriggers = [{ queue = \"bills\" }, { queue = \"orders\" }]";
+        let pay =
+            "on_failure = \"told\"\ntriggers = [{ queue = \"bills\" }, { queue = \"orders\" }]";
         let archive = format!("[functions.pay]\n{TABLE}\n{pay}\n[functions.told]\n{TABLE}");
-        service.deploy("shop", archive.into()).await.expect("deployed");
+        service
+            .deploy("shop", archive.into())
+            .await
+            .expect("deployed");
         send(&world, &[b"an order"]).await;
         world.clock().sleep(Duration::from_hours(1)).await;
-        let said: Value = serde_json::from_slice(&runtime.asked_of("pay")[0].payload).expect("JSON");
+        let said: Value =
+            serde_json::from_slice(&runtime.asked_of("pay")[0].payload).expect("JSON");
         for batch in [&said, &told(&runtime)[0].1["requestPayload"]] {
-            assert_eq!(batch["Records"][0]["eventSourceARN"], "arn:aws:sqs:us-east-1:000000000000:orders");
+            assert_eq!(
+                batch["Records"][0]["eventSourceARN"],
+                "arn:aws:sqs:us-east-1:000000000000:orders"
+            );
         }
     });
 }
@@ -117,16 +162,25 @@ fn a_message_that_has_no_attempt_left_is_told_and_not_run() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         let queue = world.queue();
-        let options = QueueOptions { on_failure: OnFailure::Block, ..QueueOptions::default() };
+        let options = QueueOptions {
+            on_failure: OnFailure::Block,
+            ..QueueOptions::default()
+        };
         queue.create("orders", options).await.expect("made");
         send(&world, &[b"deadly"]).await;
         for _ in 0..ATTEMPTS_MAX {
             let given = queue.receive("orders", 1).await.expect("receive answers");
-            queue.release("orders", &given[0].handle, 0, "it died").await.expect("released");
+            queue
+                .release("orders", &given[0].handle, 0, "it died")
+                .await
+                .expect("released");
         }
         service.deploy("shop", telling()).await.expect("deployed");
         world.clock().sleep(Duration::from_hours(1)).await;
-        assert_eq!((backlog(&world).await, runtime.asked_of("pay").len()), ((0, 0), 0));
+        assert_eq!(
+            (backlog(&world).await, runtime.asked_of("pay").len()),
+            ((0, 0), 0)
+        );
         let told = told(&runtime);
         assert_eq!(bodies(&told[0].1["requestPayload"]), ["deadly"]);
         let said = format!("failed {ATTEMPTS_MAX} times; what it said last is not known");
@@ -144,9 +198,13 @@ fn what_is_too_long_to_be_told_is_a_dead_letter() {
         service.deploy("shop", telling()).await.expect("deployed");
         send(&world, &[&vec![b'\xff'; 200 * 1024], b"behind"]).await;
         world.clock().sleep(Duration::from_hours(1)).await;
-        assert_eq!((backlog(&world).await, runtime.asked_of("told").len()), ((0, 1), 0));
+        assert_eq!(
+            (backlog(&world).await, runtime.asked_of("told").len()),
+            ((0, 1), 0)
+        );
         let reason = dead_letters(&world).await[0].reason.clone();
-        let said = "\"told\" is not told, which takes more than 262144 bytes; it failed last with: ";
+        let said =
+            "\"told\" is not told, which takes more than 262144 bytes; it failed last with: ";
         assert_eq!(reason, [said, FAILED].concat());
     });
 }
@@ -180,5 +238,8 @@ fn a_message_that_fails_for_good_is_told_under_one_id_through_any_fault() {
             told.len() - ids.len()
         });
     }
-    assert!(told_again > 0, "no fault came between telling and being done");
+    assert!(
+        told_again > 0,
+        "no fault came between telling and being done"
+    );
 }

@@ -4,11 +4,21 @@ use super::*;
 
 /// Takes the archive of `content` from the objects.
 async fn lose(service: &Service, content: &Bytes) {
-    service.inner.deployments.delete_archive(&digest(content)).await.expect("it is removed");
+    service
+        .inner
+        .deployments
+        .delete_archive(&digest(content))
+        .await
+        .expect("it is removed");
 }
 
 async fn find(service: &Service, content: Bytes) {
-    service.inner.deployments.put_archive(&digest(&content), content).await.expect("it is put");
+    service
+        .inner
+        .deployments
+        .put_archive(&digest(&content), content)
+        .await
+        .expect("it is put");
 }
 
 fn is_not_yet(error: &Error) -> bool {
@@ -19,8 +29,10 @@ fn is_not_yet(error: &Error) -> bool {
 fn routed(function: &str) -> Bytes {
     let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"\nretries = 7";
     let route = format!("triggers = [{{ http = \"/{function}\", methods = [\"GET\"] }}]");
-    format!("[functions.{function}]\n{table}\n{route}\n[workflows.{function}]\nsteps = [\"{function}\"]")
-        .into()
+    format!(
+        "[functions.{function}]\n{table}\n{route}\n[workflows.{function}]\nsteps = [\"{function}\"]"
+    )
+    .into()
 }
 
 /// A world where `a` was deployed, whose archive is lost, and `b`.
@@ -46,8 +58,16 @@ fn an_archive_that_is_lost_stops_no_start_and_its_application_is_in_place_once_i
         find(&service, routed("lost")).await;
         world.clock().sleep(Duration::from_mins(2)).await;
         assert_eq!(names(&service), ["lost", "one"]);
-        assert!(runtime.installed.lock().contains_key(&digest(&routed("lost"))));
-        assert!(service.knows("lost").await.expect("it is in place") && service.inner.pending.is_empty());
+        assert!(
+            runtime
+                .installed
+                .lock()
+                .contains_key(&digest(&routed("lost")))
+        );
+        assert!(
+            service.knows("lost").await.expect("it is in place")
+                && service.inner.pending.is_empty()
+        );
         keeping.abort();
     });
 }
@@ -61,12 +81,30 @@ fn what_is_deployed_and_not_in_place_is_unknown_to_nobody() {
         let (service, runtime) = service(&world);
         service.start().await.expect("it starts");
         let knows = service.knows("lost").await.expect_err("nobody can say");
-        assert!(matches!(knows.kind(), ports::ErrorKind::Unavailable { .. }), "{knows}");
+        assert!(
+            matches!(knows.kind(), ports::ErrorKind::Unavailable { .. }),
+            "{knows}"
+        );
         let invocation = |waits| Invocation::new("id".into(), "{}".into(), waits);
-        assert!(is_not_yet(&service.function("lost").expect_err("it is not there")));
-        assert!(is_not_yet(&service.invoke("lost", invocation(false)).await.expect_err("it is not run")));
-        assert!(is_not_yet(&service.arm("lost", None).await.expect_err("it is not armed")));
-        assert!(matches!(service.function("none"), Err(Error::NoSuchFunction(_))));
+        assert!(is_not_yet(
+            &service.function("lost").expect_err("it is not there")
+        ));
+        assert!(is_not_yet(
+            &service
+                .invoke("lost", invocation(false))
+                .await
+                .expect_err("it is not run")
+        ));
+        assert!(is_not_yet(
+            &service
+                .arm("lost", None)
+                .await
+                .expect_err("it is not armed")
+        ));
+        assert!(matches!(
+            service.function("none"),
+            Err(Error::NoSuchFunction(_))
+        ));
         assert_eq!(service.route("GET", &["lost".to_owned()]), Found::NotYet);
         assert_eq!(service.route("GET", &["none".to_owned()]), Found::Nothing);
         assert!(service.workflow("lost").is_some() && service.workflows().contains_key("lost"));
@@ -80,7 +118,10 @@ fn what_is_deployed_and_not_in_place_is_unknown_to_nobody() {
         find(&service, routed("lost")).await;
         service.deploy("a", routed("lost")).await.expect("deployed");
         let ran = step.await.expect("it has not panicked");
-        assert!(ran.is_ok() && runtime.asked_of("lost").len() == 1, "{ran:?}");
+        assert!(
+            ran.is_ok() && runtime.asked_of("lost").len() == 1,
+            "{ran:?}"
+        );
     });
 }
 
@@ -92,12 +133,21 @@ fn what_is_not_in_place_is_nobody_elses_and_can_be_removed() {
         with_lost(&world).await;
         let (service, _) = service(&world);
         service.start().await.expect("it starts");
-        let refused = service.deploy("c", archive("lost")).await.expect_err("it is the other's");
+        let refused = service
+            .deploy("c", archive("lost"))
+            .await
+            .expect_err("it is the other's");
         assert!(matches!(refused, Error::Conflict(_)), "{refused}");
         service.deploy("c", archive("two")).await.expect("deployed");
         service.remove("a").await.expect("removed");
-        assert!(matches!(service.function("lost"), Err(Error::NoSuchFunction(_))));
-        service.deploy("c", archive("lost")).await.expect("it is nobody's");
+        assert!(matches!(
+            service.function("lost"),
+            Err(Error::NoSuchFunction(_))
+        ));
+        service
+            .deploy("c", archive("lost"))
+            .await
+            .expect("it is nobody's");
     });
 }
 
@@ -110,7 +160,10 @@ fn an_archive_that_is_lost_stops_no_other_process_from_following() {
         one.deploy("a", archive("lost")).await.expect("deployed");
         lose(&one, &archive("lost")).await;
         one.deploy("b", archive("one")).await.expect("deployed");
-        other.deploy("c", archive("two")).await.expect("nothing is in the way of it");
+        other
+            .deploy("c", archive("two"))
+            .await
+            .expect("nothing is in the way of it");
         assert_eq!(names(&other), ["one", "two"]);
     });
 }
@@ -118,9 +171,13 @@ fn an_archive_that_is_lost_stops_no_other_process_from_following() {
 /// What its row says of `shop`: its functions, and its timers with their periods.
 async fn said(service: &Service) -> (Vec<String>, BTreeMap<String, Duration>) {
     let rows = service.inner.deployments.all().await.expect("read");
-    let Some(row) = rows.get("shop") else { return Default::default() };
+    let Some(row) = rows.get("shop") else {
+        return Default::default();
+    };
     let functions: Vec<_> = row.manifest.functions.keys().cloned().collect();
-    let armed = functions.iter().filter_map(|name| Some((name.clone(), row.period(name)?)));
+    let armed = functions
+        .iter()
+        .filter_map(|name| Some((name.clone(), row.period(name)?)));
     (functions.clone(), armed.collect())
 }
 
@@ -148,7 +205,10 @@ fn a_change_that_fails_at_any_moment_is_as_its_row_says_a_while_later() {
             let clock = world.clock();
             let (service, _) = service(&world);
             let keeping = tokio::spawn(service.clone().keep_in_place());
-            service.deploy("shop", ticking("one")).await.expect("deployed");
+            service
+                .deploy("shop", ticking("one"))
+                .await
+                .expect("deployed");
             let changing = tokio::spawn({
                 let service = service.clone();
                 async move { change(&service, number).await }

@@ -9,10 +9,21 @@ fn a_far_store_that_nobody_can_open_is_refused_at_its_deployment() {
         let world = World::new(7);
         let (service, _) = service(&world);
         service.start().await.expect("it starts");
-        let refused = service.deploy("a", with_far("f", "ther")).await.expect_err("a slip of the pen");
-        assert!(refused.to_string().contains("workflows.w: far: it is to be there"), "{refused}");
+        let refused = service
+            .deploy("a", with_far("f", "ther"))
+            .await
+            .expect_err("a slip of the pen");
+        assert!(
+            refused
+                .to_string()
+                .contains("workflows.w: far: it is to be there"),
+            "{refused}"
+        );
         assert!(names(&service).is_empty());
-        service.deploy("a", with_far("f", "there")).await.expect("an address");
+        service
+            .deploy("a", with_far("f", "there"))
+            .await
+            .expect("an address");
     });
 }
 
@@ -21,15 +32,31 @@ fn starts_with_what_is_refused_today(text: &Bytes) {
     run(async {
         let world = World::new(7);
         let (service, _) = service(&world);
-        service.deploy("a", text.clone()).await.expect_err("it is refused");
+        service
+            .deploy("a", text.clone())
+            .await
+            .expect_err("it is refused");
         let text = String::from_utf8(text.to_vec()).expect("text");
         let manifest = Manifest::parse(&text).expect("a manifest");
         let archive = digest(text.as_bytes());
         let deployments = &service.inner.deployments;
-        deployments.put_archive(&archive, text.clone().into()).await.expect("it is put");
+        deployments
+            .put_archive(&archive, text.clone().into())
+            .await
+            .expect("it is put");
         let timers = BTreeMap::new();
-        let deployment = Deployment { manifest, text, archive, generation: 1, deployed: 1, timers };
-        deployments.put("a", &deployment, None).await.expect("it is deployed");
+        let deployment = Deployment {
+            manifest,
+            text,
+            archive,
+            generation: 1,
+            deployed: 1,
+            timers,
+        };
+        deployments
+            .put("a", &deployment, None)
+            .await
+            .expect("it is deployed");
         service.start().await.expect("it starts");
         assert_eq!(names(&service), ["f"]);
     });
@@ -56,13 +83,21 @@ fn a_step_that_may_take_longer_than_its_function_is_refused_at_its_deployment() 
         let manifest = |seconds: u64| {
             let functions = String::from_utf8(archive("f").into()).expect("text");
             let step = format!("{{ function = \"f\", timeout_s = {seconds} }}");
-            Bytes::from(format!("{functions}\n[workflows.w]\nsteps = [{{ parallel = [[{step}]] }}]"))
+            Bytes::from(format!(
+                "{functions}\n[workflows.w]\nsteps = [{{ parallel = [[{step}]] }}]"
+            ))
         };
-        let refused = service.deploy("a", manifest(31)).await.expect_err("one second more").to_string();
-        let said =
-            "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
+        let refused = service
+            .deploy("a", manifest(31))
+            .await
+            .expect_err("one second more")
+            .to_string();
+        let said = "workflows.w: a step has timeout_s = 31, and functions.f ends after 30 s: raise timeout_s there";
         assert!(refused.contains(said), "{refused}");
-        service.deploy("a", manifest(30)).await.expect("as long as its function");
+        service
+            .deploy("a", manifest(30))
+            .await
+            .expect("as long as its function");
     });
 }
 
@@ -76,13 +111,31 @@ fn with_variable(variable: &str) -> Bytes {
 fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functions_own() {
     run(async {
         let (service, _) = service(&World::new(1));
-        for variable in ["AWS_LAMBDA_RUNTIME_API", "LANDFAST_URL", "_HANDLER", "LAMBDA_TASK_ROOT"] {
-            let refused = service.deploy("a", with_variable(variable)).await.expect_err(variable);
+        for variable in [
+            "AWS_LAMBDA_RUNTIME_API",
+            "LANDFAST_URL",
+            "_HANDLER",
+            "LAMBDA_TASK_ROOT",
+        ] {
+            let refused = service
+                .deploy("a", with_variable(variable))
+                .await
+                .expect_err(variable);
             let said = format!("functions.f: environment: {variable} is reserved");
             assert!(refused.to_string().contains(&said), "{refused}");
         }
-        for variable in ["PATH", "TZ", "PYTHONPATH", "LD_LIBRARY_PATH", "AWS_REGION", "LANDFAST_SPARE"] {
-            service.deploy("a", with_variable(variable)).await.expect(variable);
+        for variable in [
+            "PATH",
+            "TZ",
+            "PYTHONPATH",
+            "LD_LIBRARY_PATH",
+            "AWS_REGION",
+            "LANDFAST_SPARE",
+        ] {
+            service
+                .deploy("a", with_variable(variable))
+                .await
+                .expect(variable);
         }
     });
 }
@@ -91,9 +144,15 @@ fn a_variable_that_the_server_sets_is_refused_by_name_and_others_are_the_functio
 fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_here() {
     run(async {
         let (service, _) = service(&World::new(1));
-        let refused = service.deploy("a", UNFIT.into()).await.expect_err("it is refused");
+        let refused = service
+            .deploy("a", UNFIT.into())
+            .await
+            .expect_err("it is refused");
         assert!(matches!(refused, Error::Invalid(_)), "{refused:?}");
-        assert_eq!(refused.to_string(), "the archive is refused: \"code/l\" is a device");
+        assert_eq!(
+            refused.to_string(),
+            "the archive is refused: \"code/l\" is a device"
+        );
     });
 }
 
@@ -102,11 +161,20 @@ fn who_deploys_an_archive_that_is_refused_hears_why_and_not_what_it_is_called_he
 fn the_code_of_a_deployment_that_is_refused_is_removed() {
     run(async {
         let (service, runtime) = service(&World::new(1));
-        service.deploy("shop", archive("one")).await.expect("deployed");
+        service
+            .deploy("shop", archive("one"))
+            .await
+            .expect("deployed");
         let kept = || runtime.installed.lock().keys().cloned().collect::<Vec<_>>();
-        service.deploy("a", with_far("f", "ther")).await.expect_err("it is refused");
+        service
+            .deploy("a", with_far("f", "ther"))
+            .await
+            .expect_err("it is refused");
         assert_eq!(kept(), [digest(&archive("one"))]);
-        service.deploy("store", archive("one")).await.expect_err("the name is the other's");
+        service
+            .deploy("store", archive("one"))
+            .await
+            .expect_err("the name is the other's");
         assert_eq!(kept(), [digest(&archive("one"))], "it is what runs");
     });
 }

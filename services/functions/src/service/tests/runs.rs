@@ -17,7 +17,8 @@ fn in_place(service: &Service, runtime: &Idle) -> String {
 fn what_is_deployed_is_in_place_though_nobody_asks_for_it() {
     run(async {
         let world = World::new(1);
-        let ((one, here), (other, there)) = (service_among(&world, true), service_among(&world, true));
+        let ((one, here), (other, there)) =
+            (service_among(&world, true), service_among(&world, true));
         let _following = tokio::spawn(other.clone().keep_in_place());
         one.deploy("shop", archive("one")).await.expect("deployed");
         let first = in_place(&one, &here);
@@ -41,7 +42,14 @@ fn once() -> Bytes {
 /// What waits for `one`, and what it has failed for good.
 async fn backlog(world: &World, service: &Service) -> (u64, u64) {
     let queue = service.events().event_queue(&[PREFIX, "one"].concat());
-    let Backlog { messages, dead_letters } = world.queue().backlog(&queue).await.expect("backlog answers");
+    let Backlog {
+        messages,
+        dead_letters,
+    } = world
+        .queue()
+        .backlog(&queue)
+        .await
+        .expect("backlog answers");
     (messages, dead_letters)
 }
 
@@ -77,7 +85,11 @@ fn nothing_more_is_taken_while_nothing_can_be_begun() {
             service.send("one", "{}".into()).await.expect("sent");
         }
         let ids = |runtime: &Idle| -> BTreeSet<_> {
-            runtime.asked_of("one").into_iter().map(|asked| asked.id).collect()
+            runtime
+                .asked_of("one")
+                .into_iter()
+                .map(|asked| asked.id)
+                .collect()
         };
         world.clock().sleep(Duration::from_mins(5)).await;
         assert_eq!(ids(&runtime).len(), 1, "one is asked for again and again");
@@ -97,7 +109,11 @@ async fn failed(never: Option<&str>) -> (String, usize) {
     service.send("one", "{}".into()).await.expect("sent");
     world.clock().sleep(Duration::from_hours(1)).await;
     let queue = service.events().event_queue(&[PREFIX, "one"].concat());
-    let letters = world.queue().dead_letters(&queue, None, 10).await.expect("dead_letters answers");
+    let letters = world
+        .queue()
+        .dead_letters(&queue, None, 10)
+        .await
+        .expect("dead_letters answers");
     assert_eq!(letters.len(), 1);
     (letters[0].reason.clone(), runtime.asked())
 }
@@ -106,7 +122,10 @@ async fn failed(never: Option<&str>) -> (String, usize) {
 #[test]
 fn what_can_never_be_begun_has_failed_and_so_has_what_cannot_be_for_long() {
     run(async {
-        assert_eq!(failed(Some("its file is not there")).await, (NOT_NOW.to_owned(), 1));
+        assert_eq!(
+            failed(Some("its file is not there")).await,
+            (NOT_NOW.to_owned(), 1)
+        );
         let (reason, asked) = failed(None).await;
         assert_eq!(reason, NOT_NOW);
         assert!((100..200).contains(&asked), "ten minutes of them: {asked}");
@@ -124,8 +143,16 @@ fn a_stop_fails_nothing_that_it_ends() {
         *runtime.is_fit.lock() = |_| true;
         *runtime.takes.lock() = Duration::from_mins(10);
         service.send("one", "{}".into()).await.expect("sent");
-        let message = Message { group: "g".into(), deduplication: None, body: "m".into() };
-        world.queue().send("one", vec![message]).await.expect("sent");
+        let message = Message {
+            group: "g".into(),
+            deduplication: None,
+            body: "m".into(),
+        };
+        world
+            .queue()
+            .send("one", vec![message])
+            .await
+            .expect("sent");
         world.clock().sleep(Duration::from_secs(10)).await;
         assert_eq!(runtime.asked(), 2, "they are at work");
         functions.stop();
@@ -133,7 +160,11 @@ fn a_stop_fails_nothing_that_it_ends() {
         world.clock().sleep(Duration::from_secs(10)).await;
         assert_eq!(runtime.ended.load(Ordering::Relaxed), 2, "they were ended");
         assert_eq!(backlog(&world, &service).await, (1, 0));
-        let given_back = world.queue().receive("one", 1).await.expect("receive answers");
+        let given_back = world
+            .queue()
+            .receive("one", 1)
+            .await
+            .expect("receive answers");
         assert!(given_back.is_empty(), "{given_back:?}");
     });
 }
@@ -168,7 +199,10 @@ fn what_fails_once_a_stop_has_begun_has_no_end_and_nothing_more_is_taken() {
         service.begin_stop();
         service.send("one", "{}".into()).await.expect("sent");
         world.clock().sleep(Duration::from_mins(1)).await;
-        assert_eq!((runtime.ended.load(Ordering::Relaxed), runtime.asked()), (1, 1));
+        assert_eq!(
+            (runtime.ended.load(Ordering::Relaxed), runtime.asked()),
+            (1, 1)
+        );
         assert_eq!(backlog(&world, &service).await, (2, 0));
     });
 }

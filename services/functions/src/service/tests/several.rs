@@ -14,9 +14,17 @@ struct Process {
 impl Process {
     fn of(world: &World) -> Self {
         let hidden = Duration::from_secs(5);
-        let functions = Arc::new(Functions::beside_others(world.queue(), hidden, &SystemEntropy::default()));
+        let functions = Arc::new(Functions::beside_others(
+            world.queue(),
+            hidden,
+            &SystemEntropy::default(),
+        ));
         let (service, runtime) = service_over(world, true, Arc::clone(&functions) as Arc<_>);
-        Self { service, runtime, functions }
+        Self {
+            service,
+            runtime,
+            functions,
+        }
     }
 
     /// It takes nothing from here on.
@@ -28,7 +36,10 @@ impl Process {
 /// Two processes with the function `one`, of which no event was ever sent.
 async fn two(world: &World) -> [Process; 2] {
     let [one, other] = [Process::of(world), Process::of(world)];
-    one.service.deploy("shop", archive("one")).await.expect("deployed");
+    one.service
+        .deploy("shop", archive("one"))
+        .await
+        .expect("deployed");
     other.service.start().await.expect("started");
     seconds(world, 10).await;
     [one, other]
@@ -51,7 +62,13 @@ fn an_event_whose_sender_has_died_is_taken_by_another_process_that_sees_it() {
         assert_eq!(other.runtime.asked(), 0, "nobody has told it of the queue");
         other.service.look_at_queues().await.expect("it looks");
         seconds(&world, 60).await;
-        assert!(other.runtime.asked_of("one").iter().any(|asked| asked.id == id));
+        assert!(
+            other
+                .runtime
+                .asked_of("one")
+                .iter()
+                .any(|asked| asked.id == id)
+        );
         assert_eq!(one.runtime.asked(), 0);
     });
 }
@@ -67,7 +84,10 @@ fn what_is_redriven_is_taken_by_the_process_that_was_asked_to() {
         one.dies();
         let before = other.runtime.asked();
         *other.runtime.is_fit.lock() = |_| true;
-        assert_eq!(other.service.redrive("one", None).await.expect("redriven"), 1);
+        assert_eq!(
+            other.service.redrive("one", None).await.expect("redriven"),
+            1
+        );
         seconds(&world, 60).await;
         assert_eq!(before, 0, "it has taken none of it so far");
         let again = other.runtime.asked_of("one");
@@ -81,10 +101,18 @@ fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
     run(async {
         let world = World::new(1);
         let table = "runtime = \"executable\"\ncode = \"code\"\nhandler = \"run\"";
-        let many: Vec<_> = (0..1000).map(|number| format!("[functions.f{number:03}]\n{table}\n")).collect();
+        let many: Vec<_> = (0..1000)
+            .map(|number| format!("[functions.f{number:03}]\n{table}\n"))
+            .collect();
         let [one, other] = [Process::of(&world), Process::of(&world)];
-        one.service.deploy("many", many.concat().into()).await.expect("deployed");
-        one.service.deploy("shop", archive("last")).await.expect("deployed");
+        one.service
+            .deploy("many", many.concat().into())
+            .await
+            .expect("deployed");
+        one.service
+            .deploy("shop", archive("last"))
+            .await
+            .expect("deployed");
         other.service.start().await.expect("started");
         seconds(&world, 10).await;
         one.runtime.is_full.send_replace(true);
@@ -92,9 +120,19 @@ fn functions_beyond_those_of_one_look_are_looked_at_in_turn() {
         one.dies();
         other.service.look_at_queues().await.expect("it looks");
         seconds(&world, 60).await;
-        assert_eq!((other.runtime.asked(), other.service.figures().events_waiting), (0, 0));
+        assert_eq!(
+            (
+                other.runtime.asked(),
+                other.service.figures().events_waiting
+            ),
+            (0, 0)
+        );
         world.faults().refuse(percent(100));
-        other.service.look_at_queues().await.expect_err("the store is away");
+        other
+            .service
+            .look_at_queues()
+            .await
+            .expect_err("the store is away");
         world.faults().calm();
         for _ in 0..2 {
             other.service.look_at_queues().await.expect("it looks");

@@ -25,22 +25,38 @@ fn what_a_timer_gives_is_tried_again_and_told_as_any_event_is() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
-        service.deploy("shop", with_timer()).await.expect("deployed");
+        service
+            .deploy("shop", with_timer())
+            .await
+            .expect("deployed");
         world.clock().sleep(Duration::from_secs(150)).await;
         service.arm("ticks", None).await.expect("disarmed");
         world.clock().sleep(Duration::from_hours(1)).await;
         let mut attempts = BTreeMap::<_, usize>::new();
         for Asked { id, payload, .. } in runtime.asked_of("ticks") {
             let payload: serde_json::Value = serde_json::from_slice(&payload).expect("JSON");
-            assert_eq!((&payload["source"], &payload["id"]), (&"aws.events".into(), &id.as_str().into()));
+            assert_eq!(
+                (&payload["source"], &payload["id"]),
+                (&"aws.events".into(), &id.as_str().into())
+            );
             *attempts.entry(id).or_default() += 1;
         }
-        assert_eq!(attempts.values().collect::<Vec<_>>(), [&2, &2], "two ticks, each under its id");
+        assert_eq!(
+            attempts.values().collect::<Vec<_>>(),
+            [&2, &2],
+            "two ticks, each under its id"
+        );
         let told = runtime.asked_of("told").into_iter().map(|asked| {
             let payload: serde_json::Value = serde_json::from_slice(&asked.payload).expect("JSON");
-            payload["requestContext"]["requestId"].as_str().expect("an id").to_owned()
+            payload["requestContext"]["requestId"]
+                .as_str()
+                .expect("an id")
+                .to_owned()
         });
-        assert_eq!(told.collect::<BTreeSet<_>>(), attempts.into_keys().collect());
+        assert_eq!(
+            told.collect::<BTreeSet<_>>(),
+            attempts.into_keys().collect()
+        );
     });
 }
 
@@ -49,15 +65,26 @@ fn what_a_timer_gives_is_tried_again_and_told_as_any_event_is() {
 fn a_period_that_a_manifest_may_not_have_is_refused_at_run_time_too() {
     run(async {
         let (service, _) = service(&World::new(1));
-        service.deploy("shop", with_timer()).await.expect("deployed");
+        service
+            .deploy("shop", with_timer())
+            .await
+            .expect("deployed");
         for seconds in [0, 366 * 86_400 + 1, u64::MAX] {
-            let refused =
-                service.arm("ticks", Some(Duration::from_secs(seconds))).await.expect_err("no period");
+            let refused = service
+                .arm("ticks", Some(Duration::from_secs(seconds)))
+                .await
+                .expect_err("no period");
             let said = format!("every_s = {seconds} is to be 1 to 31622400");
-            assert!(matches!(&refused, Error::Invalid(why) if *why == said), "{refused}");
+            assert!(
+                matches!(&refused, Error::Invalid(why) if *why == said),
+                "{refused}"
+            );
         }
         for seconds in [1, 366 * 86_400] {
-            service.arm("ticks", Some(Duration::from_secs(seconds))).await.expect("a period");
+            service
+                .arm("ticks", Some(Duration::from_secs(seconds)))
+                .await
+                .expect("a period");
         }
     });
 }
@@ -69,26 +96,50 @@ fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
         let world = World::new(1);
         let (service, runtime) = service(&world);
         runtime.is_full.send_replace(true);
-        service.deploy("shop", with_timer()).await.expect("deployed");
+        service
+            .deploy("shop", with_timer())
+            .await
+            .expect("deployed");
         let queue = service.events().event_queue(&[PREFIX, "ticks"].concat());
-        let waiting = async || world.queue().backlog(&queue).await.expect("backlog answers").messages;
+        let waiting = async || {
+            world
+                .queue()
+                .backlog(&queue)
+                .await
+                .expect("backlog answers")
+                .messages
+        };
         world.clock().sleep(Duration::from_secs(630)).await;
-        assert_eq!((waiting().await, runtime.asked()), (10, 0), "none was tried, however long it waits");
+        assert_eq!(
+            (waiting().await, runtime.asked()),
+            (10, 0),
+            "none was tried, however long it waits"
+        );
         world.clock().sleep(Duration::from_hours(12)).await;
         assert_eq!((waiting().await, runtime.asked()), (EVENTS_WAITING_MAX, 0));
         runtime.is_full.send_replace(false);
         world.clock().sleep(Duration::from_hours(1)).await;
         assert!(waiting().await < 3, "they were run");
-        let ids: BTreeSet<_> = runtime.asked_of("ticks").into_iter().map(|asked| asked.id).collect();
-        assert!(ids.len() as u64 > EVENTS_WAITING_MAX, "ticks are events again: {}", ids.len());
+        let ids: BTreeSet<_> = runtime
+            .asked_of("ticks")
+            .into_iter()
+            .map(|asked| asked.id)
+            .collect();
+        assert!(
+            ids.len() as u64 > EVENTS_WAITING_MAX,
+            "ticks are events again: {}",
+            ids.len()
+        );
     });
 }
 
 /// An archive of `ticks` alone, whose code is `code` and which a timer starts every so many seconds, if any.
 fn ticking(code: &str, every_s: Option<u64>) -> Bytes {
-    let triggers =
-        every_s.map(|every_s| format!("triggers = [{{ every_s = {every_s} }}]")).unwrap_or_default();
-    let table = format!("runtime = \"executable\"\ncode = \"{code}\"\nhandler = \"run\"\nretries = 0");
+    let triggers = every_s
+        .map(|every_s| format!("triggers = [{{ every_s = {every_s} }}]"))
+        .unwrap_or_default();
+    let table =
+        format!("runtime = \"executable\"\ncode = \"{code}\"\nhandler = \"run\"\nretries = 0");
     format!("[functions.ticks]\n{table}\n{triggers}").into()
 }
 
@@ -100,7 +151,10 @@ async fn minutes(world: &World, minutes: u64) {
 
 /// The service goes, with what it has armed, and another starts on the same store.
 async fn restarted(world: &World, before: Service) -> (Service, Arc<Idle>) {
-    before.follow_timer("ticks", None).await.expect("its timers go with it");
+    before
+        .follow_timer("ticks", None)
+        .await
+        .expect("its timers go with it");
     drop(before);
     let (service, runtime) = service(world);
     service.start().await.expect("started");
@@ -113,14 +167,21 @@ fn a_timer_of_an_hour_goes_off_under_a_server_that_is_restarted_every_half_hour(
     run(async {
         let world = World::new(1);
         let (mut service, mut runtime) = service(&world);
-        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("code", Some(HOUR)))
+            .await
+            .expect("deployed");
         let mut ticks = Vec::new();
         for _ in 0..4 {
             minutes(&world, 31).await;
             ticks.push(runtime.asked());
             (service, runtime) = restarted(&world, service).await;
         }
-        assert_eq!(ticks, [0, 1, 0, 1], "after 60 and 120 of 31, 62, 93 and 124 minutes");
+        assert_eq!(
+            ticks,
+            [0, 1, 0, 1],
+            "after 60 and 120 of 31, 62, 93 and 124 minutes"
+        );
         assert_eq!(service.functions().len(), 1);
     });
 }
@@ -131,8 +192,14 @@ fn ticks_that_nobody_was_there_for_are_one() {
     run(async {
         let world = World::new(1);
         let (service, _) = service(&world);
-        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
-        service.follow_timer("ticks", None).await.expect("its timers go with it");
+        service
+            .deploy("shop", ticking("code", Some(HOUR)))
+            .await
+            .expect("deployed");
+        service
+            .follow_timer("ticks", None)
+            .await
+            .expect("its timers go with it");
         minutes(&world, 5 * 60 + 30).await;
         let (_service, runtime) = restarted(&world, service).await;
         minutes(&world, 1).await;
@@ -150,28 +217,49 @@ fn a_timer_goes_on_over_deployments_and_begins_anew_with_its_arming() {
     run(async {
         let world = World::new(1);
         let (service, runtime) = service(&world);
-        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("code", Some(HOUR)))
+            .await
+            .expect("deployed");
         minutes(&world, 50).await;
-        service.deploy("shop", ticking("other", Some(HOUR))).await.expect("deployed");
-        service.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("it is armed");
+        service
+            .deploy("shop", ticking("other", Some(HOUR)))
+            .await
+            .expect("deployed");
+        service
+            .arm("ticks", Some(Duration::from_secs(HOUR)))
+            .await
+            .expect("it is armed");
         minutes(&world, 11).await;
         assert_eq!(runtime.asked(), 1, "deployed anew");
         minutes(&world, 49).await;
-        service.deploy("shop", ticking("other", Some(HOUR / 2))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("other", Some(HOUR / 2)))
+            .await
+            .expect("deployed");
         minutes(&world, 25).await;
         assert_eq!(runtime.asked(), 1, "another period begins anew");
         minutes(&world, 6).await;
         assert_eq!(runtime.asked(), 2);
         service.arm("ticks", None).await.expect("disarmed");
         minutes(&world, 29).await;
-        service.arm("ticks", Some(Duration::from_secs(HOUR / 2))).await.expect("armed");
+        service
+            .arm("ticks", Some(Duration::from_secs(HOUR / 2)))
+            .await
+            .expect("armed");
         minutes(&world, 25).await;
         assert_eq!(runtime.asked(), 2, "armed again it begins anew");
         minutes(&world, 6).await;
         assert_eq!(runtime.asked(), 3);
-        service.deploy("shop", ticking("other", None)).await.expect("deployed");
+        service
+            .deploy("shop", ticking("other", None))
+            .await
+            .expect("deployed");
         minutes(&world, 25).await;
-        service.deploy("shop", ticking("other", Some(HOUR / 2))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("other", Some(HOUR / 2)))
+            .await
+            .expect("deployed");
         minutes(&world, 25).await;
         assert_eq!(runtime.asked(), 3, "nor is what it was before it was gone");
     });
@@ -186,7 +274,10 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
             let world = World::new(seed);
             let schedules = [(); 3].map(|()| Schedule::new(world.key_value(), world.clock()));
             let period = Duration::from_mins(1);
-            schedules[0].begin("ticks", period, world.clock().now()).await.expect("calm");
+            schedules[0]
+                .begin("ticks", period, world.clock().now())
+                .await
+                .expect("calm");
             world.faults().refuse(percent(20));
             world.faults().lose_answer(percent(20));
             let mut taken = 0;
@@ -197,10 +288,15 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
                 for round in 0..5 {
                     let now = world.clock().now();
                     let ids = ["a", "b", "c"].map(|process| format!("{minute} {round} {process}"));
-                    let take = |process: usize| schedules[process].take("ticks", period, now, &ids[process]);
+                    let take = |process: usize| {
+                        schedules[process].take("ticks", period, now, &ids[process])
+                    };
                     let came = tokio::join!(take(0), take(1), take(2));
                     let came = [came.0, came.1, came.2];
-                    mine += came.iter().filter(|came| matches!(came, Ok(Tick::Mine(_)))).count();
+                    mine += came
+                        .iter()
+                        .filter(|came| matches!(came, Ok(Tick::Mine(_))))
+                        .count();
                 }
                 assert!(mine <= 1, "seed {seed}, minute {minute}: {mine} have it");
                 taken += mine;
@@ -208,7 +304,10 @@ fn a_tick_is_taken_by_one_of_all_who_have_the_timer() {
             taken
         });
     }
-    assert!(taken > 950, "{taken} of 1000: a fault leaves a tick to the others");
+    assert!(
+        taken > 950,
+        "{taken} of 1000: a fault leaves a tick to the others"
+    );
 }
 
 /// A3, A5: a tick that was taken is an event, though its store refuses or does not answer now and then. It was lost for a period.
@@ -219,7 +318,10 @@ fn what_fails_for_a_moment_costs_no_tick() {
             let world = World::new(seed);
             let (service, runtime) = service(&world);
             *runtime.is_fit.lock() = |_| true;
-            service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+            service
+                .deploy("shop", ticking("code", Some(HOUR)))
+                .await
+                .expect("deployed");
             for _ in 0..10 {
                 world.clock().sleep(Duration::from_secs(3510)).await;
                 world.faults().refuse(percent(30));
@@ -228,7 +330,11 @@ fn what_fails_for_a_moment_costs_no_tick() {
                 world.faults().calm();
             }
             minutes(&world, 10).await;
-            let ids: BTreeSet<_> = runtime.asked_of("ticks").into_iter().map(|asked| asked.id).collect();
+            let ids: BTreeSet<_> = runtime
+                .asked_of("ticks")
+                .into_iter()
+                .map(|asked| asked.id)
+                .collect();
             assert_eq!(ids.len(), 10, "seed {seed}");
         });
     }
@@ -257,12 +363,20 @@ fn a_tick_whose_event_has_no_room_stays_due() {
         let [full, free] = [Arc::new(full) as Arc<_>, world.key_value()]
             .map(|key_value| Schedule::new(key_value, world.clock()));
         let period = Duration::from_mins(1);
-        free.begin("ticks", period, world.clock().now()).await.expect("begun");
+        free.begin("ticks", period, world.clock().now())
+            .await
+            .expect("begun");
         minutes(&world, 1).await;
         let now = world.clock().now();
-        let refused = full.take("ticks", period, now, "a").await.expect_err("it is due, and cannot be taken");
+        let refused = full
+            .take("ticks", period, now, "a")
+            .await
+            .expect_err("it is due, and cannot be taken");
         assert_eq!(refused.kind(), ports::ErrorKind::NoRoom);
-        assert!(matches!(free.take("ticks", period, now, "b").await, Ok(Tick::Mine(_))));
+        assert!(matches!(
+            free.take("ticks", period, now, "b").await,
+            Ok(Tick::Mine(_))
+        ));
     });
 }
 
@@ -273,21 +387,45 @@ fn a_tick_that_cannot_be_taken_yet_is_late_and_one_that_has_no_room_among_events
         let world = World::new(1);
         let (service, runtime) = service(&world);
         runtime.is_full.send_replace(true);
-        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
-        service.follow_timer("ticks", None).await.expect("nobody else takes its ticks");
-        let full: Arc<dyn KeyValue> =
-            Arc::new(FaultyKeyValue::new(world.key_value(), Arc::new(Scarce), world.clock()));
-        let full = Service::new(Parts { key_value: full, ..service.inner.parts.clone() });
+        service
+            .deploy("shop", ticking("code", Some(HOUR)))
+            .await
+            .expect("deployed");
+        service
+            .follow_timer("ticks", None)
+            .await
+            .expect("nobody else takes its ticks");
+        let full: Arc<dyn KeyValue> = Arc::new(FaultyKeyValue::new(
+            world.key_value(),
+            Arc::new(Scarce),
+            world.clock(),
+        ));
+        let full = Service::new(Parts {
+            key_value: full,
+            ..service.inner.parts.clone()
+        });
         for service in [&service, &full] {
-            service.inner.timers.lock().await.insert("ticks".to_owned(), Duration::from_secs(HOUR));
+            service
+                .inner
+                .timers
+                .lock()
+                .await
+                .insert("ticks".to_owned(), Duration::from_secs(HOUR));
         }
         minutes(&world, 61).await;
         let due = async |service: &Service| {
             let became = Ticks::default().due(&service.inner, "ticks").await;
-            service.events().disarm_timer("functions/ticks").await.expect("nobody else takes its ticks");
+            service
+                .events()
+                .disarm_timer("functions/ticks")
+                .await
+                .expect("nobody else takes its ticks");
             became
         };
-        assert!(matches!(due(&full).await, Some(Became::Late(_))), "on a full disk it stays due");
+        assert!(
+            matches!(due(&full).await, Some(Became::Late(_))),
+            "on a full disk it stays due"
+        );
         assert_eq!(due(&service).await, Some(Became::Event));
         assert_eq!(due(&service).await, None, "it was one");
         for _ in 1..EVENTS_WAITING_MAX {
@@ -305,14 +443,27 @@ fn a_deployment_that_fails_puts_no_timer_off() {
     run(async {
         let world = World::new(1);
         let ((service, runtime), (other, others)) = (service(&world), service(&world));
-        service.deploy("shop", ticking("code", Some(HOUR))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("code", Some(HOUR)))
+            .await
+            .expect("deployed");
         other.start().await.expect("started");
-        service.deploy("shop", ticking("other", Some(HOUR))).await.expect("deployed");
+        service
+            .deploy("shop", ticking("other", Some(HOUR)))
+            .await
+            .expect("deployed");
         minutes(&world, 50).await;
         let refused = other.deploy("shop", ticking("code", Some(HOUR / 2))).await;
-        assert!(matches!(refused, Err(Error::Conflict(_))), "it was changed meanwhile: {refused:?}");
+        assert!(
+            matches!(refused, Err(Error::Conflict(_))),
+            "it was changed meanwhile: {refused:?}"
+        );
         minutes(&world, 11).await;
-        assert_eq!(runtime.asked() + others.asked(), 1, "a whole period after it was armed");
+        assert_eq!(
+            runtime.asked() + others.asked(),
+            1,
+            "a whole period after it was armed"
+        );
     });
 }
 
@@ -322,16 +473,27 @@ fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
     run(async {
         let world = World::new(1);
         let ((one, _), (other, _)) = (service_among(&world, true), service_among(&world, true));
-        one.deploy("shop", ticking("code", None)).await.expect("deployed");
+        one.deploy("shop", ticking("code", None))
+            .await
+            .expect("deployed");
         other.start().await.expect("started");
-        one.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("armed");
+        one.arm("ticks", Some(Duration::from_secs(HOUR)))
+            .await
+            .expect("armed");
         let next = async || {
             let (period, now) = (Duration::from_secs(HOUR), world.clock().now());
-            one.inner.schedule.next_or_begin("ticks", period, now).await.expect("there is one")
+            one.inner
+                .schedule
+                .next_or_begin("ticks", period, now)
+                .await
+                .expect("there is one")
         };
         let before = next().await;
         minutes(&world, 10).await;
-        other.arm("ticks", Some(Duration::from_secs(HOUR))).await.expect("armed");
+        other
+            .arm("ticks", Some(Duration::from_secs(HOUR)))
+            .await
+            .expect("armed");
         assert_eq!(next().await, before);
     });
 }
@@ -340,19 +502,33 @@ fn arming_a_timer_that_another_process_has_armed_puts_it_off_no_more() {
 #[test]
 fn a_period_begins_also_where_a_tick_of_the_one_before_comes_in_between() {
     run(async {
-        let world = World::with_options(1, Options { latency: Some(TRAVEL..=TRAVEL), ..Options::default() });
+        let world = World::with_options(
+            1,
+            Options {
+                latency: Some(TRAVEL..=TRAVEL),
+                ..Options::default()
+            },
+        );
         let schedule = Schedule::new(world.key_value(), world.clock());
         let (hour, half) = (Duration::from_secs(HOUR), Duration::from_secs(HOUR / 2));
-        schedule.begin("ticks", hour, world.clock().now()).await.expect("begun");
+        schedule
+            .begin("ticks", hour, world.clock().now())
+            .await
+            .expect("begun");
         minutes(&world, 61).await;
         let now = world.clock().now();
-        let (taken, next) =
-            tokio::join!(schedule.take("ticks", hour, now, "a"), schedule.next_or_begin("ticks", half, now));
+        let (taken, next) = tokio::join!(
+            schedule.take("ticks", hour, now, "a"),
+            schedule.next_or_begin("ticks", half, now)
+        );
         assert!(matches!(taken, Ok(Tick::Mine(_))), "{taken:?}");
         let next = next.expect("calm");
         assert_eq!(next.ms_since(now), half.as_millis() as u64);
         minutes(&world, 1).await;
-        let later = schedule.next_or_begin("ticks", half, world.clock().now()).await.expect("calm");
+        let later = schedule
+            .next_or_begin("ticks", half, world.clock().now())
+            .await
+            .expect("calm");
         assert_eq!(later, next, "that is its time at rest");
     });
 }
@@ -370,10 +546,18 @@ fn a_timer_that_is_set_is_no_other_revision_anywhere() {
             other.function("ticks").expect("it is there").revision
         };
         let first = followed().await;
-        for period in [Some(Duration::from_mins(2)), Some(Duration::from_mins(2)), None] {
+        for period in [
+            Some(Duration::from_mins(2)),
+            Some(Duration::from_mins(2)),
+            None,
+        ] {
             one.arm("ticks", period).await.expect("set");
             assert_eq!(followed().await, first);
-            assert_eq!(other.inner.timers.lock().await.get("ticks").copied(), period, "it is followed");
+            assert_eq!(
+                other.inner.timers.lock().await.get("ticks").copied(),
+                period,
+                "it is followed"
+            );
         }
         let (late, _) = service_among(&world, true);
         late.start().await.expect("started");

@@ -11,7 +11,9 @@ fn traces(keys: &[usize]) -> Vec<Trace> {
 }
 
 fn some_keys(random: &mut fastrand::Rng) -> Vec<usize> {
-    (0..random.usize(0..3)).map(|_| random.usize(..KEYS)).collect()
+    (0..random.usize(0..3))
+        .map(|_| random.usize(..KEYS))
+        .collect()
 }
 
 /// All that was ever written, by slot: what needs no table, and forgets nothing.
@@ -21,7 +23,9 @@ struct Everything(Vec<(u64, Vec<usize>)>);
 impl Everything {
     fn is_written_after(&self, at: u64, keys: &[usize]) -> bool {
         let later = self.0.iter().filter(|(slot, _)| *slot > at);
-        later.flat_map(|(_, written)| written).any(|written| keys.contains(written))
+        later
+            .flat_map(|(_, written)| written)
+            .any(|written| keys.contains(written))
     }
 }
 
@@ -39,10 +43,16 @@ fn whoever_read_what_was_written_since_conflicts() {
             slot += random.u64(1..3);
             let (mut batch, mut members) = (table.batch(), Vec::new());
             for _ in 0..random.usize(0..4) {
-                let (at, read, written) =
-                    (random.u64(0..slot), some_keys(&mut random), some_keys(&mut random));
+                let (at, read, written) = (
+                    random.u64(0..slot),
+                    some_keys(&mut random),
+                    some_keys(&mut random),
+                );
                 let is_blind = random.u8(..4) == 0;
-                let observed = (!is_blind).then(|| Observed { at, keys: traces(&read) });
+                let observed = (!is_blind).then(|| Observed {
+                    at,
+                    keys: traces(&read),
+                });
                 let verdict = batch.validate(observed.as_ref());
                 let in_batch = read.iter().any(|key| members.contains(key));
                 let is_written = in_batch || everything.is_written_after(at, &read);
@@ -63,7 +73,10 @@ fn whoever_read_what_was_written_since_conflicts() {
             everything.0.push((slot, members));
         }
     }
-    assert!(verdicts.len() == 3 && verdicts.values().all(|count| *count > 1_000), "{verdicts:?}");
+    assert!(
+        verdicts.len() == 3 && verdicts.values().all(|count| *count > 1_000),
+        "{verdicts:?}"
+    );
 }
 
 /// T9: the table is bounded, whatever is written, and forgets from its oldest end.
@@ -75,9 +88,15 @@ fn the_table_of_last_writers_is_bounded() {
         assert!(table.writes <= 10 && table.last.len() <= 10 && table.slots.len() <= 10);
         assert!(table.oldest >= slot.saturating_sub(5) && table.oldest < slot);
     }
-    let hot = Observed { at: 999, keys: traces(&[0]) };
+    let hot = Observed {
+        at: 999,
+        keys: traces(&[0]),
+    };
     assert_eq!(table.batch().validate(Some(&hot)), Verdict::Conflicts);
     let large = (0..20).collect::<Vec<_>>();
     table.note(1_001, traces(&large).into_iter().collect());
-    assert_eq!(table.oldest, 1_000, "one slot is kept, however much it wrote");
+    assert_eq!(
+        table.oldest, 1_000,
+        "one slot is kept, however much it wrote"
+    );
 }
