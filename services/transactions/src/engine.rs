@@ -36,7 +36,7 @@ use crate::{
         peers::Peers,
         probe::Looks,
     },
-    collection::{garbage_estimate::Superseded, idempotency_keys::Periods},
+    collection::idempotency_keys::Periods,
     effects::{Destinations, Effect, KnownQueues, outbox::Outbox},
     figures::{Counters, Figures},
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
@@ -99,7 +99,8 @@ pub(crate) struct View {
     /// Up to where logs are retained no longer.
     pub(crate) dropped: Arc<Heard>,
     pub(crate) open: Open,
-    pub(crate) superseded: Superseded,
+    /// About how many bytes the commits that are known here have superseded.
+    pub(crate) superseded_bytes: u64,
     /// Names kept for days.
     pub(crate) names: Periods,
     /// Whether somebody waits for attempts to run out of time.
@@ -134,7 +135,7 @@ impl Engine {
             heard: Arc::default(),
             dropped: Arc::default(),
             open: Open::default(),
-            superseded: Superseded::default(),
+            superseded_bytes: 0,
             names: Periods::new(),
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
@@ -362,7 +363,6 @@ impl Engine {
             data_cache_bytes: view.data.bytes(),
             effects_unsent,
             effects_failing,
-            superseded_bytes: view.superseded.left(),
             kept_names: view.names.values().sum(),
             clock_ahead_ms: view.neighbours.ahead().as_millis() as u64,
             members_unheard: view.neighbours.unheard(),

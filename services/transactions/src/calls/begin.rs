@@ -374,7 +374,7 @@ impl Core {
             let start = Start {
                 place: view.open.next_place(),
                 heard: Arc::clone(&view.heard),
-                superseded_bytes: view.superseded.bytes,
+                superseded_bytes: view.superseded_bytes,
                 at: now,
             };
             let transaction =

@@ -518,7 +518,7 @@ impl<'a> Commit<'a> {
         let record = Arc::new(record);
         let mut view = self.core.view();
         if view.is_served_by(&self.transaction.node) {
-            view.superseded.bytes += view.index.superseded_by(&record);
+            view.superseded_bytes += view.index.superseded_by(&record);
             view.index.hear(&record);
             view.recent.note(record.position.slot, &record);
             self.keep_values(&mut view, record.attempt);

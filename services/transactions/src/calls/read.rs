@@ -98,7 +98,7 @@ pub(crate) struct Pin<'a> {
 impl<'a> Pin<'a> {
     pub(crate) fn new(core: &'a Core) -> Self {
         let mut view = core.view();
-        let (heard, superseded_bytes) = (Arc::clone(&view.heard), view.superseded.bytes);
+        let (heard, superseded_bytes) = (Arc::clone(&view.heard), view.superseded_bytes);
         let place = view.open.pin(heard, superseded_bytes);
         drop(view);
         Self { core, place }

@@ -269,8 +269,6 @@ impl Core {
             while core.may_answer(&node).is_ok() {
                 core.announce_to_all(&node);
                 core.tell_of_clock();
-                // Where nobody commits nothing else looks.
-                core.tally_superseded(&node);
                 core.clock.sleep(ANNOUNCE_EVERY).await;
             }
         });
@@ -486,7 +484,7 @@ impl Core {
 
     /// How this node stands.
     pub(crate) fn standing(&self, node: &Node) -> Standing {
-        let horizon = self.own_horizon(node).heard;
+        let horizon = self.own_horizon(node);
         let view = self.view();
         let mut received = (*view.heard).clone();
         for (log, slot) in view.gathered.through() {
@@ -616,7 +614,7 @@ impl View {
             if self.heard.contains(record.position) {
                 continue;
             }
-            self.superseded.bytes += self.index.superseded_by(record);
+            self.superseded_bytes += self.index.superseded_by(record);
             self.index.hear(record);
             let View {
                 index, neighbours, ..

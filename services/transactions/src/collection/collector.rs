@@ -34,10 +34,7 @@ use crate::{
     broken::Broken,
     cache::{recent_commits::Walked, version_index::Entry as IndexEntry},
     calls::read::wait_for_load,
-    collection::{
-        housekeeping::{Horizon, Tended},
-        retention,
-    },
+    collection::{housekeeping::Tended, retention},
     engine::Core,
     model::{Attempt, Key, TransactionId},
     storage::{
@@ -90,11 +87,11 @@ pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) ->
 }
 
 /// Up to which slot a log can be collected.
-pub(crate) fn collectable(tended: &Tended, horizon: &Horizon) -> u64 {
+pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
     tended
         .last
         .unwrap_or(u64::MAX)
-        .min(horizon.heard.through(tended.node))
+        .min(horizon.through(tended.node))
 }
 
 impl Core {
@@ -118,11 +115,11 @@ impl Core {
         let recent = self.walk_recent(node, tended, through);
         let collected = if let Some(Walked { keys, through }) = recent {
             let keys = keys.into_iter().collect();
-            self.collect_keys(node, keys, &horizon.heard, may_be_released)
+            self.collect_keys(node, keys, &horizon, may_be_released)
                 .await?;
             Some(node.log.cursor_behind(through))
         } else {
-            self.collect_from_log(node, tended, through, &horizon.heard, may_be_released)
+            self.collect_from_log(node, tended, through, &horizon, may_be_released)
                 .await?
         };
         let Some(collected) = collected.filter(|collected| *collected > tended.collected) else {

@@ -41,12 +41,6 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
 const SWEEP_PAGES_AT_ONCE: usize = 16;
 
-/// What may be collected, and what it comes to.
-pub(crate) struct Horizon {
-    pub(crate) heard: Heard,
-    pub(crate) superseded_bytes: u64,
-}
-
 /// A log under its care.
 #[derive(Debug)]
 pub(crate) struct Tended {
@@ -130,37 +124,26 @@ impl Core {
     }
 
     /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
-    pub(crate) fn horizon(&self, node: &Node) -> Horizon {
+    pub(crate) fn horizon(&self, node: &Node) -> Heard {
         let own = self.own_horizon(node);
         if self.is_alone() {
             return own;
         }
-        Horizon {
-            heard: self.view().neighbours.agreed().clone(),
-            ..own
-        }
+        self.view().neighbours.agreed().clone()
     }
 
     /// What all who run here had heard when they began; what is heard now, if nobody runs.
-    pub(crate) fn own_horizon(&self, node: &Node) -> Horizon {
+    pub(crate) fn own_horizon(&self, node: &Node) -> Heard {
         let mut view = self.view();
         let through = node.log.decided_through();
         if through > view.heard.through(node.id) {
             Arc::make_mut(&mut view.heard).advance(node.id, through);
         }
-        let now = Horizon {
-            heard: (*view.heard).clone(),
-            superseded_bytes: view.superseded.bytes,
-        };
-        if self.config.is_broken(Broken::CollectsAboveHorizon) {
-            return now;
-        }
         match view.open.horizon() {
-            Some((heard, bytes)) => Horizon {
-                heard: (**heard).clone(),
-                superseded_bytes: *bytes,
-            },
-            None => now,
+            Some((heard, _)) if !self.config.is_broken(Broken::CollectsAboveHorizon) => {
+                (**heard).clone()
+            }
+            _ => (*view.heard).clone(),
         }
     }
 
@@ -172,7 +155,7 @@ impl Core {
 
     /// What everybody can agree on now; none: of some that count nothing is known.
     fn agreeable(&self, node: &Node) -> Option<Heard> {
-        let own = self.own_horizon(node).heard;
+        let own = self.own_horizon(node);
         if self.config.is_broken(Broken::CollectsByOwnHorizon) {
             return Some(own);
         }
@@ -185,7 +168,7 @@ impl Core {
 
     /// What the members could agree on now.
     pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
-        let own = self.own_horizon(node).heard;
+        let own = self.own_horizon(node);
         let others = self.others(node);
         let others = self
             .view()
@@ -235,7 +218,7 @@ impl Core {
     fn overtake(&self) {
         let mut view = self.view();
         while let Some(oldest) = view.open.oldest_reader().cloned() {
-            let kept = view.superseded.bytes - oldest.start.superseded_bytes;
+            let kept = view.superseded_bytes - oldest.start.superseded_bytes;
             if kept <= self.config.superseded_bytes_max {
                 return;
             }
@@ -331,11 +314,10 @@ impl Housekeeping {
             && let Some(agreeable) = self.core.agreeable_to_members(&self.node)
         {
             // Who counts is asked of the registry if this is more than before.
-            horizon.heard.merge(&agreeable);
+            horizon.merge(&agreeable);
         }
         let is_behind = |tended: &Tended| {
-            collectable(tended, &horizon) >= tended.collected.next.0
-                && tended.looked != horizon.heard
+            collectable(tended, &horizon) >= tended.collected.next.0 && tended.looked != horizon
                 || self.core.retainable(&self.node, tended) >= tended.retained.next.0
         };
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
@@ -419,7 +401,6 @@ impl Housekeeping {
     async fn tidy_logs(&mut self) -> Result<bool> {
         let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
         let mut is_busy = false;
-        core.tally_superseded(&node);
         for place in 0..self.logs.len() {
             // Anew for each log: what the one before has released must be looked at by this one.
             let retained: Vec<(NodeId, u64)> = self

@@ -176,7 +176,6 @@ impl Core {
             view.data.clear();
             view.recent.clear();
             view.names.clear();
-            view.superseded.start_over();
             view.neighbours.collected = 0;
             view.open.clear()
         };

@@ -21,7 +21,7 @@ use crate::{
     Result,
     cache::version_index::Entry as IndexEntry,
     calls::read::wait_for_load,
-    collection::housekeeping::{Horizon, Tended},
+    collection::housekeeping::Tended,
     engine::Core,
     model::{Key, NodeId},
     storage::{
@@ -54,14 +54,14 @@ impl Core {
         node: &Arc<Node>,
         tended: &mut Tended,
         through: u64,
-        horizon: &Horizon,
+        horizon: &Heard,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<bool> {
-        if tended.looked == horizon.heard {
+        if tended.looked == *horizon {
             return Ok(false);
         }
         let Some(Next { commits, until }) = self.next_commits(node, tended, through).await? else {
-            tended.looked.clone_from(&horizon.heard);
+            tended.looked.clone_from(horizon);
             return Ok(false);
         };
         // Of sequenced commits, too, some may have been left out of what this node was told, or are not kept in its index.
@@ -85,10 +85,10 @@ impl Core {
             Ok::<_, crate::Error>((key, entry))
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
-        let plan = self.plan(&entries, &horizon.heard);
+        let plan = self.plan(&entries, horizon);
         let first_left = commits
             .iter()
-            .find(|commit| waits(&commit.record, &entries, &horizon.heard));
+            .find(|commit| waits(&commit.record, &entries, horizon));
         drop(entries);
         self.collect_planned(node, plan, may_be_released).await?;
         let collected = match first_left {
@@ -99,7 +99,7 @@ impl Core {
             None => until,
         };
         if first_left.is_some() {
-            tended.looked.clone_from(&horizon.heard);
+            tended.looked.clone_from(horizon);
         }
         if collected <= tended.collected {
             return Ok(false);
