@@ -56,7 +56,7 @@ fn left(records: &[Arc<CommitRecord>], known: &[(&str, u64)]) -> Vec<u64> {
         .collect()
 }
 
-/// 10.2: what is left out is superseded in every key, by what the receiver hears of.
+/// 10.2: every omitted commit is superseded in each key by one that the receiver applies.
 #[test]
 fn a_commit_is_left_out_if_all_its_keys_are_superseded() {
     let records = [
@@ -89,7 +89,7 @@ fn tell(neighbours: &mut Neighbours, node: u32, horizon: Heard) {
     neighbours.peer(NodeId(node), Monotonic::default()).horizon = Some(horizon);
 }
 
-/// T6: nothing is agreed on without one that counts.
+/// T6: nothing is agreed on without a node that counts.
 #[test]
 fn all_who_live_agree_or_nobody_does() {
     let mut neighbours = Neighbours::default();
