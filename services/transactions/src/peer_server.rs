@@ -1,4 +1,6 @@
-//! Answers the messages of other nodes.
+//! Answers the messages of other nodes: dispatches each to the part that it concerns.
+//!
+//! A message is served only if it carries the store's secret and names the node that serves now.
 
 use std::sync::Arc;
 

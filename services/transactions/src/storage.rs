@@ -1,4 +1,7 @@
-//! What the service keeps in the key-value store: keys, records, logs, and every conditional write.
+//! The service's data in the key-value store: keys, records, logs, and every conditional write.
+//!
+//! No other module builds an item key or writes an item. Each transition of the protocol is one
+//! function here, and all of them can be repeated.
 
 pub(crate) mod frontier;
 pub(crate) mod hybrid_clock;

@@ -1,4 +1,5 @@
-//! Which node owns an attempt.
+//! Which node owns an attempt: calls are forwarded there, because an open attempt exists only in
+//! its owner's memory.
 
 use crate::{
     Result,

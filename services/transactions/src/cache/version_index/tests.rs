@@ -46,7 +46,8 @@ fn versions(index: &Index, key: &Key) -> Option<Vec<u64>> {
     )
 }
 
-/// What each key's load has read by itself is held once, and not when nobody needs it any more.
+/// A record that each key's load has read separately is held once, and dropped when no entry needs
+/// it any more.
 #[test]
 fn a_record_is_held_once_whoever_read_it() {
     let mut index = Index::new(1 << 20);
@@ -73,7 +74,7 @@ fn a_record_is_held_once_whoever_read_it() {
     );
 }
 
-/// I1, I2, I3: whatever is evicted, loaded and heard in whatever order, an entry is whole.
+/// I1, I2, I3: after any order of evictions, loads and merges, an entry is whole.
 #[test]
 fn an_entry_is_whole_or_not_there() {
     for seed in 0..300 {
@@ -169,7 +170,7 @@ fn entries_that_grow_push_others_out() {
     }
 }
 
-/// What a load has seen may be collected before it ends.
+/// Versions that a load has read may be collected before it ends.
 #[test]
 fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     let mut index = Index::new(1 << 20);
@@ -182,7 +183,8 @@ fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     assert_eq!(versions(&index, &key(1)), Some(vec![7]));
 }
 
-/// Among several nodes each drops what others collect, and keeps what it collects itself.
+/// Among several nodes each drops versions that others collect, and keeps those that it collects
+/// itself.
 #[test]
 fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
     let kept = |own: &[u64], agreed: u64| {
