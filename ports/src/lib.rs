@@ -10,6 +10,7 @@
 
 pub mod clock;
 pub mod contract;
+pub mod decorate;
 pub mod durability;
 pub mod error;
 pub mod faults;

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::{Carried, Meter, Operation};
 use crate::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan,
-        SharedKeyValue, Transacted, Updated, Value,
+        Action, Batch, Batched, Change, Outcome, Page, Read, Scan, SharedKeyValue, Transacted,
+        Updated, Value,
     },
 };
 
@@ -57,8 +56,13 @@ fn change_bytes(change: &Change) -> usize {
     }
 }
 
-#[async_trait]
-impl Externalize for MeteredKeyValue {
+impl Decorator for MeteredKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.meter.call(Operation::Externalize);
         let result = self.inner.externalize(point).await;
@@ -66,18 +70,9 @@ impl Externalize for MeteredKeyValue {
             .ended(Operation::Externalize, &result, |()| Carried::default());
         result
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for MeteredKeyValue {
+impl KeyValueDecorator for MeteredKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.meter.call(Operation::KeyValueGet);
         let result = self.inner.get(key).await;
@@ -171,13 +166,5 @@ impl KeyValue for MeteredKeyValue {
                 }
             });
         result
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use ports::{
     Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt,
     Result, Timestamp, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Batch, Batched, Page, Read, Scan, Transacted, Updated},
     queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
 };
 use tokio::sync::Notify;
@@ -110,41 +111,37 @@ impl ReachedKeyValue {
     }
 }
 
-#[async_trait]
-impl Externalize for ReachedKeyValue {
+impl Decorator for ReachedKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.reach.call(self.inner.externalize(point)).await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for ReachedKeyValue {
+impl KeyValueDecorator for ReachedKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.reach.call(self.inner.get(key)).await
     }
+
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.reach.call(self.inner.scan(scan)).await
     }
+
     async fn update(&self, update: Update) -> Result<Updated> {
         self.reach.call(self.inner.update(update)).await
     }
+
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.reach.call(self.inner.transact(updates)).await
     }
+
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.reach.call(self.inner.write_batch(batch)).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }
 

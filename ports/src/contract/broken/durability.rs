@@ -15,14 +15,12 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use self::answers::Given;
-use super::{
-    Broken,
-    key_value::{Twist, Twisted},
-    queue,
-};
+use super::{Broken, queue};
 use crate::{
-    Clock, DurabilityPoint, Key, Receipt, Result, Update,
+    Clock, DurabilityPoint, Key, KeyValue, Receipt, Result, Update,
     contract::durability::{Crashable, Subject},
+    decorate::{Decorator, KeyValueDecorator},
+    decorates,
     key_value::{Change, SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
     queue::{Message, Retention, SharedQueue},
@@ -157,17 +155,20 @@ struct Around<T> {
     twist: fn(SharedKeyValue) -> T,
 }
 
-fn around<T: Twist>(honest: Subject, twist: fn(SharedKeyValue) -> T) -> Subject {
+fn around<T: KeyValueDecorator + 'static>(
+    honest: Subject,
+    twist: fn(SharedKeyValue) -> T,
+) -> Subject {
     Box::new(Crashed(Around { honest, twist }))
 }
 
 #[async_trait]
-impl<T: Twist> Twisting for Around<T> {
+impl<T: KeyValueDecorator + 'static> Twisting for Around<T> {
     fn honest(&self) -> &Subject {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted((self.twist)(self.honest.key_value())))
+        Arc::new((self.twist)(self.honest.key_value()))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -181,10 +182,11 @@ impl<T: Twist> Twisting for Around<T> {
 #[derive(Debug)]
 struct DurableAtOnce(SharedKeyValue);
 
-#[async_trait]
-impl Twist for DurableAtOnce {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for DurableAtOnce {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
         Ok(())
@@ -194,33 +196,41 @@ impl Twist for DurableAtOnce {
     }
 }
 
+impl KeyValueDecorator for DurableAtOnce {}
+
 /// Says of what it did not wait for that it was waited for (D1).
 #[derive(Debug)]
 struct WaitsForNothing(SharedKeyValue);
 
-#[async_trait]
-impl Twist for WaitsForNothing {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for WaitsForNothing {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
         Ok(())
     }
 }
 
+impl KeyValueDecorator for WaitsForNothing {}
+
 /// Waits as it should, and calls durable whatever is of this start, or of an earlier one (D1).
 #[derive(Debug)]
 struct CallsDurable(SharedKeyValue, Ordering);
 
-#[async_trait]
-impl Twist for CallsDurable {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for CallsDurable {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         point.incarnation.cmp(&self.0.point().incarnation) == self.1 || self.0.is_durable(point)
     }
 }
+
+impl KeyValueDecorator for CallsDurable {}
 
 /// Keeps everything in a crash but one item from the middle of what was written since the start (D2).
 #[derive(Debug)]
@@ -235,10 +245,10 @@ impl Twisting for LosesOneInTheMiddle {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(Noting {
+        Arc::new(Noting {
             honest: self.honest.key_value(),
             written: Arc::clone(&self.written),
-        }))
+        })
     }
     async fn crash_and_reopen(self) -> Self {
         let store = self.honest.key_value();
@@ -271,11 +281,9 @@ struct Noting {
     written: Arc<Mutex<Vec<Key>>>,
 }
 
-#[async_trait]
-impl Twist for Noting {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(Noting, dyn KeyValue, honest);
+
+impl KeyValueDecorator for Noting {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.written
             .lock()
@@ -298,10 +306,10 @@ impl Twisting for LeavesTransientsBehind {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(BeforeTransients {
+        Arc::new(BeforeTransients {
             honest: self.honest.key_value(),
             before: Arc::clone(&self.before),
-        }))
+        })
     }
     async fn crash_and_reopen(self) -> Self {
         let honest = self.honest.crash_and_reopen().await;
@@ -327,11 +335,9 @@ struct BeforeTransients {
     before: Arc<Mutex<BTreeMap<Key, Change>>>,
 }
 
-#[async_trait]
-impl Twist for BeforeTransients {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(BeforeTransients, dyn KeyValue, honest);
+
+impl KeyValueDecorator for BeforeTransients {
     async fn update(&self, update: Update) -> Result<Updated> {
         if update.retention == Retention::Transient {
             let present = self.honest.get(&update.key).await?.value;
@@ -405,10 +411,11 @@ impl queue::Twist for RemembersIds {
 #[derive(Debug)]
 struct PositionsAlone(SharedKeyValue);
 
-#[async_trait]
-impl Twist for PositionsAlone {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for PositionsAlone {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let present = self.0.point();
@@ -424,15 +431,15 @@ impl Twist for PositionsAlone {
     }
 }
 
+impl KeyValueDecorator for PositionsAlone {}
+
 /// Changes what it is asked to change, whatever has become of what that rests on (D4).
 #[derive(Debug)]
 struct Baseless(SharedKeyValue);
 
-#[async_trait]
-impl Twist for Baseless {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+decorates!(Baseless, dyn KeyValue, 0);
+
+impl KeyValueDecorator for Baseless {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0
             .update(update.resting_on(DurabilityPoint::DURABLE))

@@ -7,11 +7,12 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Crashed, Twist, Twisting, around};
-
+use super::{Crashed, Twisting, around};
 use crate::{
-    DurabilityPoint, Item, Key, Receipt, Result, Update,
+    DurabilityPoint, Item, Key, KeyValue, Receipt, Result, Update,
     contract::{broken::queue, durability::Subject},
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
     queue::{Handle, QueueOptions, SharedQueue},
 };
@@ -86,11 +87,9 @@ impl CoversNothing {
     }
 }
 
-#[async_trait]
-impl Twist for CoversNothing {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(CoversNothing, dyn KeyValue, honest);
+
+impl KeyValueDecorator for CoversNothing {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let mut read = self.honest.get(key).await?;
         let answer = if read.value.is_some() {

@@ -9,11 +9,9 @@ use async_trait::async_trait;
 
 use super::{Crashed, Twisting};
 use crate::{
-    DurabilityPoint, Error, ErrorKind, Incarnation, Key, Position, Result, Update,
-    contract::{
-        broken::key_value::{Twist, Twisted},
-        durability::Subject,
-    },
+    DurabilityPoint, Error, ErrorKind, Incarnation, Key, KeyValue, Position, Result, Update,
+    contract::durability::Subject,
+    decorate::{Decorator, KeyValueDecorator},
     key_value::{Change, Outcome, SharedKeyValue, Updated},
 };
 
@@ -62,7 +60,7 @@ impl Twisting for LosesWhatUndidItself {
     }
     fn key_value(&self) -> SharedKeyValue {
         let (honest, left) = (self.honest.key_value(), Arc::clone(&self.left));
-        Arc::new(Twisted(Undone { honest, left }))
+        Arc::new(Undone { honest, left })
     }
     async fn crash_and_reopen(self) -> Self {
         let honest = self.honest.crash_and_reopen().await;
@@ -91,21 +89,11 @@ impl Undone {
     }
 }
 
-#[async_trait]
-impl Twist for Undone {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
-    async fn update(&self, update: Update) -> Result<Updated> {
-        let (key, is_deletion) = (update.key.clone(), update.change == Change::Delete);
-        let updated = self.honest.update(update).await?;
-        if matches!(updated.outcome, Outcome::Done(_)) {
-            let undone = self.left().pending.remove(&key);
-            if undone.is_none() || !is_deletion {
-                self.left().pending.insert(key, updated.receipt.point);
-            }
-        }
-        Ok(updated)
+impl Decorator for Undone {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.honest
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         if self.left().is_lost(point) {
@@ -120,5 +108,19 @@ impl Twist for Undone {
     }
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         !self.left().is_lost(point) && self.honest.is_durable(point)
+    }
+}
+
+impl KeyValueDecorator for Undone {
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let (key, is_deletion) = (update.key.clone(), update.change == Change::Delete);
+        let updated = self.honest.update(update).await?;
+        if matches!(updated.outcome, Outcome::Done(_)) {
+            let undone = self.left().pending.remove(&key);
+            if undone.is_none() || !is_deletion {
+                self.left().pending.insert(key, updated.receipt.point);
+            }
+        }
+        Ok(updated)
     }
 }

@@ -1,10 +1,9 @@
 //! K12, broken.
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    Cost, Receipt, Result, Update,
+    Cost, KeyValue, Receipt, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Batch, Batched, Outcome, SharedKeyValue, Transacted, Updated},
 };
 
@@ -56,11 +55,9 @@ impl Misbills {
     }
 }
 
-#[async_trait]
-impl Twist for Misbills {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(Misbills, dyn KeyValue, honest);
+
+impl KeyValueDecorator for Misbills {
     async fn update(&self, update: Update) -> Result<Updated> {
         let (before, is_operation) = (
             self.honest.get(&update.key).await?.value,

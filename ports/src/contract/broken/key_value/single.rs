@@ -5,13 +5,13 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Twist;
 use crate::{
-    Condition, Item, Key, Result, Update,
+    Condition, Item, Key, KeyValue, Result, Update,
     contract::pause,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{
         Action, Change, Name, Outcome, Read, SharedKeyValue, Updated, Value, evaluate::holds,
     },
@@ -33,11 +33,9 @@ impl ReadsStale {
     }
 }
 
-#[async_trait]
-impl Twist for ReadsStale {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(ReadsStale, dyn KeyValue, honest);
+
+impl KeyValueDecorator for ReadsStale {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.honest.get(key).await?;
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,19 +45,11 @@ impl Twist for ReadsStale {
 
 /// Applies every update, whatever its condition (K2).
 #[derive(Debug)]
-pub(super) struct ForgetsConditions(SharedKeyValue);
+pub(super) struct ForgetsConditions(pub(super) SharedKeyValue);
 
-impl ForgetsConditions {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ForgetsConditions, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ForgetsConditions {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ForgetsConditions {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0.update(update.when(Condition::Always)).await
     }
@@ -67,19 +57,11 @@ impl Twist for ForgetsConditions {
 
 /// Judges the condition first and writes later, so that others come between (K2).
 #[derive(Debug)]
-pub(super) struct ChecksThenWrites(SharedKeyValue);
+pub(super) struct ChecksThenWrites(pub(super) SharedKeyValue);
 
-impl ChecksThenWrites {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ChecksThenWrites, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ChecksThenWrites {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ChecksThenWrites {
     async fn update(&self, update: Update) -> Result<Updated> {
         let read = self.0.get(&update.key).await?.value;
         if !holds(&update.condition, read.as_deref()) {
@@ -92,19 +74,11 @@ impl Twist for ChecksThenWrites {
 
 /// Refuses without saying what is there (K2).
 #[derive(Debug)]
-pub(super) struct HidesTheWinner(SharedKeyValue);
+pub(super) struct HidesTheWinner(pub(super) SharedKeyValue);
 
-impl HidesTheWinner {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(HidesTheWinner, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for HidesTheWinner {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for HidesTheWinner {
     async fn update(&self, update: Update) -> Result<Updated> {
         let mut updated = self.0.update(update).await?;
         if let Outcome::Conflict(item) = &mut updated.outcome {
@@ -116,19 +90,11 @@ impl Twist for HidesTheWinner {
 
 /// Leaves the first action of a refused update behind (K3).
 #[derive(Debug)]
-pub(super) struct AppliesHalfOnError(SharedKeyValue);
+pub(super) struct AppliesHalfOnError(pub(super) SharedKeyValue);
 
-impl AppliesHalfOnError {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(AppliesHalfOnError, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for AppliesHalfOnError {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for AppliesHalfOnError {
     async fn update(&self, update: Update) -> Result<Updated> {
         let mut half = update.clone();
         let error = match self.0.update(update).await {
@@ -212,11 +178,9 @@ fn list<'item>(item: Option<&'item Item>, name: &Name) -> &'item [Bytes] {
     item.map_or(&[], |item| item.list(name.as_str()))
 }
 
-#[async_trait]
-impl Twist for SetsLater {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(SetsLater, dyn KeyValue, honest);
+
+impl KeyValueDecorator for SetsLater {
     async fn update(&self, mut update: Update) -> Result<Updated> {
         let read = self.honest.get(&update.key).await?.value;
         if let Change::Modify(actions) = &mut update.change {
