@@ -7,12 +7,14 @@
 //! A decorator's calls are plain `async fn`s, so an overridden call costs one allocation per
 //! layer, like an implementation of the port by hand.
 
+mod functions;
 mod key_value;
 
 use std::{fmt::Debug, future::Future};
 
 use async_trait::async_trait;
 
+pub use functions::FunctionsDecorator;
 pub use key_value::KeyValueDecorator;
 
 use crate::{DurabilityPoint, Externalize, Result};

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::{Carried, Count, Meter, Operation};
 use crate::{
     Clock, Event, Functions, Handler, Monotonic, Receipt, Result,
-    functions::{Definition, Failure, FunctionLimits, QueueTrigger, Room},
+    decorate::FunctionsDecorator,
+    functions::{Definition, Failure, QueueTrigger, Room},
 };
 
 /// Counts calls and bytes of the functions it wraps.
@@ -54,8 +55,11 @@ impl MeteredFunctions {
     }
 }
 
-#[async_trait]
-impl Functions for MeteredFunctions {
+impl FunctionsDecorator for MeteredFunctions {
+    fn inner(&self) -> &dyn Functions {
+        &*self.inner
+    }
+
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         self.meter.call(Operation::FunctionInvoke);
         let asked = payload.len();
@@ -71,11 +75,6 @@ impl Functions for MeteredFunctions {
         let result = self.inner.send(function, id, payload).await;
         self.ended(Operation::FunctionSend, &result, bytes);
         result
-    }
-
-    // Asked of the provider's own list: no cloud bills for it.
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.inner.knows(function).await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
@@ -104,10 +103,6 @@ impl Functions for MeteredFunctions {
         let result = self.inner.disarm_timer(function).await;
         self.ended(Operation::FunctionDisarm, &result, 0);
         result
-    }
-
-    fn limits(&self) -> &FunctionLimits {
-        self.inner.limits()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use ports::{
-    Clock, DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
+    Clock, DurabilityPoint, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
     key_value::{Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };

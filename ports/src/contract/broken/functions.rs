@@ -18,15 +18,16 @@ use super::Broken;
 use crate::{
     Clock, Event, Functions, Handler, Receipt, Result,
     contract::functions::{Register, Subject},
-    functions::{Definition, Failure, FunctionLimits, QueueTrigger},
+    decorate::FunctionsDecorator,
+    functions::{Definition, Failure},
 };
 
 /// Every broken provider of functions, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N1", "RepeatsInvocations", |subject| {
-        twisted(subject, RepeatsInvocations)
+        altered(subject, RepeatsInvocations)
     }),
-    Broken::new("N2", "LosesEvents", |subject| twisted(subject, LosesEvents)),
+    Broken::new("N2", "LosesEvents", |subject| altered(subject, LosesEvents)),
     Broken::new("N2", "TriesOnce", |subject| {
         registering(subject, tries_once)
     }),
@@ -62,22 +63,22 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
     Broken::new("N3", "DropsWhatRuns", drops_what_runs),
     Broken::new("N4", "StartsAgainWhenArmed", |subject| {
-        twisted(subject, StartsAgainWhenArmed)
+        altered(subject, StartsAgainWhenArmed)
     }),
     Broken::new("N4", "NeverDisarms", |subject| {
-        twisted(subject, NeverDisarms)
+        altered(subject, NeverDisarms)
     }),
     Broken::new("N4", "RunsOnceMore", runs_once_more),
     Broken::new("N4", "FiresTooOften", |subject| {
-        twisted(subject, FiresTooOften)
+        altered(subject, FiresTooOften)
     }),
     Broken::new("N5", "NeverTimesOut", |subject| {
         registering(subject, never_times_out)
     }),
     Broken::new("N1", "KnowsEverything", |subject| {
-        twisted(subject, KnowsEverything)
+        altered(subject, KnowsEverything)
     }),
-    Broken::new("N6", "ForgetsIds", |subject| twisted(subject, ForgetsIds)),
+    Broken::new("N6", "ForgetsIds", |subject| altered(subject, ForgetsIds)),
     Broken::new("N6", "HidesIdsOfFailures", |subject| {
         registering(subject, |definition| {
             handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest)))
@@ -95,66 +96,12 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
 ];
 
-/// Functions that differ from honest ones in what they override.
-#[async_trait]
-trait Twist: Debug + Send + Sync + 'static {
-    fn honest(&self) -> &Arc<dyn Functions>;
-
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
-        self.honest().invoke(function, payload).await
-    }
-    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.honest().send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.honest().knows(function).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.honest().disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
-        self.honest().arm_timer(function, period).await
-    }
-    async fn disarm_timer(&self, function: &str) -> Result<()> {
-        self.honest().disarm_timer(function).await
-    }
-}
-
-/// Makes a [`Twist`] a port.
-#[derive(Debug)]
-struct Twisted<T>(T);
-
-#[async_trait]
-impl<T: Twist> Functions for Twisted<T> {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
-        self.0.invoke(function, payload).await
-    }
-    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.0.send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.0.knows(function).await
-    }
-    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
-        self.0.honest().arm_queue(trigger).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.0.disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
-        self.0.arm_timer(function, period).await
-    }
-    async fn disarm_timer(&self, function: &str) -> Result<()> {
-        self.0.disarm_timer(function).await
-    }
-    fn limits(&self) -> &FunctionLimits {
-        self.0.honest().limits()
-    }
-}
-
-fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Functions>) -> T) -> Subject {
+fn altered<D: FunctionsDecorator + 'static>(
+    subject: Subject,
+    around: fn(Arc<dyn Functions>) -> D,
+) -> Subject {
     Subject {
-        functions: Arc::new(Twisted(around(subject.functions))),
+        functions: Arc::new(around(subject.functions)),
         ..subject
     }
 }
@@ -259,7 +206,7 @@ fn runs_once_more(subject: Subject) -> Subject {
         });
     });
     Subject {
-        functions: Arc::new(Twisted(functions)),
+        functions: Arc::new(functions),
         register,
         ..subject
     }
@@ -271,10 +218,9 @@ struct RunsOnceMore {
     disarming: Arc<Mutex<BTreeSet<String>>>,
 }
 
-#[async_trait]
-impl Twist for RunsOnceMore {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.honest
+impl FunctionsDecorator for RunsOnceMore {
+    fn inner(&self) -> &dyn Functions {
+        &*self.honest
     }
     async fn disarm_timer(&self, function: &str) -> Result<()> {
         locked(&self.disarming).insert(function.to_owned());
@@ -361,7 +307,7 @@ fn drops_what_runs(subject: Subject) -> Subject {
         running: dropped,
     };
     Subject {
-        functions: Arc::new(Twisted(functions)),
+        functions: Arc::new(functions),
         register,
         ..subject
     }
@@ -373,10 +319,9 @@ struct DropsWhatRuns {
     running: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
-#[async_trait]
-impl Twist for DropsWhatRuns {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.honest
+impl FunctionsDecorator for DropsWhatRuns {
+    fn inner(&self) -> &dyn Functions {
+        &*self.honest
     }
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
         locked(&self.running)
@@ -450,10 +395,9 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct RepeatsInvocations(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for RepeatsInvocations {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for RepeatsInvocations {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         match self.0.invoke(function, payload.clone()).await {
@@ -467,10 +411,9 @@ impl Twist for RepeatsInvocations {
 #[derive(Debug)]
 struct LosesEvents(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for LosesEvents {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for LosesEvents {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn send(&self, _: &str, _: Option<Bytes>, _: Bytes) -> Result<Receipt> {
         Ok(Receipt::default())
@@ -595,10 +538,9 @@ impl Handler for NamesAnotherQueue {
 #[derive(Debug)]
 struct NeverDisarms(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for NeverDisarms {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for NeverDisarms {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn disarm_timer(&self, _: &str) -> Result<()> {
         Ok(())
@@ -609,10 +551,9 @@ impl Twist for NeverDisarms {
 #[derive(Debug)]
 struct StartsAgainWhenArmed(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for StartsAgainWhenArmed {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for StartsAgainWhenArmed {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.disarm_timer(function).await?;
@@ -624,10 +565,9 @@ impl Twist for StartsAgainWhenArmed {
 #[derive(Debug)]
 struct FiresTooOften(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for FiresTooOften {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for FiresTooOften {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.arm_timer(function, period / 4).await
@@ -638,10 +578,9 @@ impl Twist for FiresTooOften {
 #[derive(Debug)]
 struct KnowsEverything(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for KnowsEverything {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for KnowsEverything {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn knows(&self, _: &str) -> Result<bool> {
         Ok(true)
@@ -652,10 +591,9 @@ impl Twist for KnowsEverything {
 #[derive(Debug)]
 struct ForgetsIds(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for ForgetsIds {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for ForgetsIds {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn send(&self, function: &str, _: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         self.0.send(function, None, payload).await

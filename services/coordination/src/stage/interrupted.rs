@@ -11,7 +11,7 @@ use std::{
 };
 
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
     decorate::{Decorator, KeyValueDecorator},
     key_value::{Page, Read, Scan, Transacted, Updated},
 };
