@@ -9,6 +9,7 @@
 
 mod functions;
 mod key_value;
+mod objects;
 
 use std::{fmt::Debug, future::Future};
 
@@ -16,6 +17,7 @@ use async_trait::async_trait;
 
 pub use functions::FunctionsDecorator;
 pub use key_value::KeyValueDecorator;
+pub use objects::ObjectsDecorator;
 
 use crate::{DurabilityPoint, Externalize, Result};
 

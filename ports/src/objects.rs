@@ -19,6 +19,9 @@ pub use object_store::{
 
 use crate::{Error, ErrorKind};
 
+/// The result of an object store's call.
+pub type Result<T, E = ObjectError> = std::result::Result<T, E>;
+
 /// A store's failure in our words: `NoRoom` where the disk is full, `NoRoom` or `Invalid` where a store on our own ports
 /// said so, else `Unavailable`.
 pub fn failed(attempted: String, cause: ObjectError) -> Error {

@@ -10,13 +10,10 @@ use object_store::PutResult;
 
 use super::{Crashed, Twisting};
 use crate::{
-    contract::{
-        broken::objects::{Result, Twist, Twisted},
-        durability::Subject,
-        pause,
-    },
+    contract::{durability::Subject, pause},
+    decorate::ObjectsDecorator,
     key_value::SharedKeyValue,
-    objects::{ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload},
+    objects::{ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload, Result},
 };
 
 pub(super) fn finding_what_is_not_kept(honest: Subject) -> Subject {
@@ -42,10 +39,11 @@ impl Twisting for WithObjects {
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         let honest = self.honest.objects()?;
-        Some(Arc::new(Twisted(FindsWhatIsNotKept {
+        let found = FindsWhatIsNotKept {
             honest,
             named: Arc::clone(&self.named),
-        })))
+        };
+        Some(found.into_objects())
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -68,12 +66,11 @@ impl FindsWhatIsNotKept {
     }
 }
 
-#[async_trait]
-impl Twist for FindsWhatIsNotKept {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.honest
+impl ObjectsDecorator for FindsWhatIsNotKept {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.honest
     }
-    async fn put(
+    async fn put_opts(
         &self,
         path: &ObjectPath,
         payload: PutPayload,
