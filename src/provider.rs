@@ -7,7 +7,7 @@ use embedded::{Embedded, Health, ObjectDirectory, Room};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
-use ports::{KeyValue, Monotonic, Outage, Queue, objects::ObjectStore};
+use ports::{KeyValue, Monotonic, Outage, Queue, QueueAdmin, objects::ObjectStore};
 use redis_provider::{OpenError, Redis};
 use tokio::time::Instant;
 
@@ -83,6 +83,14 @@ impl Provider {
         match self {
             Self::Embedded(store) => store.queue(),
             Self::Redis(store) => store.coordination.queue(),
+        }
+    }
+
+    /// The administration of the house's queues.
+    pub(crate) fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        match self {
+            Self::Embedded(store) => store.queue_admin(),
+            Self::Redis(store) => store.coordination.queue_admin(),
         }
     }
 

@@ -10,6 +10,7 @@
 mod functions;
 mod key_value;
 mod objects;
+mod queue;
 
 use std::{fmt::Debug, future::Future};
 
@@ -18,6 +19,7 @@ use async_trait::async_trait;
 pub use functions::FunctionsDecorator;
 pub use key_value::KeyValueDecorator;
 pub use objects::ObjectsDecorator;
+pub use queue::{QueueAdminDecorator, QueueDecorator};
 
 use crate::{DurabilityPoint, Externalize, Result};
 

@@ -30,7 +30,7 @@ use futures_util::future::pending;
 
 pub use functions::FaultyFunctions;
 pub use key_value::FaultyKeyValue;
-pub use queue::FaultyQueue;
+pub use queue::{FaultyQueue, FaultyQueueAdmin};
 
 use crate::{Clock, Entropy, Error, ErrorKind, Result, key_value::Room};
 

@@ -28,5 +28,5 @@ pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
 pub use outage::Outage;
-pub use queue::Queue;
+pub use queue::{Queue, QueueAdmin};
 pub use runtime::Runtime;

@@ -32,7 +32,7 @@ pub use functions::MeteredFunctions;
 pub use key_value::MeteredKeyValue;
 pub use objects::MeteredObjects;
 pub use prices::{Bill, BookError, Money, Price, PriceBook, StoredBytes};
-pub use queue::MeteredQueue;
+pub use queue::{MeteredQueue, MeteredQueueAdmin};
 
 /// What can be asked of a port and is counted apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -253,6 +253,18 @@ impl Meter {
                 ..Count::default()
             },
         );
+    }
+
+    /// Counts the end of one request to queues with `items` messages of `bytes` in all.
+    fn ended_request<T>(
+        &self,
+        operation: Operation,
+        result: &crate::Result<T>,
+        items: usize,
+        bytes: usize,
+    ) {
+        let unit = self.unit_bytes.message;
+        self.ended(operation, result, |_| Carried::request(items, bytes, unit));
     }
 
     /// Counts the end of a call: what it carried, or that it failed.

@@ -19,22 +19,26 @@
 //! - **Q8** Every delivery carries the deduplication id its message was sent with, so that a receiver who keeps the ids of
 //!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
 //! - **Q9** A receipt's [`Cost`](crate::Cost) is what that says.
-//! - **Q10** [`Queue::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
+//! - **Q10** [`QueueAdmin::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
 //! - **Q11** What is given up by its consumer ([`Queue::give_up`]) moves to the dead letters with its reason at once, however many
 //!   attempts it has left, and also where the queue would let it block; what is behind it is delivered.
 //! - **Q12** Every delivery says how often its message has failed: a delivery in which it stood behind the one that failed is an
 //!   attempt (Q3) and no failure. So a consumer knows a last attempt that came to no end.
-//! - **Q13** A dead letter is kept until it is [purged](Queue::purge) or [redriven](Queue::redrive), or
+//! - **Q13** A dead letter is kept until it is [purged](QueueAdmin::purge) or [redriven](QueueAdmin::redrive), or
 //!   [`QueueLimits::dead_letters_max`] later ones of its queue have come. One that is redriven comes behind all of its group under the
 //!   deduplication id that it had, whatever is remembered of that (Q4), as a message that has not been tried; it is a message or a
 //!   dead letter at any moment, and never both. One that is not there is neither.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
 
+mod admin;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+
+pub use admin::{Backlog, DeadLetter, LetterId, QueueAdmin, SharedQueueAdmin};
 
 use crate::{Externalize, Incarnation, Receipt, Result};
 
@@ -88,7 +92,7 @@ pub struct Delivery {
 /// What becomes of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// It stays at the head of its group and is tried again for ever; [`Queue::blocked`] reports it.
+    /// It stays at the head of its group and is tried again for ever; [`QueueAdmin::blocked`] reports it.
     Block,
     /// It moves to the dead letters with the reason of its last failure.
     DeadLetter,
@@ -127,38 +131,6 @@ impl Default for QueueOptions {
             retention: Retention::Durable,
         }
     }
-}
-
-/// Names a dead letter of its queue, and nothing else there ever. It is greater than those of all letters that came before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LetterId(pub u128);
-
-/// A message that was given up, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Names it to [`Queue::redrive`] and [`Queue::purge`], once it has left its group.
-    pub id: LetterId,
-    /// Its group.
-    pub group: Bytes,
-    /// Its place among its group's messages.
-    pub sequence: Sequence,
-    /// What its sender called it (Q8); none, too, of one that a store of before this was kept has given up.
-    pub deduplication: Option<Bytes>,
-    /// Its payload.
-    pub body: Bytes,
-    /// How often it was delivered.
-    pub attempts: u32,
-    /// What its last consumer said, or that the visibility timeout ran out.
-    pub reason: String,
-}
-
-/// What a queue holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Backlog {
-    /// Messages that wait or are with a consumer.
-    pub messages: u64,
-    /// Messages that were given up.
-    pub dead_letters: u64,
 }
 
 /// What a provider's queues cannot exceed.
@@ -227,32 +199,6 @@ pub trait Queue: Externalize {
     /// Keeps a delivered message, and all others of its group with the same consumer, hidden for another
     /// `timeout_ms` from now.
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()>;
-
-    /// Up to `letters_max` dead letters, oldest first: those behind `after`, also where that is gone, or all.
-    async fn dead_letters(
-        &self,
-        queue: &str,
-        after: Option<LetterId>,
-        letters_max: usize,
-    ) -> Result<Vec<DeadLetter>>;
-
-    /// Sends dead letters again (Q13); those that are not there are left out. At most [`QueueLimits::batch_messages_max`].
-    ///
-    /// Errors: `Invalid` if the queue does not exist or there are too many; `NoRoom`. Some may have been sent before that.
-    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
-
-    /// Removes dead letters for good (Q13); those that are not there are removed. At most [`QueueLimits::batch_messages_max`].
-    ///
-    /// Errors: `Invalid` if the queue does not exist or there are too many.
-    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
-
-    /// The heads of blocked groups (Q5), as [`DeadLetter`]s that have not left: the alarm.
-    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
-
-    /// How much `queue` holds (Q10): a figure, which costs no look at what is in it.
-    ///
-    /// Errors: `Invalid` if the queue does not exist.
-    async fn backlog(&self, queue: &str) -> Result<Backlog>;
 
     /// What this provider cannot exceed.
     fn limits(&self) -> &QueueLimits;

@@ -14,7 +14,12 @@ use std::{fmt::Debug, sync::Arc};
 use async_trait::async_trait;
 
 use super::{Case, eventually};
-use crate::{Clock, key_value::SharedKeyValue, objects::ObjectStore, queue::SharedQueue};
+use crate::{
+    Clock,
+    key_value::SharedKeyValue,
+    objects::ObjectStore,
+    queue::{SharedQueue, SharedQueueAdmin},
+};
 
 /// A store that can be crashed, as a provider's tests implement it.
 #[async_trait]
@@ -24,6 +29,11 @@ pub trait Crashable: Debug + Send + Sync {
 
     /// The queues, where the provider has any.
     fn queue(&self) -> Option<SharedQueue>;
+
+    /// The queues' administration, where the provider has queues.
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        None
+    }
 
     /// The objects, where the provider has any.
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {

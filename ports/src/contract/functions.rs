@@ -22,7 +22,7 @@ use super::{Case, eventually};
 use crate::{
     Clock, Event, Functions, Handler,
     functions::{Definition, Failure, FunctionOptions},
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 
 /// Takes the functions that cases define; any function over definitions is one.
@@ -46,6 +46,8 @@ pub struct Subject {
     pub register: Arc<dyn Register>,
     /// The queues that can trigger its functions.
     pub queue: SharedQueue,
+    /// The administration of those queues.
+    pub admin: SharedQueueAdmin,
     /// What the cases wait on.
     pub clock: Arc<dyn Clock>,
 }

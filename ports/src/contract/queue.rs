@@ -17,7 +17,10 @@ use super::{Case, LOOK_AGAIN, PATIENCE, Spawn, eventually, in_place, together, w
 use crate::{
     Clock,
     key_value::SharedKeyValue,
-    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, SharedQueue},
+    queue::{
+        DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, SharedQueue,
+        SharedQueueAdmin,
+    },
 };
 
 /// Fresh queues, and what the cases need beside them.
@@ -25,6 +28,8 @@ use crate::{
 pub struct Subject {
     /// The queues under test.
     pub queue: SharedQueue,
+    /// Their administration.
+    pub admin: SharedQueueAdmin,
     /// The key-value store of the same provider, where they share a journal (Q7).
     pub key_value: Option<SharedKeyValue>,
     /// What the cases wait on.
@@ -44,9 +49,10 @@ const GRAIN_MS: u64 = 5;
 
 impl Subject {
     /// A subject whose concurrent consumers run on one thread.
-    pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(queue: SharedQueue, admin: SharedQueueAdmin, clock: Arc<dyn Clock>) -> Self {
         Self {
             queue,
+            admin,
             key_value: None,
             clock,
             spawn: in_place,
@@ -196,7 +202,7 @@ impl Line<'_> {
     /// The dead letters once there are `count` of them.
     async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
         eventually(&*self.subject.clock, "a dead letter", async || {
-            let letters = self.subject.queue.dead_letters(self.queue, None, 100).await;
+            let letters = self.subject.admin.dead_letters(self.queue, None, 100).await;
             let letters = letters.expect("dead_letters answers");
             (letters.len() >= count).then_some(letters)
         })
@@ -205,7 +211,7 @@ impl Line<'_> {
 
     async fn blocked(&self) -> Vec<DeadLetter> {
         self.subject
-            .queue
+            .admin
             .blocked(self.queue)
             .await
             .expect("blocked answers")

@@ -9,8 +9,8 @@ use ports::{
     functions::{Definition, QueueTrigger},
     key_value::{Action, Scan},
     metering::{
-        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue, Operation,
-        PriceBook,
+        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue,
+        MeteredQueueAdmin, Operation, PriceBook,
     },
     objects::{ObjectPath, ObjectStoreExt},
     queue::{Message, QueueOptions},
@@ -35,7 +35,12 @@ fn queue(case: Case<contract::queue::Subject>) {
     subjects::run(case, |world| {
         let subject = subjects::queue(world);
         let queue = Arc::new(MeteredQueue::new(subject.queue, meter()));
-        contract::queue::Subject { queue, ..subject }
+        let admin = Arc::new(MeteredQueueAdmin::new(subject.admin, meter()));
+        contract::queue::Subject {
+            queue,
+            admin,
+            ..subject
+        }
     });
 }
 

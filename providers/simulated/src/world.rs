@@ -6,7 +6,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use ports::{Clock, Entropy, KeyValue, Queue, objects::ObjectStore};
+use ports::{Clock, Entropy, KeyValue, Queue, QueueAdmin, objects::ObjectStore};
 
 use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
@@ -90,6 +90,11 @@ impl World {
 
     /// The queues, in the same order as the items.
     pub fn queue(&self) -> Arc<dyn Queue> {
+        self.store()
+    }
+
+    /// Their administration.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
         self.store()
     }
 

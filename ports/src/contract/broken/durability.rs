@@ -15,15 +15,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use self::answers::Given;
-use super::{Broken, queue};
+use super::Broken;
 use crate::{
-    Clock, DurabilityPoint, Key, KeyValue, Receipt, Result, Update,
+    Clock, DurabilityPoint, Key, KeyValue, Queue, Receipt, Result, Update,
     contract::durability::{Crashable, Subject},
-    decorate::{Decorator, KeyValueDecorator},
+    decorate::{Decorator, KeyValueDecorator, QueueDecorator},
     decorates,
     key_value::{Change, SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
-    queue::{Message, Retention, SharedQueue},
+    queue::{Message, Retention, SharedQueue, SharedQueueAdmin},
 };
 
 /// Every broken store, at least one per promise.
@@ -136,6 +136,9 @@ impl<T: Twisting> Crashable for Crashed<T> {
     }
     fn queue(&self) -> Option<SharedQueue> {
         self.0.queue()
+    }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        self.0.honest().queue_admin()
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         self.0.objects()
@@ -371,10 +374,10 @@ impl Twisting for RemembersLostMessages {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let sent = Arc::clone(&self.sent);
-        Some(Arc::new(queue::Twisted(RemembersIds {
+        Some(Arc::new(RemembersIds {
             honest: self.honest.queue()?,
             sent,
-        })))
+        }))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -390,11 +393,9 @@ struct RemembersIds {
     sent: SentIds,
 }
 
-#[async_trait]
-impl queue::Twist for RemembersIds {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(RemembersIds, dyn Queue, honest);
+
+impl QueueDecorator for RemembersIds {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         messages.retain(|message| {
             let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);

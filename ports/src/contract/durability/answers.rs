@@ -418,8 +418,8 @@ pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subjec
             .expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
-        let queue = subject.queue().expect("it had queues before");
-        let letters = queue
+        let admin = subject.queue_admin().expect("queues are administered");
+        let letters = admin
             .dead_letters(&name, None, 10)
             .await
             .expect("dead_letters answers");

@@ -271,8 +271,9 @@ pub(super) async fn dead_letters_and_queue_options_survive_with_their_reasons(su
         .release("letters", &second.handle, 0, "after")
         .await
         .expect("release answers");
+    let admin = subject.queue_admin().expect("queues are administered");
     let letters = eventually(&*clock, "both dead letters", async || {
-        let letters = queue
+        let letters = admin
             .dead_letters("letters", None, 10)
             .await
             .expect("dead_letters answers");

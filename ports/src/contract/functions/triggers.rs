@@ -301,7 +301,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     let eaten = subject.noted("the next message", &notes, 3).await;
     assert_eq!(eaten, ["poison", "poison", "next"]);
     let letters = subject
-        .queue
+        .admin
         .dead_letters("poisoned", None, 10)
         .await
         .expect("dead_letters answers");
@@ -337,7 +337,7 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
     let noted = subject.noted("the last one", &notes, 2).await;
     assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
     let letters = subject
-        .queue
+        .admin
         .dead_letters("certain", None, 10)
         .await
         .expect("dead_letters answers");

@@ -129,7 +129,7 @@ pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
         .collect();
     assert_eq!(reasons, ["b", "a", "c"]);
     let two = subject
-        .queue
+        .admin
         .dead_letters("letters", None, 2)
         .await
         .expect("dead_letters answers");
@@ -170,7 +170,7 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     assert!(line.blocked().await.is_empty(), "it succeeded");
     assert_eq!(text(&line.one().await.body), "next");
     let letters = subject
-        .queue
+        .admin
         .dead_letters("blocking", None, 10)
         .await
         .expect("dead_letters answers");
@@ -222,7 +222,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         };
         let line = subject.create(name, options).await;
         let backlog = async |messages, dead_letters| {
-            let found = subject.queue.backlog(name).await.expect("backlog answers");
+            let found = subject.admin.backlog(name).await.expect("backlog answers");
             assert_eq!(
                 found,
                 Backlog {
@@ -246,7 +246,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         backlog(1, 1).await;
     }
     let refused = subject
-        .queue
+        .admin
         .backlog("nobody made it")
         .await
         .expect_err("there is no such queue");
@@ -288,7 +288,7 @@ pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) 
         );
         line.acknowledge(&behind).await;
         assert!(line.blocked().await.is_empty(), "dead letters block nobody");
-        let backlog = subject.queue.backlog(name).await.expect("backlog answers");
+        let backlog = subject.admin.backlog(name).await.expect("backlog answers");
         assert_eq!(
             backlog,
             Backlog {
@@ -311,7 +311,7 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
     line.give_up(&first, "too late").await;
     line.acknowledge(&[second]).await;
     let backlog = subject
-        .queue
+        .admin
         .backlog("stale")
         .await
         .expect("backlog answers");

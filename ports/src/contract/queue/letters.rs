@@ -19,7 +19,7 @@ impl Line<'_> {
     async fn letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
         let letters = self
             .subject
-            .queue
+            .admin
             .dead_letters(self.queue, after, letters_max)
             .await;
         letters.expect("dead_letters answers")
@@ -27,7 +27,7 @@ impl Line<'_> {
 
     async fn redrive(&self, letters: &[LetterId]) {
         self.subject
-            .queue
+            .admin
             .redrive(self.queue, letters)
             .await
             .expect("redrive answers");
@@ -35,7 +35,7 @@ impl Line<'_> {
 
     async fn purge(&self, letters: &[LetterId]) {
         self.subject
-            .queue
+            .admin
             .purge(self.queue, letters)
             .await
             .expect("purge answers");
@@ -44,7 +44,7 @@ impl Line<'_> {
     async fn holds(&self, messages: u64, dead_letters: u64) {
         let backlog = self
             .subject
-            .queue
+            .admin
             .backlog(self.queue)
             .await
             .expect("backlog answers");
@@ -197,15 +197,15 @@ pub(super) async fn letters_of_no_queue_and_too_many_of_them_are_refused(subject
     let too_many = vec![LetterId(1); subject.queue.limits().batch_messages_max + 1];
     for (queue, letters) in [("nobody made it", &too_many[..1]), ("few", &too_many)] {
         for refused in [
-            subject.queue.redrive(queue, letters).await,
-            subject.queue.purge(queue, letters).await,
+            subject.admin.redrive(queue, letters).await,
+            subject.admin.purge(queue, letters).await,
         ] {
             let refused = refused.expect_err("it is refused");
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         }
     }
     subject
-        .queue
+        .admin
         .purge("few", &too_many[1..])
         .await
         .expect("as many as may be");

@@ -9,9 +9,9 @@ use async_trait::async_trait;
 
 use super::{Crashed, Twisting, around};
 use crate::{
-    DurabilityPoint, Item, Key, KeyValue, Receipt, Result, Update,
-    contract::{broken::queue, durability::Subject},
-    decorate::KeyValueDecorator,
+    DurabilityPoint, Item, Key, KeyValue, Queue, Receipt, Result, Update,
+    contract::durability::Subject,
+    decorate::{KeyValueDecorator, QueueDecorator},
     decorates,
     key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
     queue::{Handle, QueueOptions, SharedQueue},
@@ -200,11 +200,11 @@ impl Twisting for WithQueues {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let honest = self.honest.queue()?;
-        Some(Arc::new(queue::Twisted(QueueCoversNothing {
+        Some(Arc::new(QueueCoversNothing {
             honest,
             of: self.of,
             done: Arc::clone(&self.done),
-        })))
+        }))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -245,11 +245,9 @@ impl QueueCoversNothing {
     }
 }
 
-#[async_trait]
-impl queue::Twist for QueueCoversNothing {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(QueueCoversNothing, dyn Queue, honest);
+
+impl QueueDecorator for QueueCoversNothing {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         let receipt = self.honest.create(queue, options).await?;
         let is_first = self.done().created.insert(queue.to_owned());

@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Twist;
 use crate::{
-    Clock, Cost, DurabilityPoint, Monotonic, Receipt, Result,
+    Clock, Cost, DurabilityPoint, Monotonic, Queue, Receipt, Result,
+    decorate::QueueDecorator,
+    decorates,
     durability::{Incarnation, Position},
     queue::{Delivery, Handle, Message, SharedQueue},
 };
@@ -23,11 +23,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ReordersGroup(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ReordersGroup {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ReordersGroup, dyn Queue, 0);
+
+impl QueueDecorator for ReordersGroup {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -59,11 +57,9 @@ impl SplitsGroups {
     }
 }
 
-#[async_trait]
-impl Twist for SplitsGroups {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(SplitsGroups, dyn Queue, honest);
+
+impl QueueDecorator for SplitsGroups {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             let number = self.sent.fetch_add(1, Ordering::Relaxed);
@@ -77,11 +73,9 @@ impl Twist for SplitsGroups {
 #[derive(Debug)]
 pub(super) struct MergesGroups(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for MergesGroups {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(MergesGroups, dyn Queue, 0);
+
+impl QueueDecorator for MergesGroups {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             message.group = Bytes::from_static(b"all");
@@ -94,11 +88,9 @@ impl Twist for MergesGroups {
 #[derive(Debug)]
 pub(super) struct SendsHalf(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for SendsHalf {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(SendsHalf, dyn Queue, 0);
+
+impl QueueDecorator for SendsHalf {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let mut receipt = Receipt::default();
         for message in messages {
@@ -112,11 +104,9 @@ impl Twist for SendsHalf {
 #[derive(Debug)]
 pub(super) struct ForgetsDeduplication(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ForgetsDeduplication {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ForgetsDeduplication, dyn Queue, 0);
+
+impl QueueDecorator for ForgetsDeduplication {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             message.deduplication = None;
@@ -141,11 +131,9 @@ impl NeverForgets {
     }
 }
 
-#[async_trait]
-impl Twist for NeverForgets {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(NeverForgets, dyn Queue, honest);
+
+impl QueueDecorator for NeverForgets {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         messages.retain(|message| {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,11 +163,9 @@ impl ForgetsTooSoon {
     }
 }
 
-#[async_trait]
-impl Twist for ForgetsTooSoon {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(ForgetsTooSoon, dyn Queue, honest);
+
+impl QueueDecorator for ForgetsTooSoon {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         /// Into how many parts it cuts the window; each has ids of its own.
         const PARTS: u32 = 4;
@@ -211,11 +197,9 @@ impl KeepsItsOwnOrder {
     }
 }
 
-#[async_trait]
-impl Twist for KeepsItsOwnOrder {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(KeepsItsOwnOrder, dyn Queue, honest);
+
+impl QueueDecorator for KeepsItsOwnOrder {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.honest.send(queue, messages).await?;
         let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
@@ -231,11 +215,9 @@ impl Twist for KeepsItsOwnOrder {
 #[derive(Debug)]
 pub(super) struct BillsCalls(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for BillsCalls {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(BillsCalls, dyn Queue, 0);
+
+impl QueueDecorator for BillsCalls {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.0.send(queue, messages).await?;
         Ok(Receipt {
