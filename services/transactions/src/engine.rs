@@ -22,29 +22,28 @@ use tokio::{
 
 use crate::{
     Config, Error, Result,
-    begin::FULL_LOOK_UPS_MAX,
-    broadcast::Neighbours,
-    data_cache::DataCache,
-    effects::{Destinations, Effect, KnownQueues},
+    attempts::open_attempts::Open,
+    cache::{data_cache::DataCache, recent_commits::Recent, version_index::Index},
+    calls::{
+        begin::FULL_LOOK_UPS_MAX,
+        list::{Listing, Page},
+    },
+    cluster::{
+        announce::Neighbours,
+        announcement_batch::Gathered,
+        forward::{Failed, Owner},
+        membership::Membership,
+        peers::Peers,
+        probe::Looks,
+    },
+    collection::idempotency_keys::Periods,
+    effects::{Destinations, Effect, KnownQueues, outbox::Outbox},
     figures::{Counters, Figures},
-    forward::{Failed, Owner},
-    gathering::Gathered,
-    heard::Heard,
-    index::Index,
-    keyspace::Keyspaces,
-    listing::{Listing, Page},
-    looks::Looks,
-    membership::Membership,
     model::{Begin, Begun, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
-    names::Periods,
-    node::Node,
-    open::Open,
-    outbox::Outbox,
-    pack::SharedObjects,
-    peers::Peers,
-    recent::Recent,
+    packing::SharedObjects,
+    serializable::keyspace::Keyspaces,
     service::Parts,
-    superseded::Superseded,
+    storage::{frontier::Heard, node::Node},
 };
 
 /// Transactions on one node. Clones share it; when the last one is dropped, everything under way stops where it is.
@@ -100,7 +99,8 @@ pub(crate) struct View {
     /// Up to where logs are retained no longer.
     pub(crate) dropped: Arc<Heard>,
     pub(crate) open: Open,
-    pub(crate) superseded: Superseded,
+    /// About how many bytes the commits that are known here have superseded.
+    pub(crate) superseded_bytes: u64,
     /// Names kept for days.
     pub(crate) names: Periods,
     /// Whether somebody waits for attempts to run out of time.
@@ -135,7 +135,7 @@ impl Engine {
             heard: Arc::default(),
             dropped: Arc::default(),
             open: Open::default(),
-            superseded: Superseded::default(),
+            superseded_bytes: 0,
             names: Periods::new(),
             is_timer_armed: false,
             keyspaces: Keyspaces::new(),
@@ -363,7 +363,6 @@ impl Engine {
             data_cache_bytes: view.data.bytes(),
             effects_unsent,
             effects_failing,
-            superseded_bytes: view.superseded.left(),
             kept_names: view.names.values().sum(),
             clock_ahead_ms: view.neighbours.ahead().as_millis() as u64,
             members_unheard: view.neighbours.unheard(),

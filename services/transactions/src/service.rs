@@ -7,12 +7,14 @@ use primitives::{Backoff, Delays};
 
 use crate::{
     Error, Result,
+    cluster::{
+        membership::{Alone, Membership},
+        peers::Peers,
+    },
     config::Config,
     effects::Destinations,
     engine::Engine,
-    membership::{Alone, Membership},
-    pack::SharedObjects,
-    peers::Peers,
+    packing::SharedObjects,
 };
 
 /// What the service is made of.
