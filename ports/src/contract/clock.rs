@@ -78,7 +78,8 @@ macro_rules! clock_contract {
 mod cases {
     use super::{Arc, Clock, Duration, Subject, eventually, together};
 
-    /// What two readings of a wall clock may be off by: the skew that providers may show, twice.
+    /// The largest error between two readings of a wall clock: twice the skew that providers may
+    /// show.
     const SKEW: Duration = Duration::from_secs(4);
 
     /// L1.
@@ -104,7 +105,7 @@ mod cases {
         }
     }
 
-    /// L1: and no longer than another's sleep takes.
+    /// L1: the sleep lasts no longer than that of another clock.
     pub(super) async fn sleepers_do_not_wait_for_each_other(subject: Subject) {
         let started = subject.clock.monotonic();
         let woken = together(
@@ -128,7 +129,7 @@ mod cases {
         }
     }
 
-    /// L2: it may be off by the machine's skew, and by no more.
+    /// L2: it may be wrong by the machine's skew, and by no more.
     pub(super) async fn the_wall_clock_goes_on_beside_the_monotonic_one(subject: Subject) {
         let (wall, monotonic) = (subject.clock.now(), subject.clock.monotonic());
         for _ in 0..20 {

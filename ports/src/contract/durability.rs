@@ -1,8 +1,8 @@
-//! The cases of [`durability`](crate::durability): what a crash may take and what it may not.
+//! The cases of [`durability`](crate::durability): which data a crash may take, and which not.
 //!
-//! The provider says how to crash: lose everything in memory, keep what a crash of its kind would keep, and
-//! open the same store again. Before each crash a case has dropped every port it got from the subject, so
-//! that a store behind a directory lock can be opened again in the same process.
+//! The provider says how to crash: lose all memory, keep the data that a crash of its kind would
+//! keep, and open the same store again. Before each crash a case has dropped every port of the
+//! subject, so that a store with a directory lock can be opened again in the same process.
 
 mod answers;
 mod points;
@@ -40,7 +40,7 @@ pub trait Crashable: Debug + Send + Sync {
         None
     }
 
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     fn clock(&self) -> Arc<dyn Clock>;
 
     /// Ends this start of the store as a crash would, and starts it again.

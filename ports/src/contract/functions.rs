@@ -25,9 +25,9 @@ use crate::{
     queue::{SharedQueue, SharedQueueAdmin},
 };
 
-/// Takes the functions that cases define; any function over definitions is one.
+/// Registers the functions that cases define. Any function over definitions implements it.
 pub trait Register: Send + Sync {
-    /// Makes the function known by its name.
+    /// Registers the function under its name.
     fn register(&self, definition: Definition);
 }
 
@@ -37,18 +37,18 @@ impl<F: Fn(Definition) + Send + Sync> Register for F {
     }
 }
 
-/// A fresh provider of functions, and what the cases need beside it.
+/// A fresh provider of functions, and further parts that the cases need.
 #[derive(Clone)]
 pub struct Subject {
     /// The port under test.
     pub functions: Arc<dyn Functions>,
-    /// How functions are made known to it.
+    /// Registers functions with it.
     pub register: Arc<dyn Register>,
     /// The queues that can trigger its functions.
     pub queue: SharedQueue,
     /// The administration of those queues.
     pub admin: SharedQueueAdmin,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -87,7 +87,7 @@ impl Subject {
         .await
     }
 
-    /// Long enough for what must not happen to happen.
+    /// Waits long enough for a forbidden effect to happen.
     async fn a_while(&self) {
         self.clock.sleep(Duration::from_millis(300)).await;
     }
@@ -111,7 +111,7 @@ impl Handler for Code {
     }
 }
 
-/// What functions saw, shared with the case that looks.
+/// The functions' notes, shared with the case.
 struct Notes<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T: Clone> Notes<T> {
@@ -139,7 +139,7 @@ impl<T> Clone for Notes<T> {
     }
 }
 
-/// Counts how many run at once; dropped with the invocation, however that ends.
+/// Counts concurrent invocations. Dropped with the invocation, however that ends.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {

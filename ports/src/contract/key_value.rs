@@ -17,25 +17,25 @@ use crate::{
     key_value::{Outcome, Scan, SharedKeyValue, Transacted},
 };
 
-/// What a store is kept on, where a test can fill it.
+/// The disk of a store, if a test can fill it.
 pub trait Disk: Debug + Send + Sync {
-    /// Leaves no more to the store than it has taken already.
+    /// Gives the store no more bytes than it has already taken.
     fn fill(&self);
 
-    /// Gives it as much as it wants again.
+    /// Removes that limit.
     fn empty(&self);
 }
 
-/// A fresh store, and what the cases need beside it.
+/// A fresh store, and further parts that the cases need.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The store under test.
     pub store: SharedKeyValue,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
-    /// How they run writers beside each other.
+    /// How they run writers concurrently.
     pub spawn: Spawn,
-    /// Its disk, where the provider's tests can fill that.
+    /// Its disk, if the provider's tests can fill it.
     pub disk: Option<Arc<dyn Disk>>,
 }
 

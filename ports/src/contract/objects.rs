@@ -1,4 +1,5 @@
-//! The cases of [`objects`](crate::objects): what Landfast asks of an `ObjectStore`, and nothing more.
+//! The cases of [`objects`](crate::objects): the calls of an `ObjectStore` that Landfast uses, and
+//! no others.
 
 use std::sync::Arc;
 
@@ -104,7 +105,7 @@ mod cases {
         }
     }
 
-    /// `length` bytes that tell whose they are.
+    /// `length` bytes that identify their writer.
     fn content(writer: u8, length: usize) -> Bytes {
         (0..length)
             .map(|index| writer ^ (index % 251) as u8)

@@ -23,18 +23,18 @@ use crate::{
     },
 };
 
-/// Fresh queues, and what the cases need beside them.
+/// Fresh queues, and further parts that the cases need.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The queues under test.
     pub queue: SharedQueue,
     /// Their administration.
     pub admin: SharedQueueAdmin,
-    /// The key-value store of the same provider, where they share a journal (Q7).
+    /// The key-value store of the same provider, if they share a journal (Q7).
     pub key_value: Option<SharedKeyValue>,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
-    /// How they run consumers beside each other.
+    /// How they run consumers concurrently.
     pub spawn: Spawn,
 }
 
@@ -44,7 +44,7 @@ const LONG_MS: u64 = 60_000;
 /// A visibility timeout that cases do wait for.
 const SHORT_MS: u64 = 150;
 
-/// What clocks may differ by when a case measures how long something was hidden.
+/// The tolerance when a case measures how long a message was hidden.
 const GRAIN_MS: u64 = 5;
 
 impl Subject {
@@ -82,7 +82,8 @@ impl Subject {
         }
     }
 
-    /// A queue whose deliveries stay hidden for `visibility_timeout_ms` and fail never.
+    /// A queue that hides deliveries for `visibility_timeout_ms` and in which messages never fail
+    /// permanently.
     async fn patient(&self, queue: &'static str, visibility_timeout_ms: u64) -> Line<'_> {
         let options = QueueOptions {
             visibility_timeout_ms,
@@ -127,7 +128,7 @@ impl Line<'_> {
             .expect("receive answers")
     }
 
-    /// The next messages, waited for as consumers wait: by [`Queue::ready`](crate::Queue::ready).
+    /// The next messages. Waits as consumers do, by [`Queue::ready`](crate::Queue::ready).
     async fn next(&self, messages_max: usize) -> Vec<Delivery> {
         let wait = async {
             loop {
@@ -151,7 +152,7 @@ impl Line<'_> {
         .await
     }
 
-    /// The next message by itself.
+    /// The next message alone.
     async fn one(&self) -> Delivery {
         self.next(1).await.pop().expect("next waits for one")
     }

@@ -20,14 +20,14 @@ pub struct MeteredFunctions {
 }
 
 impl MeteredFunctions {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: Arc<dyn Functions>, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
 
-    /// The same function, counting its runs and `memory_mb` times their duration into `meter`.
+    /// Wraps a function so that `meter` counts its runs, and `memory_mb` times their duration.
     ///
-    /// Runs are counted here and not where they are asked for, because queues and timers cause them too.
+    /// Runs are counted here instead of at the caller, because queues and timers cause them too.
     pub fn metered(
         definition: Definition,
         memory_mb: u32,
@@ -133,7 +133,7 @@ impl Handler for MeteredHandler {
                 ..Count::default()
             },
         );
-        // Counted when dropped, so that a run that is ended by its timeout is counted too.
+        // Counted when dropped, so that a run that its timeout ends is counted too.
         let _run = Run {
             handler: self,
             started: self.clock.monotonic(),

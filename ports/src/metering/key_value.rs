@@ -1,4 +1,4 @@
-//! A key-value store that counts what is asked of it.
+//! Counts the calls of a key-value store.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct MeteredKeyValue {
 }
 
 impl MeteredKeyValue {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: SharedKeyValue, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
@@ -33,7 +33,7 @@ fn item_bytes(item: Option<&Arc<Item>>) -> usize {
     item.map_or(0, |item| item.bytes_len())
 }
 
-/// What a change carries, as far as it is known before it is applied.
+/// The bytes of a change, as far as they are known before it is applied.
 fn change_bytes(change: &Change) -> usize {
     let value = |name: &str, value: &Value| name.len() + value.bytes_len();
     match change {
@@ -149,7 +149,8 @@ impl KeyValueDecorator for MeteredKeyValue {
         let unit = self.meter.unit_bytes.write;
         self.meter
             .ended(Operation::KeyValueWriteBatch, &result, |batched| {
-                // The lane's cursor is one more write; of a batch that is not applied it is the only one.
+                // The lane's cursor is one more write, and the only one if the batch is not
+                // applied.
                 let cursor = Carried::item(0, unit).units;
                 match batched {
                     Batched::Done(_) => {

@@ -1,4 +1,4 @@
-//! Queues that count what is asked of them.
+//! Counts the calls of queues and of their administration.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct MeteredQueue {
 }
 
 impl MeteredQueue {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: SharedQueue, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
@@ -139,7 +139,7 @@ pub struct MeteredQueueAdmin {
 }
 
 impl MeteredQueueAdmin {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: SharedQueueAdmin, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }

@@ -14,7 +14,7 @@ use ports::{
 };
 use simulated::{World, runtime::SimulatedRuntime};
 
-/// Runs `case` in virtual time on what `open` makes of a fresh world.
+/// Opens a subject on a fresh world, and runs `case` on it in virtual time.
 pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
     simulated::run(async {
         let world = World::new(1);

@@ -111,7 +111,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
 ];
 
-/// A provider whose store differs from an honest one's, or what a crash makes of it.
+/// A provider with a broken store, or with a broken recovery from crashes.
 #[async_trait]
 trait Twisting: Debug + Send + Sync + Sized + 'static {
     fn honest(&self) -> &Subject;
@@ -201,7 +201,7 @@ impl Decorator for DurableAtOnce {
 
 impl KeyValueDecorator for DurableAtOnce {}
 
-/// Says of what it did not wait for that it was waited for (D1).
+/// Reports points as durable without waiting (D1).
 #[derive(Debug)]
 struct WaitsForNothing(SharedKeyValue);
 
@@ -218,7 +218,7 @@ impl Decorator for WaitsForNothing {
 
 impl KeyValueDecorator for WaitsForNothing {}
 
-/// Waits as it should, and calls durable whatever is of this start, or of an earlier one (D1).
+/// Waits correctly, but reports every point of this start, or of an earlier one, as durable (D1).
 #[derive(Debug)]
 struct CallsDurable(SharedKeyValue, Ordering);
 
@@ -235,7 +235,7 @@ impl Decorator for CallsDurable {
 
 impl KeyValueDecorator for CallsDurable {}
 
-/// Keeps everything in a crash but one item from the middle of what was written since the start (D2).
+/// Loses in a crash one item from the middle of this start's writes, and nothing else (D2).
 #[derive(Debug)]
 struct LosesOneInTheMiddle {
     honest: Subject,
@@ -296,7 +296,8 @@ impl KeyValueDecorator for Noting {
     }
 }
 
-/// Goes back in a crash to what items were like before their first transient update, whatever changed them since (D5).
+/// Restores in a crash the items' states before their first transient update, despite later durable
+/// changes (D5).
 #[derive(Debug)]
 struct LeavesTransientsBehind {
     honest: Subject,
@@ -434,7 +435,7 @@ impl Decorator for PositionsAlone {
 
 impl KeyValueDecorator for PositionsAlone {}
 
-/// Changes what it is asked to change, whatever has become of what that rests on (D4).
+/// Makes an update although the store has lost the point that it depends on (D4).
 #[derive(Debug)]
 struct Baseless(SharedKeyValue);
 

@@ -106,7 +106,7 @@ fn altered<D: FunctionsDecorator + 'static>(
     }
 }
 
-/// The same provider, registering other definitions than it is given.
+/// The same provider, which registers altered definitions.
 fn registering(subject: Subject, change: fn(Definition) -> Definition) -> Subject {
     let honest = Arc::clone(&subject.register);
     let register: Arc<dyn Register> =
@@ -127,7 +127,7 @@ fn handling(
     }
 }
 
-/// Gives events up whose exception handler is not there at their last attempt (N2).
+/// Gives up an event if its exception handler is missing at the last attempt (N2).
 fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
     let (honest, known) = (
         Arc::clone(&subject.register),
@@ -246,7 +246,7 @@ impl Handler for DisarmsLater {
     }
 }
 
-/// Gives a group's messages again when half the time is over that their invocation may take (N3).
+/// Delivers a group's messages again after half of their invocation's timeout (N3).
 fn gives_again_while_it_runs(subject: Subject) -> Subject {
     let (honest, clock) = (Arc::clone(&subject.register), Arc::clone(&subject.clock));
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
@@ -288,7 +288,7 @@ impl Handler for GivesAgain {
     }
 }
 
-/// Ends what runs when a trigger is disarmed (N3).
+/// Ends running invocations when a trigger is disarmed (N3).
 fn drops_what_runs(subject: Subject) -> Subject {
     let running = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let (honest, dropped) = (Arc::clone(&subject.register), Arc::clone(&running));
@@ -346,7 +346,8 @@ impl Handler for DroppedWhileItRuns {
     }
 }
 
-/// Tells of the failure of an exception handler without the id of what it had been told of (N6).
+/// Reports the failure of an exception handler without the id of the event that the handler
+/// received (N6).
 fn hides_ids_of_failed_handlers(subject: Subject) -> Subject {
     let (honest, handlers) = (
         Arc::clone(&subject.register),
@@ -391,7 +392,7 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Invokes again what failed (N1).
+/// Repeats a failed invocation (N1).
 #[derive(Debug)]
 struct RepeatsInvocations(Arc<dyn Functions>);
 
@@ -426,7 +427,7 @@ fn tries_once(mut definition: Definition) -> Definition {
     definition
 }
 
-/// Tells nobody what failed for good (N2).
+/// Calls no exception handler (N2).
 fn forgets_exception_handler(mut definition: Definition) -> Definition {
     definition.options.exception_handler = None;
     definition
@@ -454,7 +455,7 @@ impl Handler for Twice {
     }
 }
 
-/// Takes what comes, room or not (N7).
+/// Takes events without waiting for room (N7).
 #[derive(Debug)]
 struct AsksForNoRoom(Arc<dyn Handler>);
 
@@ -465,7 +466,7 @@ impl Handler for AsksForNoRoom {
     }
 }
 
-/// Takes a failed invocation for a good one (N3).
+/// Acknowledges the messages of a failed invocation (N3).
 #[derive(Debug)]
 struct Content(Arc<dyn Handler>);
 
@@ -476,7 +477,7 @@ impl Handler for Content {
     }
 }
 
-/// Delivers again what an invocation had completed before it failed (N3).
+/// Delivers messages again that an invocation had completed before it failed (N3).
 #[derive(Debug)]
 struct AllOrNothing(Arc<dyn Handler>);
 
@@ -490,7 +491,7 @@ impl Handler for AllOrNothing {
     }
 }
 
-/// Delivers again what is said to be hopeless (N3).
+/// Delivers hopeless messages again (N3).
 #[derive(Debug)]
 struct TriesTheHopeless(Arc<dyn Handler>);
 
@@ -504,7 +505,7 @@ impl Handler for TriesTheHopeless {
     }
 }
 
-/// Says of every batch that it is from the queue of the first (N3).
+/// Names the queue of the first batch for every batch (N3).
 #[derive(Debug)]
 struct NamesAnotherQueue {
     honest: Arc<dyn Handler>,
@@ -547,7 +548,7 @@ impl FunctionsDecorator for NeverDisarms {
     }
 }
 
-/// Has a timer begin its period anew whenever it is armed (N4).
+/// Restarts a timer's period whenever it is armed (N4).
 #[derive(Debug)]
 struct StartsAgainWhenArmed(Arc<dyn Functions>);
 
@@ -574,7 +575,7 @@ impl FunctionsDecorator for FiresTooOften {
     }
 }
 
-/// Says of every name that there is a function (N1).
+/// Reports every name as a function (N1).
 #[derive(Debug)]
 struct KnowsEverything(Arc<dyn Functions>);
 
@@ -587,7 +588,7 @@ impl FunctionsDecorator for KnowsEverything {
     }
 }
 
-/// Takes events without their ids (N6).
+/// Sends events without their ids (N6).
 #[derive(Debug)]
 struct ForgetsIds(Arc<dyn Functions>);
 
@@ -600,7 +601,7 @@ impl FunctionsDecorator for ForgetsIds {
     }
 }
 
-/// Tells exception handlers of events without ids (N6).
+/// Passes events to exception handlers without ids (N6).
 #[derive(Debug)]
 struct HidesIdsOfFailures(Arc<dyn Handler>);
 

@@ -1,4 +1,5 @@
-//! Key-value stores that break K1 to K12. What a crash does to transient updates is in [`super::durability`].
+//! Key-value stores that break K1 to K12. [`super::durability`] breaks D5, on crashes and transient
+//! updates.
 
 mod costs;
 mod repeats;

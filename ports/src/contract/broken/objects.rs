@@ -91,7 +91,7 @@ impl ObjectsDecorator for OverwritesOnCreate {
     }
 }
 
-/// Gives only the first half of what was asked for (O3).
+/// Returns only the first half of the requested bytes (O3).
 #[derive(Debug)]
 struct CutsObjectsShort(Arc<dyn ObjectStore>);
 

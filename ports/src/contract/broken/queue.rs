@@ -1,4 +1,4 @@
-//! Queues that break Q1 to Q13. What their points leave out is in [`super::durability`].
+//! Queues that break Q1 to Q13. [`super::durability`] breaks the points of their answers.
 
 mod admin;
 mod delivering;

@@ -34,7 +34,7 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     store
         .externalize(points[3])
         .await
-        .expect("what is durable already is so at once");
+        .expect("a durable point returns at once");
     store
         .externalize(DurabilityPoint::DURABLE)
         .await
@@ -42,7 +42,7 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     assert!(store.is_durable(DurabilityPoint::DURABLE));
 }
 
-/// D1: nor is what is lost ever called durable (D3).
+/// D1: nor is a lost point ever called durable (D3).
 pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subject) {
     let mut subject = subject;
     for round in 0..3 {
@@ -82,7 +82,7 @@ pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subje
     }
 }
 
-/// How many of a series, counted from its start, are there; panics if one is there after a gap.
+/// How many of a series exist, counted from its start. Panics if one exists after a gap.
 async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
     let mut survived = 0;
     for n in 0..WRITES {
@@ -228,14 +228,15 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
     }
 }
 
-/// D3, D4: a point of an item that was made and deleted again is as good as any other, though nothing of it is left to keep.
+/// D3, D4: a point is as good as any other if its item was made and deleted again, although the
+/// store keeps nothing of it.
 pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject) {
     const PAIRS: i64 = 20;
     let (mut subject, mut called) = (subject, Vec::new());
     for round in 0..3 {
         let store = subject.key_value();
         let beside = write(&store, nth("beside", round), round).await;
-        // What is kept with it would keep their points as well.
+        // Any data that is kept with it would keep their points as well.
         store
             .externalize(beside)
             .await
@@ -278,7 +279,7 @@ pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject
         store
             .update(set.resting_on(last))
             .await
-            .expect("what it rests on is not lost");
+            .expect("its dependency is not lost");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What was externalized is there after a crash: D1.
+//! Externalized changes survive a crash: D1.
 
 use std::{pin::pin, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
 
-/// How long a delivered message stays hidden in these cases: a crash may or may not cut it short.
+/// How long a delivered message stays hidden in these cases. A crash may shorten this.
 pub(super) const VISIBILITY_MS: u64 = 100;
 
 /// Writes `n` under `place` and returns the update's point.
@@ -30,7 +30,7 @@ pub(super) async fn write(store: &SharedKeyValue, place: Key, n: i64) -> Durabil
         .point
 }
 
-/// What [`write`] left under `place`.
+/// The number that [`write`] stored under `place`, if any.
 pub(super) async fn read(store: &SharedKeyValue, place: &Key) -> Option<i64> {
     store
         .get(place)
@@ -82,7 +82,7 @@ pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subjec
     }
 }
 
-/// D1: with group commit, many wait for one flush.
+/// D1: with group commit, many callers wait for one flush.
 pub(super) async fn whoever_waited_beside_others_finds_his_own(subject: Subject) {
     let store = subject.key_value();
     let writers = (0..32).map(|writer| {
@@ -155,7 +155,8 @@ pub(super) fn text(bytes: &Bytes) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Receives and acknowledges all that is left, waiting out what an earlier start had delivered.
+/// Receives and acknowledges all messages, after those that an earlier start delivered are visible
+/// again.
 pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) -> Vec<String> {
     let mut bodies = Vec::new();
     let clock = subject.clock();
@@ -416,7 +417,8 @@ pub(super) async fn a_put_object_survives(subject: Subject) {
     assert_eq!(found.bytes().await.expect("it is read whole"), content);
 }
 
-/// D1, O2: who hears that an object exists may rest on it, though whoever was putting it has died before he heard that it is kept.
+/// D1, O2: a caller that is told that an object exists may depend on it, even if its writer died
+/// before the object was durable.
 pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
     const POLLS_MAX: usize = 6;
     let mut subject = subject;

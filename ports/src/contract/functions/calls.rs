@@ -19,7 +19,7 @@ use crate::{
     queue::DEDUPLICATION_BYTES_MAX,
 };
 
-/// Beyond this, a payload is too large for a test to make.
+/// A larger payload is too large for a test to make.
 const PAYLOAD_TO_TRY_MAX: usize = 64 << 20;
 
 /// N1.
@@ -278,7 +278,7 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
     assert_eq!((attempts.all().len(), handled.all().len()), (2, 1));
 }
 
-/// N2: there is no last attempt to hand an event on.
+/// N2: no attempt to hand an event to its handler is the last one.
 pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(
     subject: Subject,
 ) {
@@ -447,7 +447,7 @@ pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_hand
     );
 }
 
-/// N6: whoever is told of a handler that failed is told of the event that it had failed to handle.
+/// N6: the handler of a failed handler receives the event that the latter failed to handle.
 pub(super) async fn an_exception_handler_that_fails_hands_the_id_on(subject: Subject) {
     let told = Notes::new();
     let noted = told.clone();

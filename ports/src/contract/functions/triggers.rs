@@ -189,7 +189,7 @@ pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(s
     }
 }
 
-/// N3, Q2: each waits until the other has begun.
+/// N3, Q2: each invocation waits until the other has started.
 pub(super) async fn groups_run_beside_each_other(subject: Subject) {
     let (begun, met) = (Notes::new(), Notes::new());
     let (noted, noted_meeting, clock) = (begun.clone(), met.clone(), Arc::clone(&subject.clock));
@@ -313,7 +313,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     );
 }
 
-/// N3, Q11: also where its queue would let it block.
+/// N3, Q11: also in a queue that blocks groups.
 pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(
     subject: Subject,
 ) {
@@ -453,7 +453,7 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
         .expect("disarming twice changes nothing");
 }
 
-/// N3: and what it has done does not come again.
+/// N3: completed messages do not come again.
 pub(super) async fn what_runs_when_its_trigger_is_disarmed_finishes(subject: Subject) {
     let (begun, ended, may_end) = (Notes::new(), Notes::new(), Arc::new(AtomicBool::new(false)));
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));

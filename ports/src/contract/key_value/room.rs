@@ -1,4 +1,4 @@
-//! A store that is full: K11.
+//! A full store: K11.
 
 use bytes::Bytes;
 
@@ -28,7 +28,7 @@ pub(super) async fn there_is_room_while_nothing_is_refused(subject: Subject) {
     assert_eq!(subject.store.room(), Room::Free);
 }
 
-/// Fills the store until it refuses a filler, and says which.
+/// Fills the store until it refuses a filler, and returns that filler's number.
 async fn fill(subject: &Subject) -> usize {
     for number in 0..FILLERS_MAX {
         match subject.store.update(filler(number)).await {

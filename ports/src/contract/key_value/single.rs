@@ -210,7 +210,7 @@ impl Dice {
     }
 }
 
-/// K1: each update is judged over what all before it left, with the meaning that `evaluate` gives it.
+/// K1: each update sees the result of all updates before it, as `evaluate` defines it.
 pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Subject) {
     let mut dice = Dice(7);
     let places: Vec<Key> = ["a", "b", "c"].map(|sort| key("model", sort)).into();
@@ -250,7 +250,7 @@ pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Sub
     }
 }
 
-/// K1: and the points that replies carry say so (rule P4).
+/// K1: and the points of replies say so (rule P4).
 pub(super) async fn a_read_stands_at_or_after_the_updates_it_saw(subject: Subject) {
     let place = key("points", "item");
     let mut last = subject.store.point();

@@ -1,5 +1,4 @@
-//! Updates that need not survive a crash, while there is none: K10. What a crash takes of them is the durability
-//! suite's.
+//! Transient updates without a crash: K10. The durability suite covers crashes.
 
 use super::{Subject, key};
 use crate::{
@@ -132,7 +131,8 @@ pub(super) async fn transient_and_durable_updates_of_concurrent_writers_all_coun
     );
 }
 
-/// K10: its point is one like others', which says nothing of it but of what came before.
+/// K10: its point is like that of other updates. It covers the updates before it, and not the
+/// transient one.
 pub(super) async fn whoever_waits_for_a_transient_update_waits_for_what_came_before_it(
     subject: Subject,
 ) {

@@ -1,4 +1,4 @@
-//! What becomes of messages that fail: Q5 and Q10 to Q12.
+//! Messages that fail: Q5 and Q10 to Q12.
 
 use bytes::Bytes;
 
@@ -74,7 +74,7 @@ pub(super) async fn a_message_that_times_out_too_often_is_a_dead_letter_too(subj
     );
 }
 
-/// Q5: a consumer that gets stuck on one message of a batch says nothing of which.
+/// Q5: a consumer that hangs on one message of a batch does not say on which.
 pub(super) async fn no_message_is_given_up_for_another_of_its_batch(subject: Subject) {
     for (name, retention) in [
         ("batches", Retention::Durable),
@@ -177,7 +177,7 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     assert!(letters.is_empty(), "nothing left the group: {letters:?}");
 }
 
-/// Q5, Q2; whether or not a crash may take the messages.
+/// Q5, Q2: in durable and in transient queues.
 pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) {
     for (name, retention) in [
         ("others", Retention::Durable),
@@ -210,7 +210,7 @@ pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) 
     }
 }
 
-/// Q10; whether or not a crash may take the messages.
+/// Q10: in durable and in transient queues.
 pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: Subject) {
     for (name, retention) in [
         ("counted", Retention::Durable),
@@ -253,7 +253,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
-/// Q11; whether or not a crash may take the messages.
+/// Q11: in durable and in transient queues.
 pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) {
     for (name, on_failure, retention) in [
         ("patient", OnFailure::DeadLetter, Retention::Durable),
@@ -324,7 +324,7 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
     );
 }
 
-/// Q12; whether or not a crash may take the messages.
+/// Q12: in durable and in transient queues.
 pub(super) async fn a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one(
     subject: Subject,
 ) {

@@ -1,4 +1,4 @@
-//! What becomes of dead letters: Q13.
+//! Dead letters: Q13.
 
 use super::{LONG_MS, Line, Subject, bodies, message, text};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Line<'_> {
-    /// Sends these and gives each up, in this order.
+    /// Sends these messages and gives each up, in this order.
     async fn bury(&self, letters: &[&str]) {
         for body in letters {
             self.send(body, &[body]).await;
@@ -94,7 +94,7 @@ pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject
     assert!(line.letters(None, 0).await.is_empty());
 }
 
-/// Q13. They lie as they were given up, and not as they were sent.
+/// Q13. Letters are ordered as they were given up, and not as they were sent.
 pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Subject) {
     let line = subject.burying("paged-on", Retention::Durable).await;
     line.bury(&["oldest"]).await;
@@ -122,7 +122,7 @@ pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Su
     assert_eq!(line.letters(Some(letters[3].id), 10).await, []);
 }
 
-/// Q13, Q4, Q8; whether or not a crash may take the messages.
+/// Q13, Q4, Q8: in durable and in transient queues.
 pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(subject: Subject) {
     for (name, retention) in [
         ("redriven", Retention::Durable),
@@ -145,7 +145,7 @@ pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(s
             (said(&letters), &letters[0].deduplication),
             (vec!["hopeless"], &named.deduplication)
         );
-        // Twice in one call, and once more: as whoever was not answered asks.
+        // Twice in one call, and once more: a caller without a response repeats the call.
         line.redrive(&[letters[0].id, letters[0].id]).await;
         line.redrive(&ids(&letters)).await;
         line.holds(2, 0).await;

@@ -1,4 +1,4 @@
-//! What comes back, when, and what does not: Q3 and Q6.
+//! Redelivery and its delays: Q3 and Q6.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{GRAIN_MS, LONG_MS, SHORT_MS, Subject, attempts, bodies, text, within
 use crate::Monotonic;
 
 impl Subject {
-    /// Asserts that at least `ms` have passed since `since`, give or take the grain of clocks.
+    /// Asserts that at least `ms` have passed since `since`, within the tolerance of clocks.
     fn assert_passed(&self, since: Monotonic, ms: u64, why: &str) {
         let passed = self.clock.monotonic().since(since);
         assert!(
@@ -101,7 +101,7 @@ pub(super) async fn an_extended_delivery_stays_hidden_with_its_batch(subject: Su
     assert_eq!(attempts(&batch), [4; 3]);
 }
 
-/// Q3: longer and shorter than the queue says.
+/// Q3: longer and shorter than the queue's timeout.
 pub(super) async fn a_consumer_may_hide_its_batch_for_a_time_of_its_own(subject: Subject) {
     const OWN_MS: u64 = 4 * SHORT_MS;
     for (name, visibility_timeout_ms) in [("hidden longer", SHORT_MS), ("hidden shorter", LONG_MS)]

@@ -1,4 +1,4 @@
-//! Stores and queues whose answers of one kind carry the point that is always durable (D6).
+//! Stores and queues that return the always durable point with answers of one kind (D6).
 
 use std::{
     collections::BTreeSet,
@@ -17,24 +17,24 @@ use crate::{
     queue::{Handle, QueueOptions, SharedQueue},
 };
 
-/// Which answers.
+/// A kind of answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// Of `get`, where there is an item.
+    /// To `get`, with an item.
     Item,
-    /// Of `get`, where there is none.
+    /// To `get`, without an item.
     NoItem,
-    /// Of `scan`, where there are items.
+    /// To `scan`, with items.
     Page,
-    /// Of `scan`, where there are none.
+    /// To `scan`, without items.
     EmptyPage,
-    /// To whoever lost.
+    /// To an update whose condition did not hold.
     Conflict,
     /// To an operation that was done before.
     Repeat,
     /// To an update that changed nothing.
     Unchanged,
-    /// To a transaction that lost.
+    /// To a transaction with a condition that did not hold.
     TransactionsConflict,
     /// To a transaction of operations that were done before.
     RepeatedTransaction,
@@ -42,13 +42,13 @@ enum Answer {
     UnchangedTransaction,
     /// To a batch that was applied.
     Batch,
-    /// To a batch that was applied before.
+    /// To a batch that had been applied before.
     RepeatedBatch,
     /// To a batch that came early.
     EarlyBatch,
 }
 
-/// Hands out the point that needs no waiting with answers of one kind.
+/// Returns the point that needs no waiting with answers of one kind.
 #[derive(Debug)]
 struct CoversNothing {
     honest: SharedKeyValue,
@@ -161,16 +161,16 @@ impl KeyValueDecorator for CoversNothing {
     }
 }
 
-/// Which receipts of queues.
+/// A kind of receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
-    /// For a queue.
+    /// For making a queue.
     Creation,
-    /// For a queue that was there already.
+    /// For making a queue that existed already.
     RepeatedCreation,
-    /// For what was acknowledged before.
+    /// For acknowledging messages again.
     RepeatedAcknowledgement,
-    /// For what is given back.
+    /// For releasing a message.
     Release,
 }
 
@@ -182,7 +182,7 @@ pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
     }))
 }
 
-/// A provider whose queues cover nothing with receipts of one kind.
+/// A provider whose queues return the always durable point with receipts of one kind.
 #[derive(Debug)]
 struct WithQueues {
     honest: Subject,
@@ -214,7 +214,7 @@ impl Twisting for WithQueues {
     }
 }
 
-/// What was asked of queues before.
+/// Earlier calls of the queues.
 #[derive(Debug, Default)]
 struct Done {
     created: BTreeSet<String>,

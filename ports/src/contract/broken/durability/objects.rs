@@ -1,4 +1,4 @@
-//! A provider whose objects are found before they are kept (D1, O2).
+//! A provider whose objects are visible before they are durable (D1, O2).
 
 use std::{
     collections::BTreeSet,
@@ -53,7 +53,8 @@ impl Twisting for WithObjects {
     }
 }
 
-/// Names an object first and writes it then; a name that it finds is taken, whatever has become of its writer.
+/// Names an object first and writes it then. Reports a named object as existing even if its writer
+/// died.
 #[derive(Debug)]
 struct FindsWhatIsNotKept {
     honest: Arc<dyn ObjectStore>,

@@ -1,4 +1,4 @@
-//! A store that keeps no more of its order than what is left of it says.
+//! A store that recovers its order only from the changes that left data.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,8 @@ use crate::{
     key_value::{Change, Outcome, SharedKeyValue, Updated},
 };
 
-/// Says of a point that it is lost where all behind the last change that left something was undone before it was waited for (D3).
+/// Reports a point as lost if all changes after the last one that left data were undone before they
+/// were durable (D3).
 pub(super) fn losing(honest: Subject) -> Subject {
     Box::new(Crashed(LosesWhatUndidItself {
         honest,
@@ -31,16 +32,16 @@ struct LosesWhatUndidItself {
 
 #[derive(Debug, Default)]
 struct Left {
-    /// Changes that wait to be kept.
+    /// Changes that are not yet durable.
     pending: BTreeMap<Key, DurabilityPoint>,
-    /// The last change of this start that left something.
+    /// The last change of this start that left data.
     last: DurabilityPoint,
     /// Where earlier starts ended.
     ends: BTreeMap<Incarnation, Position>,
 }
 
 impl Left {
-    /// What waited is kept.
+    /// Makes the pending changes durable.
     fn keep(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         self.last = pending.into_values().fold(self.last, DurabilityPoint::max);

@@ -38,7 +38,7 @@ impl KeyValueDecorator for ReappliesBatches {
     }
 }
 
-/// Applies a batch that comes early at once (K7).
+/// Applies an early batch at once (K7).
 #[derive(Debug)]
 pub(super) struct SkipsGaps(pub(super) SharedKeyValue);
 
@@ -57,7 +57,7 @@ impl KeyValueDecorator for SkipsGaps {
     }
 }
 
-/// Takes a repeat for a new update (K8).
+/// Applies a repeat as a new update (K8).
 #[derive(Debug)]
 pub(super) struct ForgetsOperations(pub(super) SharedKeyValue);
 
@@ -87,7 +87,7 @@ impl KeyValueDecorator for ForgetsOperations {
     }
 }
 
-/// Says that a repeat it may have forgotten lost against another (K8, rule P2).
+/// Reports a repeat that it may have forgotten as a conflict (K8, rule P2).
 #[derive(Debug)]
 pub(super) struct GuessesForgotten(pub(super) SharedKeyValue);
 
@@ -109,11 +109,11 @@ impl KeyValueDecorator for GuessesForgotten {
     }
 }
 
-/// Counts an item's versions from one again when it is made again (K9).
+/// Restarts an item's versions at one when it is made again (K9).
 #[derive(Debug)]
 pub(super) struct RestartsVersions {
     honest: SharedKeyValue,
-    /// By how much the versions of a key are shown too low.
+    /// By how much each key's reported versions are too low.
     restarts: Mutex<BTreeMap<Key, u64>>,
 }
 

@@ -22,7 +22,7 @@ impl KeyValueDecorator for UnorderedScan {
     }
 }
 
-/// Scans on to the end of the partition, whatever the bound (K6).
+/// Scans to the end of the partition, beyond the bound (K6).
 #[derive(Debug)]
 pub(super) struct IgnoresBounds(pub(super) SharedKeyValue);
 
@@ -39,7 +39,7 @@ impl KeyValueDecorator for IgnoresBounds {
     }
 }
 
-/// Reads the items of a page one after the other, so that transactions come between (K6).
+/// Reads the items of a page one after the other, so that transactions interleave (K6).
 #[derive(Debug)]
 pub(super) struct TearsPages(pub(super) SharedKeyValue);
 

@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Answers every get as the first one of its key (K1).
+/// Answers every get of a key like the first one (K1).
 #[derive(Debug)]
 pub(super) struct ReadsStale {
     honest: SharedKeyValue,
@@ -43,7 +43,7 @@ impl KeyValueDecorator for ReadsStale {
     }
 }
 
-/// Applies every update, whatever its condition (K2).
+/// Applies every update unconditionally (K2).
 #[derive(Debug)]
 pub(super) struct ForgetsConditions(pub(super) SharedKeyValue);
 
@@ -55,7 +55,7 @@ impl KeyValueDecorator for ForgetsConditions {
     }
 }
 
-/// Judges the condition first and writes later, so that others come between (K2).
+/// Checks the condition first and writes later, so that others write in between (K2).
 #[derive(Debug)]
 pub(super) struct ChecksThenWrites(pub(super) SharedKeyValue);
 
@@ -72,7 +72,7 @@ impl KeyValueDecorator for ChecksThenWrites {
     }
 }
 
-/// Refuses without saying what is there (K2).
+/// Refuses without returning the present item (K2).
 #[derive(Debug)]
 pub(super) struct HidesTheWinner(pub(super) SharedKeyValue);
 
@@ -88,7 +88,7 @@ impl KeyValueDecorator for HidesTheWinner {
     }
 }
 
-/// Leaves the first action of a refused update behind (K3).
+/// Keeps the first action of a refused update (K3).
 #[derive(Debug)]
 pub(super) struct AppliesHalfOnError(pub(super) SharedKeyValue);
 
@@ -109,14 +109,15 @@ impl KeyValueDecorator for AppliesHalfOnError {
     }
 }
 
-/// Reads first and sets later what one kind of action would come to, so that others come between (K4).
+/// Reads first and later sets the result of one kind of action, so that others write in between
+/// (K4).
 #[derive(Debug)]
 pub(super) struct SetsLater {
     honest: SharedKeyValue,
     comes_to: ComesTo,
 }
 
-/// What an action of some kind would set its attribute to.
+/// The attribute and value that an action of some kind would set.
 type ComesTo = fn(&Action, Option<&Item>) -> Option<(Name, Value)>;
 
 impl SetsLater {

@@ -36,7 +36,7 @@ impl KeyValueDecorator for HalfTransacts {
     }
 }
 
-/// Judges all conditions of a transaction, and lets others in before it writes, all at once (K5).
+/// Checks all conditions of a transaction, lets others write, and then writes all at once (K5).
 #[derive(Debug)]
 pub(super) struct JudgesThenTransacts(pub(super) SharedKeyValue);
 

@@ -30,7 +30,7 @@ impl KeyValueDecorator for KeepsTransientsToItself {
     }
 }
 
-/// Gives transient updates points that nothing has reached (K10).
+/// Returns points of transient updates that the store has not reached (K10).
 #[derive(Debug)]
 pub(super) struct PutsTransientsAhead(pub(super) SharedKeyValue);
 
@@ -47,7 +47,7 @@ impl KeyValueDecorator for PutsTransientsAhead {
     }
 }
 
-/// Does not notice that it refuses (K11).
+/// Reports room although it refuses updates (K11).
 #[derive(Debug)]
 pub(super) struct SaysThereIsRoom(pub(super) SharedKeyValue);
 
@@ -59,7 +59,7 @@ impl KeyValueDecorator for SaysThereIsRoom {
     }
 }
 
-/// Never says that there is room (K11).
+/// Never reports room (K11).
 #[derive(Debug)]
 pub(super) struct SaysThereIsNone(pub(super) SharedKeyValue);
 

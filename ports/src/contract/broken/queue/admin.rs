@@ -7,7 +7,7 @@ use crate::{
     queue::{Backlog, DeadLetter, LetterId, Message, SharedQueue, SharedQueueAdmin},
 };
 
-/// The messages that those of `letters` were which are there.
+/// The messages of those of `letters` that exist.
 async fn messages(
     admin: &SharedQueueAdmin,
     name: &str,
@@ -34,7 +34,7 @@ async fn messages(
         .collect())
 }
 
-/// Sends again as any sender does, under an id that is still remembered.
+/// Sends again as any sender does, under an id that is still remembered (Q13).
 #[derive(Debug)]
 pub(super) struct SendsAgainWhatIsKnown {
     pub(super) admin: SharedQueueAdmin,
@@ -52,7 +52,7 @@ impl QueueAdminDecorator for SendsAgainWhatIsKnown {
     }
 }
 
-/// Sends again and keeps it as a dead letter.
+/// Sends a letter again and keeps it as a dead letter (Q13).
 #[derive(Debug)]
 pub(super) struct KeepsWhatIsRedriven {
     pub(super) admin: SharedQueueAdmin,
@@ -78,7 +78,7 @@ impl QueueAdminDecorator for KeepsWhatIsRedriven {
     }
 }
 
-/// Says that they are removed.
+/// Removes no letter (Q13).
 #[derive(Debug)]
 pub(super) struct PurgesNothing(pub(super) SharedQueueAdmin);
 
@@ -90,7 +90,7 @@ impl QueueAdminDecorator for PurgesNothing {
     }
 }
 
-/// Gives the oldest, wherever one wants to go on.
+/// Starts every page at the oldest letter (Q13).
 #[derive(Debug)]
 pub(super) struct BeginsAtTheOldest(pub(super) SharedQueueAdmin);
 
@@ -107,7 +107,7 @@ impl QueueAdminDecorator for BeginsAtTheOldest {
     }
 }
 
-/// Knows the place of a letter only while that is there.
+/// Starts a page after a missing letter at the oldest one (Q13).
 #[derive(Debug)]
 pub(super) struct BeginsAnewBehindWhatIsGone(pub(super) SharedQueueAdmin);
 
@@ -155,7 +155,7 @@ impl QueueAdminDecorator for RaisesNoAlarm {
     }
 }
 
-/// Takes what is with a consumer for done (Q10).
+/// Counts messages that a consumer has as done (Q10).
 #[derive(Debug)]
 pub(super) struct CountsWhatItGives {
     pub(super) admin: SharedQueueAdmin,
@@ -180,7 +180,7 @@ impl QueueAdminDecorator for CountsWhatItGives {
     }
 }
 
-/// Counts nothing that was given up (Q10).
+/// Counts no dead letters (Q10).
 #[derive(Debug)]
 pub(super) struct CountsNoDeadLetters(pub(super) SharedQueueAdmin);
 

@@ -37,7 +37,7 @@ impl QueueDecorator for NeverRedelivers {
     }
 }
 
-/// Hides a batch for the queue's time, whatever the consumer asks for (Q3).
+/// Hides a batch for the queue's visibility timeout, and ignores the consumer's (Q3).
 #[derive(Debug)]
 pub(super) struct HidesAsItPleases(pub(super) SharedQueue);
 
@@ -54,7 +54,7 @@ impl QueueDecorator for HidesAsItPleases {
     }
 }
 
-/// Delivers what was released at once, whatever the delay (Q3).
+/// Redelivers a released message at once, and ignores the delay (Q3).
 #[derive(Debug)]
 pub(super) struct ForgetsDelays(pub(super) SharedQueue);
 
@@ -66,7 +66,7 @@ impl QueueDecorator for ForgetsDelays {
     }
 }
 
-/// Never wakes who waits (Q3).
+/// Never wakes a waiting consumer (Q3).
 #[derive(Debug)]
 pub(super) struct NeverReady(pub(super) SharedQueue);
 
@@ -78,7 +78,8 @@ impl QueueDecorator for NeverReady {
     }
 }
 
-/// Gives the message behind it along with one that comes alone since it has failed before (Q5).
+/// Delivers the next message together with one that must come alone because it has failed before
+/// (Q5).
 #[derive(Debug)]
 pub(super) struct SendsTheNextAlong {
     honest: SharedQueue,
@@ -173,7 +174,7 @@ impl QueueDecorator for ForgetsReasons {
     }
 }
 
-/// Takes the handle of an earlier delivery for one of the present delivery (Q6).
+/// Accepts the handle of an earlier delivery (Q6).
 #[derive(Debug)]
 pub(super) struct TakesStaleHandles(pub(super) SharedQueue);
 
@@ -181,7 +182,7 @@ decorates!(TakesStaleHandles, dyn Queue, 0);
 
 impl QueueDecorator for TakesStaleHandles {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        /// Later deliveries than any case makes.
+        /// More deliveries than any case makes.
         const ATTEMPTS: u32 = 8;
         let any: Vec<Handle> = handles
             .iter()
@@ -196,7 +197,7 @@ impl QueueDecorator for TakesStaleHandles {
     }
 }
 
-/// Gives nobody the ids of messages (Q8).
+/// Delivers messages without their ids (Q8).
 #[derive(Debug)]
 pub(super) struct KeepsIdsToItself(pub(super) SharedQueue);
 
@@ -223,7 +224,7 @@ impl QueueDecorator for KeepsIdsToItself {
     }
 }
 
-/// Gives the id of a message with its first delivery alone (Q8).
+/// Delivers the id of a message only the first time (Q8).
 #[derive(Debug)]
 pub(super) struct CarriesIdsOnce(pub(super) SharedQueue);
 
@@ -250,7 +251,7 @@ impl QueueDecorator for CarriesIdsOnce {
     }
 }
 
-/// Takes what is given up for a message that has failed once more (Q11).
+/// Treats a message that is given up as one more failure (Q11).
 #[derive(Debug)]
 pub(super) struct NeverGivesUp(pub(super) SharedQueue);
 
@@ -262,7 +263,7 @@ impl QueueDecorator for NeverGivesUp {
     }
 }
 
-/// Keeps nothing of what is given up (Q11).
+/// Keeps no dead letter of a message that is given up (Q11).
 #[derive(Debug)]
 pub(super) struct TakesGivingUpForDone(pub(super) SharedQueue);
 
@@ -276,7 +277,7 @@ impl QueueDecorator for TakesGivingUpForDone {
     }
 }
 
-/// Takes every earlier delivery of a message for a failure of it (Q12).
+/// Counts every earlier delivery of a message as a failure of it (Q12).
 #[derive(Debug)]
 pub(super) struct BlamesWhatWasBehind(pub(super) SharedQueue);
 
@@ -300,7 +301,7 @@ impl QueueDecorator for BlamesWhatWasBehind {
     }
 }
 
-/// Says of no message that it has failed (Q12).
+/// Reports no failures (Q12).
 #[derive(Debug)]
 pub(super) struct BlamesNothing(pub(super) SharedQueue);
 

@@ -1,4 +1,4 @@
-//! Q1, Q2, Q4, Q7 and Q9, broken at the sender's side.
+//! Q1 to Q4, Q7 and Q9, broken for senders.
 
 use std::{
     collections::BTreeSet,
@@ -84,7 +84,8 @@ impl QueueDecorator for MergesGroups {
     }
 }
 
-/// Sends one by one and stops at the first that is refused (Q3: what it accepted is lost to its sender).
+/// Sends one by one and stops at the first refusal (Q3: the sender loses track of the accepted
+/// messages).
 #[derive(Debug)]
 pub(super) struct SendsHalf(pub(super) SharedQueue);
 
@@ -100,7 +101,7 @@ impl QueueDecorator for SendsHalf {
     }
 }
 
-/// Takes every message for a new one (Q4).
+/// Accepts every message as a new one (Q4).
 #[derive(Debug)]
 pub(super) struct ForgetsDeduplication(pub(super) SharedQueue);
 
@@ -115,7 +116,7 @@ impl QueueDecorator for ForgetsDeduplication {
     }
 }
 
-/// Remembers deduplication ids for ever (Q4).
+/// Remembers deduplication ids forever (Q4).
 #[derive(Debug)]
 pub(super) struct NeverForgets {
     honest: SharedQueue,
@@ -144,7 +145,7 @@ impl QueueDecorator for NeverForgets {
     }
 }
 
-/// Remembers deduplication ids for a part of the window (Q4).
+/// Remembers deduplication ids for only a part of the window (Q4).
 #[derive(Debug)]
 pub(super) struct ForgetsTooSoon {
     honest: SharedQueue,
@@ -167,7 +168,7 @@ decorates!(ForgetsTooSoon, dyn Queue, honest);
 
 impl QueueDecorator for ForgetsTooSoon {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
-        /// Into how many parts it cuts the window; each has ids of its own.
+        /// The number of parts of the window. Each has ids of its own.
         const PARTS: u32 = 4;
         let part = Duration::from_millis(self.honest.limits().deduplication_window_ms) / PARTS;
         let number = self.clock.monotonic().since(self.started).as_nanos() / part.as_nanos();
@@ -181,7 +182,7 @@ impl QueueDecorator for ForgetsTooSoon {
     }
 }
 
-/// Numbers its mutations apart from the store's, and says they share a journal (Q7).
+/// Numbers its mutations separately from the store's, and claims to share a journal (Q7).
 #[derive(Debug)]
 pub(super) struct KeepsItsOwnOrder {
     honest: SharedQueue,
@@ -211,7 +212,7 @@ impl QueueDecorator for KeepsItsOwnOrder {
     }
 }
 
-/// Says of each call that it cost one write, and of no body that it has bytes (Q9).
+/// Reports the cost of each call as one write without bytes (Q9).
 #[derive(Debug)]
 pub(super) struct BillsCalls(pub(super) SharedQueue);
 
