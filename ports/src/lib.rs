@@ -6,7 +6,7 @@
 //!
 //! Reading order: [`durability`] (the meaning of "done"), [`key_value`], [`queue`], [`functions`],
 //! [`runtime`], [`clock`], [`objects`]. Then the decorators, which work around any provider:
-//! [`decorate`], [`metering`] and [`faults`]. [`outage`] decides when a provider logs a failure
+//! [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides when a provider logs a failure
 //! that lasts.
 
 pub mod clock;
@@ -17,9 +17,9 @@ pub mod error;
 pub mod faults;
 pub mod functions;
 pub mod key_value;
+pub mod log_throttle;
 pub mod metering;
 pub mod objects;
-pub mod outage;
 pub mod queue;
 pub mod runtime;
 
@@ -28,6 +28,6 @@ pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, 
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
-pub use outage::Outage;
+pub use log_throttle::LogThrottle;
 pub use queue::{Queue, QueueAdmin};
 pub use runtime::Runtime;

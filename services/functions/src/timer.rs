@@ -15,7 +15,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{ErrorKind, Monotonic, Outage, Result};
+use ports::{ErrorKind, LogThrottle, Monotonic, Result};
 
 use crate::{
     batch,
@@ -64,7 +64,7 @@ pub(crate) struct Ticks(Mutex<LeftOut>);
 /// Since when ticks are left out or late, and what was said of it.
 #[derive(Debug, Default)]
 struct LeftOut {
-    outage: Outage,
+    outage: LogThrottle,
     last: Monotonic,
 }
 
