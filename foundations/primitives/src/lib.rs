@@ -33,6 +33,8 @@
 //! - **S15** Only [`retry_repeatable`] repeats an operation whose outcome is unknown.
 //! - **S16** Changes that were appended with a slot are made with that slot or never. Once the slot
 //!   is filled without them, they are never made.
+//! - **S17** A [`RecordFormat`] decodes a record to the value that was encoded. Bytes of another
+//!   version, and bytes that do not decode, are `Corrupt`.
 //!
 //! From `faaskeeper.txt`, section 2.2. Tokens, owners and the log are ours.
 
@@ -40,10 +42,12 @@ mod atomic_counter;
 mod atomic_list;
 mod backoff;
 mod fenced_log;
+mod record;
 mod timed_lock;
 
 pub use atomic_counter::{AtomicCounter, Counted};
 pub use atomic_list::{AtomicList, Listed};
 pub use backoff::{Backoff, Delays, retry, retry_repeatable};
 pub use fenced_log::{Appended, Cursor, Epoch, FencedLog, Slot, SlotIndex, Slots, Writer};
+pub use record::RecordFormat;
 pub use timed_lock::{Acquired, DRIFT_MS_MAX, Guarded, Held, Holder, TimedLock, Token};
