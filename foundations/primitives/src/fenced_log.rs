@@ -239,13 +239,14 @@ impl FencedLog {
     /// halfway. The first trim after a log was opened scans all slots that are left before `until`.
     /// Later trims continue where the one before them ended.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
-        self.trim_resting_on(until, DurabilityPoint::DURABLE).await
+        self.trim_depending_on(until, DurabilityPoint::DURABLE)
+            .await
     }
 
-    /// As [`FencedLog::trim`], but depends on `basis`, the point up to which the caller knows the
+    /// As [`FencedLog::trim`], but depends on `point`, up to which the caller knows the
     /// log. A store that went back writes new slots where the old ones are trimmed.
-    pub async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
-        self.move_trim_mark(until, basis).await?;
+    pub async fn trim_depending_on(&self, until: Cursor, point: DurabilityPoint) -> Result<()> {
+        self.move_trim_mark(until, point).await?;
         let begun = *self.trimmed.lock();
         let (mut from, mut epoch) = (slot_sort(begun.next), begun.epoch);
         if begun.next >= until.next {
@@ -270,7 +271,7 @@ impl FencedLog {
                     } else {
                         Update::delete(key)
                     };
-                    self.key_value.update(update.resting_on(basis)).await?;
+                    self.key_value.update(update.depends_on(point)).await?;
                 }
                 epoch = epoch.max(slot.epoch);
             }
@@ -289,7 +290,7 @@ impl FencedLog {
 
     /// Moves the start of the log forward, so that a reader that finds a hole there knows the
     /// reason.
-    async fn move_trim_mark(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
+    async fn move_trim_mark(&self, until: Cursor, point: DurabilityPoint) -> Result<()> {
         let actions = vec![
             Action::set_integer(START, until.next.0 as i64),
             Action::set_integer(EPOCH, until.epoch.0 as i64),
@@ -300,7 +301,7 @@ impl FencedLog {
         ]);
         let update = Update::modify(self.trim_mark(), actions)
             .when(forward)
-            .resting_on(basis);
+            .depends_on(point);
         self.key_value.update(update).await.map(drop)
     }
 
@@ -309,11 +310,11 @@ impl FencedLog {
         &self,
         index: SlotIndex,
         slot: &Stored,
-        basis: DurabilityPoint,
+        depends_on: DurabilityPoint,
     ) -> Result<(Option<Stored>, DurabilityPoint)> {
         let updated = self
             .key_value
-            .update(self.filling(index, slot).resting_on(basis))
+            .update(self.filling(index, slot).depends_on(depends_on))
             .await?;
         let point = updated.receipt.point;
         match updated.outcome {

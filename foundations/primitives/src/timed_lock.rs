@@ -258,7 +258,7 @@ impl TimedLock {
         // tell them apart.
         let updated = self
             .key_value
-            .update(update.resting_on(held.receipt.point))
+            .update(update.depends_on(held.receipt.point))
             .await?;
         Ok(match updated.outcome {
             Outcome::Done(item) => Guarded::Done {

@@ -20,7 +20,7 @@ pub struct Update {
     /// The point that the update depends on. The update is refused if the store has lost it (D4).
     /// Without this, a caller that outlives its store's return to an earlier state would act on
     /// data that the store no longer has.
-    pub basis: DurabilityPoint,
+    pub depends_on: DurabilityPoint,
     /// Whether it must survive a crash of the store once it is durable.
     pub retention: Retention,
 }
@@ -48,13 +48,14 @@ impl Update {
 
     /// Makes `change` to the item unconditionally.
     pub fn of(key: Key, change: Change) -> Self {
-        let (condition, operation, basis) = (Condition::Always, None, DurabilityPoint::DURABLE);
+        let (condition, operation, depends_on) =
+            (Condition::Always, None, DurabilityPoint::DURABLE);
         Self {
             key,
             change,
             condition,
             operation,
-            basis,
+            depends_on,
             retention: Retention::Durable,
         }
     }
@@ -67,9 +68,9 @@ impl Update {
         self
     }
 
-    /// Refuses the update if the store has lost the data at `basis` (D4).
-    pub fn resting_on(mut self, basis: DurabilityPoint) -> Self {
-        self.basis = basis;
+    /// Makes the update depend on `point`: it is refused if the store has lost that (D4).
+    pub fn depends_on(mut self, point: DurabilityPoint) -> Self {
+        self.depends_on = point;
         self
     }
 

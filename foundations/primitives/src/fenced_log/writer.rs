@@ -171,7 +171,7 @@ impl Writer {
             epoch: self.epoch,
             payload: Some(payload.clone()),
         };
-        let filling = self.log.filling(self.next, &slot).resting_on(self.point);
+        let filling = self.log.filling(self.next, &slot).depends_on(self.point);
         self.unsettled = Some(payload);
         let updates = std::iter::once(filling).chain(changes).collect();
         let transacted = self.log.key_value.transact(updates).await;
@@ -245,7 +245,7 @@ impl Writer {
     ///
     /// Errors: `Lost` if `point` belongs to a later start of the store, which has lost this
     /// writer's slots.
-    pub async fn rest_on(&mut self, point: DurabilityPoint) -> Result<()> {
+    pub async fn depend_on(&mut self, point: DurabilityPoint) -> Result<()> {
         if point.incarnation != self.point.incarnation {
             self.log
                 .key_value
@@ -259,6 +259,6 @@ impl Writer {
     /// As [`FencedLog::trim`], but depends on this writer's point. A store that went back writes
     /// new slots where the old ones are trimmed.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
-        self.log.trim_resting_on(until, self.point).await
+        self.log.trim_depending_on(until, self.point).await
     }
 }

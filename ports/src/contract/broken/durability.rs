@@ -444,13 +444,13 @@ decorates!(Baseless, dyn KeyValue, 0);
 impl KeyValueDecorator for Baseless {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0
-            .update(update.resting_on(DurabilityPoint::DURABLE))
+            .update(update.depends_on(DurabilityPoint::DURABLE))
             .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let baseless = updates
             .into_iter()
-            .map(|update| update.resting_on(DurabilityPoint::DURABLE));
+            .map(|update| update.depends_on(DurabilityPoint::DURABLE));
         self.0.transact(baseless.collect()).await
     }
 }

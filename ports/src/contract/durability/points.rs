@@ -277,7 +277,7 @@ pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject
         let last = *called.last().expect("some were called durable");
         let set = Update::modify(nth("resting", round), vec![Action::set_integer("n", round)]);
         store
-            .update(set.resting_on(last))
+            .update(set.depends_on(last))
             .await
             .expect("its dependency is not lost");
     }
@@ -322,7 +322,7 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
             read(&store, &nth("basis", n)).await.is_some(),
         );
         let set = |series| {
-            Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).resting_on(basis)
+            Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).depends_on(basis)
         };
         let mut both = vec![set("together"), set("together")];
         both[1].key = nth("together", WRITES + n);
@@ -362,7 +362,7 @@ pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothi
         incarnation: Incarnation(now.incarnation.0 + 1_000),
         position: Position(0),
     };
-    let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).resting_on(basis);
+    let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).depends_on(basis);
     let error = store
         .update(set)
         .await

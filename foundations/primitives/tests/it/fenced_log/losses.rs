@@ -48,7 +48,7 @@ async fn appends_by_what_is_lost(says_so: bool) -> ports::Result<Appended> {
         .expect("calm");
     if says_so {
         writer
-            .rest_on(seen.receipt.point)
+            .depend_on(seen.receipt.point)
             .await
             .expect("one start of the store");
     }
@@ -135,7 +135,7 @@ async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::
         .expect("calm")
         .receipt
         .point;
-    let rested = writer.rest_on(seen).await;
+    let rested = writer.depend_on(seen).await;
     assert!(rested.is_err() || writer.point() >= seen);
     (rested, writer.append("after".into()).await)
 }
@@ -174,7 +174,7 @@ fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
             .point;
         world.fall_back();
         let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
-        let rested = writer.rest_on(seen).await.expect_err("it is lost");
+        let rested = writer.depend_on(seen).await.expect_err("it is lost");
         assert_eq!(rested.kind(), ErrorKind::Lost);
     });
 }
@@ -269,7 +269,7 @@ fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() 
             let (mut successor, _) = log(&world).take_over(Cursor::START).await.expect("calm");
             append(&mut successor, "new").await;
         };
-        let (trimmed, ()) = tokio::join!(slow.trim_resting_on(until, basis), succeeding);
+        let (trimmed, ()) = tokio::join!(slow.trim_depending_on(until, basis), succeeding);
         assert_eq!(trimmed.expect_err("it is lost").kind(), ErrorKind::Lost);
         let (_, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
         assert_eq!(replay.len(), 2, "what was kept, and what is new");
