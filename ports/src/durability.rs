@@ -12,7 +12,7 @@
 //! - **D3** A point of an earlier incarnation returns `Ok` if that incarnation's durable data
 //!   includes it, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise. It never returns `Ok`
 //!   because new positions passed the old number.
-//! - **D4** An update that names a point it depends on ([`Update::depends_on`](crate::Update::depends_on)) is
+//! - **D4** An update that names a point it depends on ([`Update::depends_on`](crate::Update::depends_on())) is
 //!   refused as [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, if the store has
 //!   lost that point. So is an update that names a start which the store never made or no longer
 //!   remembers: the store may be a copy of older data.

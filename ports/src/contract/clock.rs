@@ -69,7 +69,7 @@ macro_rules! clock_contract {
                 "L2" the_wall_clock_goes_on_beside_the_monotonic_one,
                 "L3" one_seed_gives_one_sequence,
                 "L3" another_seed_gives_another_sequence,
-                "L4" what_one_clock_says_holds_by_another,
+                "L4" all_clocks_of_a_process_count_from_one_moment,
             }
         } }
     };
@@ -174,7 +174,7 @@ mod cases {
     }
 
     /// L4.
-    pub(super) async fn what_one_clock_says_holds_by_another(subject: Subject) {
+    pub(super) async fn all_clocks_of_a_process_count_from_one_moment(subject: Subject) {
         let mut last = subject.clock.monotonic();
         for _ in 0..3 {
             subject.clock.sleep(Duration::from_millis(5)).await;

@@ -41,9 +41,9 @@ macro_rules! objects_contract {
     ($($run:tt)*) => {
         $crate::contract_cases! { [$($run)*] objects {
             cases {
-                "O1" what_was_put_is_got,
+                "O1" a_get_returns_the_object_that_was_put,
                 "O1" a_deleted_object_is_gone,
-                "O2" a_second_create_hears_that_the_name_is_taken,
+                "O2" a_second_create_is_told_that_the_name_is_taken,
                 "O2" only_one_of_many_creates_of_a_name_wins,
                 "O3" a_part_is_got_by_its_range,
                 "O3" a_get_beside_a_put_sees_the_whole_object_or_none,
@@ -113,7 +113,7 @@ mod cases {
     }
 
     /// O1.
-    pub(super) async fn what_was_put_is_got(subject: Subject) {
+    pub(super) async fn a_get_returns_the_object_that_was_put(subject: Subject) {
         let mut put = BTreeMap::new();
         assert_eq!(subject.get("put/missing").await, None);
         for (number, length) in [0, 1, 4096, 300_000].into_iter().enumerate() {
@@ -163,7 +163,7 @@ mod cases {
     }
 
     /// O2.
-    pub(super) async fn a_second_create_hears_that_the_name_is_taken(subject: Subject) {
+    pub(super) async fn a_second_create_is_told_that_the_name_is_taken(subject: Subject) {
         subject
             .create("taken", content(1, 10))
             .await

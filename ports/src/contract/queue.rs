@@ -257,7 +257,7 @@ macro_rules! queue_contract {
             groups {
                 "Q1" a_group_is_delivered_in_the_order_it_was_sent,
                 "Q1" a_batch_holds_messages_of_one_group,
-                "Q1" a_group_with_a_consumer_is_given_to_nobody_else,
+                "Q1" a_group_with_a_consumer_is_given_to_no_other,
                 "Q1" a_stale_release_does_not_set_the_group_free,
                 "Q1" consumers_that_fail_now_and_then_keep_every_groups_order,
                 "Q2" groups_do_not_wait_for_each_other,
@@ -265,12 +265,12 @@ macro_rules! queue_contract {
             }
             redelivery {
                 "Q1" order_survives_a_redelivery_of_all_but_the_middle,
-                "Q3" what_is_not_acknowledged_in_time_is_delivered_again,
-                "Q3" what_is_released_is_delivered_again_with_all_behind_it,
+                "Q3" a_message_not_acknowledged_in_time_is_delivered_again,
+                "Q3" a_released_message_is_delivered_again_with_all_after_it,
                 "Q3" a_release_with_a_delay_hides_the_group_for_so_long,
                 "Q3" an_extended_delivery_stays_hidden_with_its_batch,
                 "Q3" a_consumer_may_hide_its_batch_for_a_time_of_its_own,
-                "Q3" what_was_acknowledged_never_comes_back,
+                "Q3" an_acknowledged_message_never_comes_back,
                 "Q3" ready_wakes_for_a_send_a_release_and_a_timeout,
                 "Q6" a_stale_handle_acknowledges_nothing,
             }
@@ -292,17 +292,17 @@ macro_rules! queue_contract {
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,
                 "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
-                "Q11" what_is_given_up_is_a_dead_letter_at_once,
+                "Q11" a_message_given_up_is_a_dead_letter_at_once,
                 "Q11" a_stale_handle_gives_nothing_up,
-                "Q12" a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one,
+                "Q12" a_delivery_counts_failures_of_its_message_and_not_of_those_before_it,
             }
             letters {
-                "Q13" dead_letters_are_read_on_behind_any_of_them,
+                "Q13" a_page_of_dead_letters_starts_after_any_of_them,
                 "Q13" a_letter_that_is_redriven_is_a_message_again_and_no_letter,
-                "Q13" dead_letters_are_read_on_behind_one_that_is_gone,
-                "Q13" what_is_purged_is_gone_and_nothing_else,
+                "Q13" a_page_of_dead_letters_starts_after_one_that_is_gone,
+                "Q13" purging_removes_the_named_letters_and_no_others,
                 "Q13" the_newest_dead_letters_are_kept,
-                "Q13" letters_of_no_queue_and_too_many_of_them_are_refused,
+                "Q13" letters_of_an_unknown_queue_and_too_many_letters_are_refused,
             }
         } }
     };

@@ -132,7 +132,7 @@ pub(super) async fn the_point_of_a_read_that_finds_nothing_covers_the_deletion(s
 }
 
 /// D6, K2.
-pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Subject) {
+pub(super) async fn the_point_of_a_conflict_covers_the_item_it_shows(subject: Subject) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
@@ -150,13 +150,13 @@ pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Sub
 }
 
 /// D6, K8: the response to the first attempt was lost.
-pub(super) async fn the_point_of_a_repeat_covers_what_it_repeats(subject: Subject) {
+pub(super) async fn the_point_of_a_repeat_covers_the_first_attempt(subject: Subject) {
     let attempt = async |store: &SharedKeyValue, place: &Key| done(store, operation(place)).await;
     covers(subject, attempt, attempt).await;
 }
 
 /// D6, K8, K5.
-pub(super) async fn the_point_of_a_repeated_transaction_covers_what_it_repeats(subject: Subject) {
+pub(super) async fn the_point_of_a_repeated_transaction_covers_the_first_attempt(subject: Subject) {
     let attempt = async |store: &SharedKeyValue, place: &Key| {
         let beside = Key::new("answers", [&place.sort()[..], b" beside"].concat());
         transacted(store, vec![operation(place), operation(&beside)]).await
@@ -223,7 +223,9 @@ pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject
 }
 
 /// D6, K5.
-pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit(subject: Subject) {
+pub(super) async fn the_point_of_a_transactions_conflict_covers_the_item_it_shows(
+    subject: Subject,
+) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
@@ -314,7 +316,7 @@ pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
 }
 
 /// D6: another caller may have made the queue before.
-pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subject: Subject) {
+pub(super) async fn the_point_of_a_repeated_creation_covers_the_first_one(subject: Subject) {
     let mut subject = subject;
     for round in 0..ROUNDS {
         let Some(queue) = subject.queue() else { return };
@@ -346,9 +348,7 @@ pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subj
 }
 
 /// D6, Q3: the response to the first attempt was lost.
-pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repeats(
-    subject: Subject,
-) {
+pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_the_first_one(subject: Subject) {
     let mut subject = subject;
     for round in 0..ROUNDS {
         let Some(queue) = subject.queue() else { return };

@@ -43,7 +43,7 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
 }
 
 /// D1: nor is a lost point ever called durable (D3).
-pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subject) {
+pub(super) async fn changes_reported_as_durable_survive_a_crash(subject: Subject) {
     let mut subject = subject;
     for round in 0..3 {
         let (series, store) = (format!("called {round}"), subject.key_value());
@@ -99,7 +99,7 @@ async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
 }
 
 /// D2.
-pub(super) async fn what_survives_is_a_prefix(subject: Subject) {
+pub(super) async fn the_surviving_changes_are_a_prefix(subject: Subject) {
     let mut subject = subject;
     for round in 0..3 {
         let (series, store) = (format!("prefix {round}"), subject.key_value());
@@ -184,7 +184,7 @@ pub(super) async fn queue_and_store_survive_as_one_prefix_where_they_share_a_jou
 }
 
 /// D3 (rule P3).
-pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject: Subject) {
+pub(super) async fn an_old_point_is_lost_exactly_if_its_changes_are(subject: Subject) {
     let store = subject.key_value();
     let mut points = Vec::new();
     for n in 0..WRITES {
@@ -230,7 +230,7 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
 
 /// D3, D4: a point is as good as any other if its item was made and deleted again, although the
 /// store keeps nothing of it.
-pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject) {
+pub(super) async fn no_crash_loses_a_point_of_changes_that_undo_each_other(subject: Subject) {
     const PAIRS: i64 = 20;
     let (mut subject, mut called) = (subject, Vec::new());
     for round in 0..3 {
@@ -301,7 +301,7 @@ pub(super) async fn points_of_a_later_start_are_greater(subject: Subject) {
 }
 
 /// D4.
-pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject: Subject) {
+pub(super) async fn an_update_that_depends_on_a_lost_point_changes_nothing(subject: Subject) {
     let store = subject.key_value();
     let mut points = Vec::new();
     for n in 0..WRITES {
@@ -350,9 +350,7 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
 }
 
 /// D4.
-pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothing(
-    subject: Subject,
-) {
+pub(super) async fn an_update_that_depends_on_an_unknown_start_changes_nothing(subject: Subject) {
     let store = subject.key_value();
     let now = write(&store, nth("never", 0), 0).await;
     if now == DurabilityPoint::DURABLE {

@@ -46,7 +46,7 @@ pub(super) fn nth(series: &str, n: i64) -> Key {
 }
 
 /// D1.
-pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subject) {
+pub(super) async fn externalized_changes_survive_a_crash(subject: Subject) {
     const EXTERNALIZED: i64 = 30;
     let mut subject = subject;
     for round in 0..4 {
@@ -83,7 +83,7 @@ pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subjec
 }
 
 /// D1: with group commit, many callers wait for one flush.
-pub(super) async fn whoever_waited_beside_others_finds_his_own(subject: Subject) {
+pub(super) async fn each_of_many_concurrent_waiters_finds_its_own_write(subject: Subject) {
     let store = subject.key_value();
     let writers = (0..32).map(|writer| {
         let store = store.clone();
@@ -419,7 +419,7 @@ pub(super) async fn a_put_object_survives(subject: Subject) {
 
 /// D1, O2: a caller that is told that an object exists may depend on it, even if its writer died
 /// before the object was durable.
-pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
+pub(super) async fn an_object_that_a_create_found_survives(subject: Subject) {
     const POLLS_MAX: usize = 6;
     let mut subject = subject;
     for polls in 1..=POLLS_MAX {

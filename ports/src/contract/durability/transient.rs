@@ -74,7 +74,7 @@ pub(super) async fn a_crash_takes_nothing_but_transient_updates(subject: Subject
 }
 
 /// D5, D1.
-pub(super) async fn a_durable_change_takes_transient_ones_before_it_along(subject: Subject) {
+pub(super) async fn a_durable_change_makes_transient_ones_before_it_durable(subject: Subject) {
     let mut subject = subject;
     let (mut expected, mut last) = (0, Version(0));
     let place = nth("along", 0);

@@ -89,7 +89,7 @@ pub(super) async fn a_failed_invocation_is_not_repeated_and_says_why(subject: Su
 }
 
 /// N1.
-pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
+pub(super) async fn invocations_that_cannot_run_are_refused(subject: Subject) {
     let unknown = subject
         .functions
         .invoke("no such function", Bytes::new())
@@ -279,9 +279,7 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
 }
 
 /// N2: no attempt to hand an event to its handler is the last one.
-pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(
-    subject: Subject,
-) {
+pub(super) async fn an_event_waits_for_its_unavailable_exception_handler(subject: Subject) {
     let (attempts, handled) = (Notes::new(), Notes::new());
     let (noted, noted_failure) = (attempts.clone(), handled.clone());
     let options = FunctionOptions {

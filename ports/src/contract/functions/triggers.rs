@@ -222,9 +222,7 @@ pub(super) async fn groups_run_beside_each_other(subject: Subject) {
 }
 
 /// N3.
-pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again(
-    subject: Subject,
-) {
+pub(super) async fn completed_messages_are_acknowledged_and_the_rest_comes_again(subject: Subject) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("partial", FunctionOptions::default(), move |event| {
@@ -314,9 +312,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
 }
 
 /// N3, Q11: also in a queue that blocks groups.
-pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(
-    subject: Subject,
-) {
+pub(super) async fn a_message_declared_hopeless_is_a_dead_letter_at_once(subject: Subject) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("certain", FunctionOptions::default(), move |event| {
@@ -377,7 +373,7 @@ pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subje
 }
 
 /// N3: an invocation that takes most of its time is the only one.
-pub(super) async fn what_an_invocation_has_is_nobody_elses_while_it_may_run(subject: Subject) {
+pub(super) async fn no_other_invocation_receives_messages_of_a_running_one(subject: Subject) {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let (begun, ended) = (Notes::new(), Notes::new());
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
@@ -454,7 +450,7 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
 }
 
 /// N3: completed messages do not come again.
-pub(super) async fn what_runs_when_its_trigger_is_disarmed_finishes(subject: Subject) {
+pub(super) async fn an_invocation_finishes_although_its_trigger_is_disarmed(subject: Subject) {
     let (begun, ended, may_end) = (Notes::new(), Notes::new(), Arc::new(AtomicBool::new(false)));
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
     let told = Arc::clone(&may_end);

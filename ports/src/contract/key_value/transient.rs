@@ -12,7 +12,7 @@ fn add(place: &Key, amount: i64) -> Update {
 }
 
 /// K10, K1, K2, K9.
-pub(super) async fn a_transient_update_is_seen_judged_and_counted_like_any_other(subject: Subject) {
+pub(super) async fn a_transient_update_is_visible_and_counts_like_any_other(subject: Subject) {
     let place = key("transient", "item");
     let made = subject
         .kept(add(&place, 1).when(Condition::Absent).transient())
@@ -133,9 +133,7 @@ pub(super) async fn transient_and_durable_updates_of_concurrent_writers_all_coun
 
 /// K10: its point is like that of other updates. It covers the updates before it, and not the
 /// transient one.
-pub(super) async fn whoever_waits_for_a_transient_update_waits_for_what_came_before_it(
-    subject: Subject,
-) {
+pub(super) async fn the_point_of_a_transient_update_covers_the_updates_before_it(subject: Subject) {
     let store = &subject.store;
     let (place, beside) = (
         key("transient points", "item"),

@@ -254,7 +254,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
 }
 
 /// Q11: in durable and in transient queues.
-pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) {
+pub(super) async fn a_message_given_up_is_a_dead_letter_at_once(subject: Subject) {
     for (name, on_failure, retention) in [
         ("patient", OnFailure::DeadLetter, Retention::Durable),
         (
@@ -325,7 +325,7 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
 }
 
 /// Q12: in durable and in transient queues.
-pub(super) async fn a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one(
+pub(super) async fn a_delivery_counts_failures_of_its_message_and_not_of_those_before_it(
     subject: Subject,
 ) {
     for (name, retention) in [

@@ -73,7 +73,7 @@ pub(super) async fn a_batch_holds_messages_of_one_group(subject: Subject) {
 }
 
 /// Q1.
-pub(super) async fn a_group_with_a_consumer_is_given_to_nobody_else(subject: Subject) {
+pub(super) async fn a_group_with_a_consumer_is_given_to_no_other(subject: Subject) {
     let line = subject.patient("in flight", LONG_MS).await;
     line.send("group", &["1", "2", "3"]).await;
     let first = line.one().await;

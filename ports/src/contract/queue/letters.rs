@@ -79,7 +79,7 @@ fn ids(letters: &[DeadLetter]) -> Vec<LetterId> {
 }
 
 /// Q13.
-pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject) {
+pub(super) async fn a_page_of_dead_letters_starts_after_any_of_them(subject: Subject) {
     let line = subject.burying("paged", Retention::Durable).await;
     line.bury(&["d", "b", "c", "a"]).await;
     let mut read = Vec::new();
@@ -95,7 +95,7 @@ pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject
 }
 
 /// Q13. Letters are ordered as they were given up, and not as they were sent.
-pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Subject) {
+pub(super) async fn a_page_of_dead_letters_starts_after_one_that_is_gone(subject: Subject) {
     let line = subject.burying("paged-on", Retention::Durable).await;
     line.bury(&["oldest"]).await;
     for group in ["a", "b", "c"] {
@@ -165,7 +165,7 @@ pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(s
 }
 
 /// Q13.
-pub(super) async fn what_is_purged_is_gone_and_nothing_else(subject: Subject) {
+pub(super) async fn purging_removes_the_named_letters_and_no_others(subject: Subject) {
     let line = subject.burying("purged", Retention::Durable).await;
     line.bury(&["a", "b", "c"]).await;
     let letters = line.letters(None, 10).await;
@@ -192,7 +192,7 @@ pub(super) async fn the_newest_dead_letters_are_kept(subject: Subject) {
 }
 
 /// Q13.
-pub(super) async fn letters_of_no_queue_and_too_many_of_them_are_refused(subject: Subject) {
+pub(super) async fn letters_of_an_unknown_queue_and_too_many_letters_are_refused(subject: Subject) {
     subject.burying("few", Retention::Durable).await;
     let too_many = vec![LetterId(1); subject.queue.limits().batch_messages_max + 1];
     for (queue, letters) in [("nobody made it", &too_many[..1]), ("few", &too_many)] {
