@@ -40,6 +40,11 @@ pub trait Crashable: Debug + Send + Sync {
         None
     }
 
+    /// Whether those objects can be put in parts (O5).
+    fn takes_parts(&self) -> bool {
+        self.objects().is_some()
+    }
+
     /// The clock that the cases wait on.
     fn clock(&self) -> Arc<dyn Clock>;
 
@@ -68,6 +73,7 @@ macro_rules! durability_contract {
                 "D1" remembered_operations_survive,
                 "D1" a_lanes_cursor_survives,
                 "D1" a_put_object_survives,
+                "D1" a_completed_upload_survives_and_no_other_is_shown,
                 "D1" an_object_that_a_create_found_survives,
             }
             points {

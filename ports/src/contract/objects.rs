@@ -4,22 +4,25 @@
 use std::sync::Arc;
 
 use super::{Case, Spawn, in_place, together};
-use crate::objects::ObjectStore;
+use crate::objects::{ObjectLimits, ObjectStore};
 
 /// A fresh object store.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The store under test.
     pub objects: Arc<dyn ObjectStore>,
+    /// Its limits, by which the cases leave out what it does not offer.
+    pub limits: ObjectLimits,
     /// How the cases run writers beside each other.
     pub spawn: Spawn,
 }
 
 impl Subject {
     /// A subject whose concurrent writers run on one thread.
-    pub fn new(objects: Arc<dyn ObjectStore>) -> Self {
+    pub fn new(objects: Arc<dyn ObjectStore>, limits: ObjectLimits) -> Self {
         Self {
             objects,
+            limits,
             spawn: in_place,
         }
     }
@@ -50,9 +53,17 @@ macro_rules! objects_contract {
                 "O4" a_list_shows_what_lies_under_its_prefix_once,
                 "O4" a_list_of_many_objects_is_complete,
             }
+            parts {
+                "O5" an_object_put_in_parts_appears_whole_when_it_is_completed,
+                "O5" parts_keep_the_order_in_which_they_were_given,
+                "O5" an_aborted_upload_leaves_nothing,
+                "O6" a_large_object_is_streamed_in_bounded_pieces,
+            }
         } }
     };
 }
+
+mod parts;
 
 mod cases {
     use std::collections::BTreeMap;
@@ -67,7 +78,7 @@ mod cases {
     };
 
     impl Subject {
-        async fn create(&self, name: &str, content: Bytes) -> Result<(), ObjectError> {
+        pub(super) async fn create(&self, name: &str, content: Bytes) -> Result<(), ObjectError> {
             let path = ObjectPath::from(name);
             self.objects
                 .put_opts(&path, content.into(), PutMode::Create.into())
@@ -75,7 +86,7 @@ mod cases {
                 .map(drop)
         }
 
-        async fn get(&self, name: &str) -> Option<Bytes> {
+        pub(super) async fn get(&self, name: &str) -> Option<Bytes> {
             match self.objects.get(&ObjectPath::from(name)).await {
                 Ok(found) => Some(
                     found
@@ -88,7 +99,7 @@ mod cases {
             }
         }
 
-        async fn list(&self, prefix: Option<&str>) -> Vec<(String, u64)> {
+        pub(super) async fn list(&self, prefix: Option<&str>) -> Vec<(String, u64)> {
             let prefix = prefix.map(ObjectPath::from);
             let listed = self
                 .objects

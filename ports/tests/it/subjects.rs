@@ -86,7 +86,7 @@ pub(crate) fn clock(world: &World) -> clock::Subject {
 }
 
 pub(crate) fn objects(world: &World) -> objects::Subject {
-    objects::Subject::new(world.objects())
+    objects::Subject::new(world.objects(), world.object_limits())
 }
 
 pub(crate) fn durability(world: &World) -> durability::Subject {

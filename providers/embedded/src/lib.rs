@@ -49,6 +49,7 @@ use ports::{KeyValue, Queue, QueueAdmin};
 
 pub use config::Config;
 pub use error::OpenError;
+pub use objects::OBJECT_LIMITS;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 pub use storage::in_the_way;
 

@@ -45,6 +45,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         "FindsWhatIsNotKept",
         objects::finding_what_is_not_kept,
     ),
+    Broken::new("D1", "LosesUploads", objects::losing_uploads),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
         Box::new(Crashed(LosesOneInTheMiddle {
             honest,
@@ -142,6 +143,9 @@ impl<T: Twisting> Crashable for Crashed<T> {
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         self.0.objects()
+    }
+    fn takes_parts(&self) -> bool {
+        self.0.honest().takes_parts()
     }
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.honest().clock()

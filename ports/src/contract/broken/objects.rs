@@ -1,7 +1,10 @@
-//! Object stores that break O1 to O4.
+//! Object stores that break O1 to O6.
+
+mod parts;
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures_util::{StreamExt, stream, stream::BoxStream};
 use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, PutResult};
 
@@ -27,6 +30,18 @@ pub const BROKEN: &[Broken<Subject>] = &[
         altered(subject, ForgetsToList)
     }),
     Broken::new("O4", "ListsTwice", |subject| altered(subject, ListsTwice)),
+    Broken::new("O5", "ShowsUploads", |subject| {
+        altered(subject, parts::ShowsUploads)
+    }),
+    Broken::new("O5", "ReversesParts", |subject| {
+        altered(subject, parts::ReversesParts)
+    }),
+    Broken::new("O5", "KeepsAborted", |subject| {
+        altered(subject, parts::KeepsAborted)
+    }),
+    Broken::new("O6", "ReadsWholeObjects", |subject| {
+        altered(subject, ReadsWholeObjects)
+    }),
 ];
 
 fn altered<D: ObjectsDecorator>(
@@ -101,19 +116,35 @@ impl ObjectsDecorator for CutsObjectsShort {
     }
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
         let found = self.0.get_opts(path, options).await?;
-        let (meta, range) = (found.meta.clone(), found.range.clone());
-        let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
-        let bytes = found.bytes().await?;
-        let half = bytes.slice(..bytes.len() / 2);
-        let payload = GetResultPayload::Stream(stream::iter([Ok(half)]).boxed());
-        Ok(GetResult {
-            payload,
-            meta,
-            range,
-            attributes,
-            extensions,
-        })
+        in_one_piece(found, |bytes| bytes.slice(..bytes.len() / 2)).await
     }
+}
+
+/// Reads an object whole before it gives any of it (O6).
+#[derive(Debug)]
+struct ReadsWholeObjects(Arc<dyn ObjectStore>);
+
+impl ObjectsDecorator for ReadsWholeObjects {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
+    }
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
+        in_one_piece(self.0.get_opts(path, options).await?, |bytes| bytes).await
+    }
+}
+
+/// `found` with `change` of its content, read at once.
+async fn in_one_piece(found: GetResult, change: fn(Bytes) -> Bytes) -> Result<GetResult> {
+    let (meta, range) = (found.meta.clone(), found.range.clone());
+    let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
+    let content = change(found.bytes().await?);
+    Ok(GetResult {
+        payload: GetResultPayload::Stream(stream::iter([Ok(content)]).boxed()),
+        meta,
+        range,
+        attributes,
+        extensions,
+    })
 }
 
 /// Leaves the first object out of every list (O4).

@@ -417,6 +417,41 @@ pub(super) async fn a_put_object_survives(subject: Subject) {
     assert_eq!(found.bytes().await.expect("it is read whole"), content);
 }
 
+/// D1, O5.
+pub(super) async fn a_completed_upload_survives_and_no_other_is_shown(subject: Subject) {
+    let Some(objects) = subject.objects().filter(|_| subject.takes_parts()) else {
+        return;
+    };
+    let (path, left) = (
+        ObjectPath::from("kept/upload"),
+        ObjectPath::from("kept/left"),
+    );
+    let part = Bytes::from(vec![7; 100_000]);
+    for (path, is_completed) in [(&path, true), (&left, false)] {
+        let upload = objects.put_multipart(path).await;
+        let mut upload = upload.expect("put_multipart answers");
+        upload
+            .put_part(part.clone().into())
+            .await
+            .expect("put_part answers");
+        if is_completed {
+            upload.complete().await.expect("complete answers");
+        } else {
+            // A crash gives it no time to clean up.
+            std::mem::forget(upload);
+        }
+    }
+    drop(objects);
+    let subject = subject.crash_and_reopen().await;
+    let objects = subject.objects().expect("it had objects before");
+    let found = objects.get(&path).await.expect("the object is there");
+    assert_eq!(found.bytes().await.expect("it is read whole"), part);
+    assert!(
+        matches!(objects.get(&left).await, Err(ObjectError::NotFound { .. })),
+        "it was not completed"
+    );
+}
+
 /// D1, O2: a caller that is told that an object exists may depend on it, even if its writer died
 /// before the object was durable.
 pub(super) async fn an_object_that_a_create_found_survives(subject: Subject) {

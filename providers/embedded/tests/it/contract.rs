@@ -107,8 +107,11 @@ mod queue {
 
 fn objects(case: Case<contract::objects::Subject>) {
     with_store(|store| async move {
-        case.run(contract::objects::Subject::new(store.objects()).spawning(spawn))
-            .await;
+        case.run(
+            contract::objects::Subject::new(store.objects(), embedded::OBJECT_LIMITS)
+                .spawning(spawn),
+        )
+        .await;
     });
 }
 
@@ -121,7 +124,7 @@ fn objects_apart(case: Case<contract::objects::Subject>) {
     block_on(async {
         let opened = embedded::open_objects(directory.path().join("made/for/them")).await;
         let objects = opened.expect("they open").objects();
-        case.run(contract::objects::Subject::new(objects).spawning(spawn))
+        case.run(contract::objects::Subject::new(objects, embedded::OBJECT_LIMITS).spawning(spawn))
             .await;
     });
 }

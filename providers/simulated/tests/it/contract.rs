@@ -101,7 +101,7 @@ fn clock(world: &World) -> clock::Subject {
 }
 
 fn objects(world: &World) -> objects::Subject {
-    objects::Subject::new(world.objects()).spawning(spawn)
+    objects::Subject::new(world.objects(), world.object_limits()).spawning(spawn)
 }
 
 fn durability(world: &World) -> durability::Subject {
