@@ -130,7 +130,7 @@ mod tests {
             ErrorKind::Unavailable {
                 retry_after_ms: None
             },
-            "nobody but the store repeats it"
+            "the store alone may repeat it"
         );
     }
 }

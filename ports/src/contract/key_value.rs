@@ -203,6 +203,7 @@ macro_rules! key_value_contract {
             }
             transient {
                 "K10" a_transient_update_is_visible_and_counts_like_any_other,
+                "K10" a_transient_delete_is_visible_and_so_is_a_new_item,
                 "K10" a_repeated_transient_operation_is_recognised_as_done,
                 "K10" transient_and_durable_updates_of_concurrent_writers_all_count,
                 "K10" the_point_of_a_transient_update_covers_the_updates_before_it,

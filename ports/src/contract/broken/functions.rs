@@ -34,7 +34,11 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N2", "ForgetsExceptionHandlers", |subject| {
         registering(subject, forgets_exception_handler)
     }),
-    Broken::new("N2", "DropsWhatNobodyTakesYet", drops_what_nobody_takes_yet),
+    Broken::new(
+        "N2",
+        "DropsEventsWithoutHandler",
+        drops_events_without_handler,
+    ),
     Broken::new("N3", "RunsGroupsTwice", |subject| {
         registering(subject, |definition| {
             handling(definition, |honest| Arc::new(Twice(honest)))
@@ -128,7 +132,7 @@ fn handling(
 }
 
 /// Gives up an event if its exception handler is missing at the last attempt (N2).
-fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
+fn drops_events_without_handler(subject: Subject) -> Subject {
     let (honest, known) = (
         Arc::clone(&subject.register),
         Arc::<Mutex<BTreeSet<String>>>::default(),
@@ -142,7 +146,7 @@ fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
             Arc::clone(&known),
             AtomicU32::new(definition.options.attempts_max),
         );
-        let handler = DropsWhatNobodyTakesYet {
+        let handler = DropsEventsWithoutHandler {
             honest: definition.handler,
             waited_for,
             known,
@@ -160,7 +164,7 @@ fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
 }
 
 #[derive(Debug)]
-struct DropsWhatNobodyTakesYet {
+struct DropsEventsWithoutHandler {
     honest: Arc<dyn Handler>,
     waited_for: String,
     known: Arc<Mutex<BTreeSet<String>>>,
@@ -168,7 +172,7 @@ struct DropsWhatNobodyTakesYet {
 }
 
 #[async_trait]
-impl Handler for DropsWhatNobodyTakesYet {
+impl Handler for DropsEventsWithoutHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let handled = self.honest.handle(event).await;
         let is_last = self.attempts.fetch_sub(1, Ordering::Relaxed) == 1;

@@ -275,7 +275,10 @@ pub(super) async fn no_crash_loses_a_point_of_changes_that_undo_each_other(subje
             assert!(store.is_durable(*point), "{point:?}");
         }
         let last = *called.last().expect("some were called durable");
-        let set = Update::modify(nth("resting", round), vec![Action::set_integer("n", round)]);
+        let set = Update::modify(
+            nth("dependent", round),
+            vec![Action::set_integer("n", round)],
+        );
         store
             .update(set.depends_on(last))
             .await
@@ -364,7 +367,7 @@ pub(super) async fn an_update_that_depends_on_an_unknown_start_changes_nothing(s
     let error = store
         .update(set)
         .await
-        .expect_err("nobody has seen anything in a start that never was");
+        .expect_err("the store knows of no such start");
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(read(&store, &nth("never", 1)).await, None);
 }

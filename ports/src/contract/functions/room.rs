@@ -119,7 +119,7 @@ pub(super) async fn nothing_is_taken_for_a_function_before_it_has_room(subject: 
     assert_eq!(
         taken.first().map(|delivery| delivery.handle.attempt),
         Some(1),
-        "it was nobody's"
+        "no function had it"
     );
     subject
         .queue

@@ -112,9 +112,13 @@ pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_
     );
 }
 
-/// N3.
-pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
-    const GROUPS: [&str; 3] = ["a", "b", "c"];
+const GROUPS: [&str; 3] = ["a", "b", "c"];
+
+/// The batches of a consumer, each with its group, and the groups of which two ran at once.
+type Consumed = (Notes<(String, Vec<String>)>, Notes<String>);
+
+/// Defines a consumer of messages in [`GROUPS`] that is slow enough for invocations to overlap.
+fn define_consumer(subject: &Subject) -> Consumed {
     let running: Arc<BTreeMap<&str, Arc<AtomicUsize>>> = Arc::new(
         GROUPS
             .iter()
@@ -145,6 +149,12 @@ pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(s
             Ok(Bytes::new())
         }
     });
+    (notes, overlaps)
+}
+
+/// N3.
+pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
+    let (notes, overlaps) = define_consumer(&subject);
     subject.queue("triggering", 100, OnFailure::Block).await;
     subject.arm("triggering", "consumer", 3).await;
     let sent: Vec<String> = (0..12).map(|n| format!("{n:02}")).collect();
@@ -412,7 +422,7 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
     subject.queue("listened", 100, OnFailure::Block).await;
     subject.send("listened", "group", &["before"]).await;
     subject.a_while().await;
-    assert!(notes.all().is_empty(), "nobody listens yet");
+    assert!(notes.all().is_empty(), "no trigger is armed yet");
     subject.arm("listened", "listening", 10).await;
     subject.arm("listened", "listening", 10).await;
     subject.noted("what was sent before", &notes, 1).await;

@@ -339,7 +339,7 @@ async fn race(subject: &Subject, condition: Condition, place: &Key) -> Vec<Outco
 }
 
 async fn one_winner(subject: &Subject, place: &Key, outcomes: Vec<Outcome>) {
-    let present = subject.get(place).await.expect("somebody won");
+    let present = subject.get(place).await.expect("one writer won");
     let mut winners = Vec::new();
     for (writer, outcome) in outcomes.into_iter().enumerate() {
         match outcome {

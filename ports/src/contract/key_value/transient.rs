@@ -65,7 +65,14 @@ pub(super) async fn a_transient_update_is_visible_and_counts_like_any_other(subj
         "{transacted:?}"
     );
     assert_eq!(subject.integer(&place, "n").await, Some(1_111));
+}
 
+/// K10, K1.
+pub(super) async fn a_transient_delete_is_visible_and_so_is_a_new_item(subject: Subject) {
+    let (place, beside) = (key("transient", "item"), key("transient", "beside"));
+    for place in [&place, &beside] {
+        subject.done(add(place, 1)).await;
+    }
     assert_eq!(
         subject
             .done(Update::delete(place.clone()).transient())

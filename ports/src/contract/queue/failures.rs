@@ -49,7 +49,10 @@ pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_rea
     );
     assert_eq!((letter.attempts, letter.reason.as_str()), (3, "failure 3"));
     assert!(letter.sequence < next.handle.sequence);
-    assert!(line.blocked().await.is_empty(), "dead letters block nobody");
+    assert!(
+        line.blocked().await.is_empty(),
+        "dead letters block no group"
+    );
 }
 
 /// Q5.
@@ -247,7 +250,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
     }
     let refused = subject
         .admin
-        .backlog("nobody made it")
+        .backlog("unknown")
         .await
         .expect_err("there is no such queue");
     assert_eq!(refused.kind(), ErrorKind::Invalid);
@@ -287,7 +290,10 @@ pub(super) async fn a_message_given_up_is_a_dead_letter_at_once(subject: Subject
             (1, "it cannot be helped")
         );
         line.acknowledge(&behind).await;
-        assert!(line.blocked().await.is_empty(), "dead letters block nobody");
+        assert!(
+            line.blocked().await.is_empty(),
+            "dead letters block no group"
+        );
         let backlog = subject.admin.backlog(name).await.expect("backlog answers");
         assert_eq!(
             backlog,

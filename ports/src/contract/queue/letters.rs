@@ -195,7 +195,7 @@ pub(super) async fn the_newest_dead_letters_are_kept(subject: Subject) {
 pub(super) async fn letters_of_an_unknown_queue_and_too_many_letters_are_refused(subject: Subject) {
     subject.burying("few", Retention::Durable).await;
     let too_many = vec![LetterId(1); subject.queue.limits().batch_messages_max + 1];
-    for (queue, letters) in [("nobody made it", &too_many[..1]), ("few", &too_many)] {
+    for (queue, letters) in [("unknown", &too_many[..1]), ("few", &too_many)] {
         for refused in [
             subject.admin.redrive(queue, letters).await,
             subject.admin.purge(queue, letters).await,
