@@ -240,8 +240,8 @@ impl Core {
 
     /// An effect has to fit an item of its own.
     fn effect_bytes_max(&self) -> usize {
-        let item_bytes_max = self.key_value.limits().item_bytes_max;
-        self.config.effect_bytes_max.min(item_bytes_max / 2)
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        self.context.config.effect_bytes_max.min(item_bytes_max / 2)
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
@@ -282,22 +282,25 @@ impl Core {
         effect: &Effect,
         place: Option<u32>,
     ) -> Result<()> {
-        if self.outbox.is_full(self.config.unsent_max) {
+        if self.outbox.is_full(self.context.config.unsent_max) {
             return Err(Error::TooMuchBuffered);
         }
         let mut state = transaction.state();
-        state.touch(self.clock.monotonic())?;
+        state.touch(self.context.clock.monotonic())?;
         transaction.node.store.standing()?;
         let bytes = effect.bytes_len();
         if !self
+            .context
             .counters
-            .buffer(bytes, self.config.node_buffer_bytes_max)
+            .buffer(bytes, self.context.config.node_buffer_bytes_max)
         {
             return Err(Error::TooMuchBuffered);
         }
-        let added = state.effects.add(effect, place, self.config.effects_max);
+        let added = state
+            .effects
+            .add(effect, place, self.context.config.effects_max);
         if !matches!(added, Ok(true)) {
-            self.counters.unbuffer(bytes);
+            self.context.counters.unbuffer(bytes);
         }
         added.map(drop)
     }

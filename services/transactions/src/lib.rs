@@ -43,15 +43,18 @@ mod calls;
 mod cluster;
 mod collection;
 pub mod config;
+mod context;
 pub mod effects;
 pub mod engine;
 pub mod error;
 mod figures;
 pub mod model;
+mod node;
 pub mod packing;
 mod recovery;
 mod serializable;
 pub mod service;
+mod serving;
 mod storage;
 
 pub use calls::list;

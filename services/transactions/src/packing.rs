@@ -53,7 +53,8 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{Attempt, Key, NodeId},
-    storage::{node::Node, store::Store},
+    node::Node,
+    storage::store::Store,
 };
 
 /// An object store.
@@ -275,7 +276,7 @@ impl Core {
             for entry in entries {
                 let bytes = entry.value.len() as u64;
                 let is_full = |gathering: &mut Gathering| {
-                    gathering.bytes + bytes > self.config.pack_bytes_max
+                    gathering.bytes + bytes > self.context.config.pack_bytes_max
                 };
                 full.extend(state.gathering.take_if(is_full));
                 let gathering = state.gathering.get_or_insert_with(|| {
@@ -290,13 +291,15 @@ impl Core {
                 packed.located.push(gathering.take(entry));
                 packed.join(gathering);
             }
-            let is_full = |gathering: &mut Gathering| gathering.bytes >= self.config.pack_bytes_max;
+            let is_full =
+                |gathering: &mut Gathering| gathering.bytes >= self.context.config.pack_bytes_max;
             full.extend(state.gathering.take_if(is_full));
             first = first.filter(|_| state.gathering.is_some());
         }
         for pack in full {
             let (core, node) = (Arc::clone(self), Arc::clone(node));
-            self.spawn(async move { core.put_pack(&node, pack).await });
+            self.context
+                .spawn(async move { core.put_pack(&node, pack).await });
         }
         if let Some(id) = first {
             self.put_after_a_while(node, id);
@@ -307,8 +310,11 @@ impl Core {
     /// Puts a pack that began to gather now, if it is not full before.
     fn put_after_a_while(self: &Arc<Self>, node: &Arc<Node>, id: PackId) {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move {
-            core.clock.sleep(core.config.pack_wait).await;
+        self.context.spawn(async move {
+            core.context
+                .clock
+                .sleep(core.context.config.pack_wait)
+                .await;
             let pack = node
                 .packs
                 .state()
@@ -355,7 +361,7 @@ impl Core {
             .state()
             .table
             .insert(pack.id, pack.bytes, Arc::clone(&pack.hold));
-        self.counters.packed(pack.bytes);
+        self.context.counters.packed(pack.bytes);
         Ok(())
     }
 
@@ -399,7 +405,7 @@ impl Core {
 
     /// Whether an object that is there is what was to be put.
     async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
-        if self.config.is_broken(Broken::TakesAnyPackForItsOwn) {
+        if self.context.config.is_broken(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
         }
         let failed = |error| objects::failed(format!("get {path}"), error);

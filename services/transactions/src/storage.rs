@@ -3,7 +3,6 @@
 pub(crate) mod frontier;
 pub(crate) mod hybrid_clock;
 pub mod layout;
-pub(crate) mod node;
 pub(crate) mod node_log;
 pub(crate) mod node_registry;
 pub mod records;

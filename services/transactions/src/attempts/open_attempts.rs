@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ports::Monotonic;
@@ -20,16 +20,49 @@ use tokio::sync;
 use crate::{
     Config, Error, Result,
     attempts::transaction::{Answer, Transaction, outcome},
-    model::{Attempt, Call, Outcome, TransactionId},
+    model::{Attempt, Call, NodeId, Outcome, TransactionId},
     storage::frontier::Heard,
 };
 
 /// Held while a name is begun: two begins of one name are in memory as they are in its row.
 pub(crate) type BeginLock = Arc<sync::Mutex<()>>;
 
-/// The attempts of this node.
+/// The attempts of this node, and whether it takes more.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(Mutex<Open>);
+
+impl Attempts {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `node` serves from now on.
+    pub(crate) fn start(&self, node: NodeId) {
+        self.lock().serving = Some(node);
+    }
+
+    /// The node takes no more attempts. Returns those that are open.
+    pub(crate) fn close(&self) -> Vec<Arc<Transaction>> {
+        let mut open = self.lock();
+        open.serving = None;
+        open.all()
+    }
+
+    /// No node serves. Forgets everything but the begins under way, and returns the attempts that were open.
+    pub(crate) fn stop(&self) -> Vec<Arc<Transaction>> {
+        let mut open = self.lock();
+        open.serving = None;
+        open.clear()
+    }
+}
+
+/// The attempts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
+    /// Whose they are. None: no more are taken.
+    serving: Option<NodeId>,
+    /// Whether a task ends the attempts that run out of time.
+    pub(crate) is_timer_armed: bool,
     latest: BTreeMap<TransactionId, Arc<Transaction>>,
     /// Attempts that have not ended.
     order: BTreeMap<u64, Arc<Transaction>>,
@@ -55,6 +88,11 @@ pub(crate) enum Found {
 }
 
 impl Open {
+    /// Whether they are those of `node`, which takes more.
+    pub(crate) fn are_of(&self, node: NodeId) -> bool {
+        self.serving == Some(node)
+    }
+
     /// Whether one more may begin; an attempt that takes the place of another of its id is not one more.
     ///
     /// Errors: `TooManyOpen`.
@@ -225,8 +263,7 @@ impl Open {
         }
     }
 
-    /// Forgets everything but the begins under way.
-    pub(crate) fn clear(&mut self) -> Vec<Arc<Transaction>> {
+    fn clear(&mut self) -> Vec<Arc<Transaction>> {
         self.latest.clear();
         self.lately.clear();
         self.lately_order.clear();

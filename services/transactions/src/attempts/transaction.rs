@@ -23,8 +23,9 @@ use crate::{
     model::{
         Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId,
     },
+    node::Node,
     packing,
-    storage::{frontier::Heard, node::Node},
+    storage::frontier::Heard,
 };
 
 /// What a commit of an ended attempt is answered with.

@@ -4,7 +4,7 @@
 //! whoever needs them reads the store, as for every other log.
 //!
 //! Invariants
-//! - From [`Recent::complete_from`] on, the commits of every slot whose entries are all decided are here: a commit is noted
+//! - From [`RecentCommits::complete_from`] on, the commits of every slot whose entries are all decided are here: a commit is noted
 //!   before its slot is said to be decided.
 //! - Only what is decided is here, at the point at which it was.
 
@@ -20,7 +20,7 @@ const ENTRY_BYTES: usize = 128;
 
 /// Commits of this node, by the slot of its log that announced them, and by attempt.
 #[derive(Debug)]
-pub(crate) struct Recent {
+pub(crate) struct RecentCommits {
     bytes_max: usize,
     bytes: usize,
     complete_from: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Walked {
     pub(crate) through: u64,
 }
 
-impl Recent {
+impl RecentCommits {
     pub(crate) fn new(bytes_max: usize) -> Self {
         let (slots, attempts) = (BTreeMap::new(), BTreeMap::new());
         Self {
@@ -79,7 +79,7 @@ impl Recent {
         self.complete_from
     }
 
-    /// The commits of whole slots, from `first`, which is not below [`Recent::complete_from`], to at most `through`, and of
+    /// The commits of whole slots, from `first`, which is not below [`RecentCommits::complete_from`], to at most `through`, and of
     /// no more slots than bring `bytes_max` together, but for the first, each with its slot; and the last of the slots.
     pub(crate) fn commits(
         &self,
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn whole_slots_are_walked_and_what_was_dropped_is_said() {
         let one = record(1, 1).bytes_len() + ENTRY_BYTES;
-        let mut recent = Recent::new(4 * one);
+        let mut recent = RecentCommits::new(4 * one);
         // Decided in any order; slots 3 and 5 have no commits.
         for (slot, sequence) in [(2, 2), (1, 1), (4, 4), (2, 3)] {
             recent.note(slot, &record(slot, sequence));

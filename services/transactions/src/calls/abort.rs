@@ -63,11 +63,16 @@ impl Core {
         state: &mut State,
         answer: &Answer,
     ) {
-        self.counters.ended(outcome(answer));
-        self.counters.unbuffer(transaction.end(state, answer));
-        self.view()
-            .open
-            .end(transaction, answer, self.clock.monotonic(), &self.config);
+        self.context.counters.ended(outcome(answer));
+        self.context
+            .counters
+            .unbuffer(transaction.end(state, answer));
+        self.attempts.lock().end(
+            transaction,
+            answer,
+            self.context.clock.monotonic(),
+            &self.context.config,
+        );
         transaction.node.work.notify_one();
         if !state.spills.is_empty() {
             self.leave_no_spills(transaction);
@@ -83,7 +88,7 @@ impl Core {
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
-        self.spawn(async move {
+        self.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
             // Not if the node cannot go on: then its log is resolved, and the row with it.
@@ -110,7 +115,7 @@ impl Core {
         let Transaction {
             id, attempt, node, ..
         } = transaction;
-        let is_sequenced = self.view().keyspaces.are_any_sequenced();
+        let is_sequenced = self.keyspaces.lock().are_any_sequenced();
         if is_sequenced {
             // It may be handed over, and is not in the log, nor will it be.
             node.store.settle_aborted(id, *attempt).await?;
@@ -131,7 +136,7 @@ impl Core {
         }
         node.store.delete_write_set(*attempt, set).await?;
         if !effects.is_empty() {
-            let parts = outbox::parts(effects, self.config.effects_inline_bytes_max);
+            let parts = outbox::parts(effects, self.context.config.effects_inline_bytes_max);
             node.store.delete_effects(*attempt, parts).await?;
         }
         transaction.settle(slot);
@@ -140,25 +145,25 @@ impl Core {
 
     /// One timer per node, while attempts are open.
     pub(crate) fn arm_timer(self: &Arc<Self>) {
-        if std::mem::replace(&mut self.view().is_timer_armed, true) {
+        if std::mem::replace(&mut self.attempts.lock().is_timer_armed, true) {
             return;
         }
         let core = Arc::clone(self);
-        self.spawn(async move {
+        self.context.spawn(async move {
             while let Some(wait) = core.expire_overdue() {
-                core.clock.sleep(wait.max(TIMER_GRAIN)).await;
+                core.context.clock.sleep(wait.max(TIMER_GRAIN)).await;
             }
         });
     }
 
     /// Ends what has run out of time. Returns how long nothing else will; none: nothing is open.
     fn expire_overdue(self: &Arc<Self>) -> Option<Duration> {
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let mut next = None;
-        let all = self.view().open.all();
+        let all = self.attempts.lock().all();
         for transaction in all {
             let mut state = transaction.state();
-            let deadline = transaction.deadline(&state, &self.config);
+            let deadline = transaction.deadline(&state, &self.context.config);
             if deadline > now || state.phase != Phase::Open {
                 let wait = deadline.since(now);
                 next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
@@ -172,10 +177,10 @@ impl Core {
             drop(state);
             self.forget_begin(&transaction);
         }
-        let mut view = self.view();
+        let mut attempts = self.attempts.lock();
         // Somebody may have begun since the list was made.
-        if next.is_none() && view.open.len() == 0 {
-            view.is_timer_armed = false;
+        if next.is_none() && attempts.len() == 0 {
+            attempts.is_timer_armed = false;
             return None;
         }
         Some(next.unwrap_or_default())

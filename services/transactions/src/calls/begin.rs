@@ -23,8 +23,8 @@ use crate::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
         Shown, Timestamp, TransactionId,
     },
+    node::Node,
     storage::{
-        node::Node,
         node_log::Draft,
         records::StoredRecord,
         store::{Decided, Decision, State, Store},
@@ -38,10 +38,13 @@ const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Core {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         self.may_answer(&node)?;
         self.check_clock()?;
-        let room = self.view().open.check_room(&self.config, begin.id.as_ref());
+        let room = self
+            .attempts
+            .lock()
+            .check_room(&self.context.config, begin.id.as_ref());
         if let Err(full) = room {
             // Whom nobody asks the store for may have committed, and hears so once fewer come at a time.
             let Ok(_look_up) = self.full_look_ups.try_acquire() else {
@@ -53,30 +56,31 @@ impl Core {
         let terms = Box::pin(self.agree(&node, &begin)).await?;
         let Some(id) = begin.id else {
             let attempt = node.next_attempt();
-            let random = self.entropy.next_u64() as u16;
-            let id = TransactionId::generate(self.clock.now(), attempt, random);
+            let random = self.context.entropy.next_u64() as u16;
+            let id = TransactionId::generate(self.context.clock.now(), attempt, random);
             self.open(&node, &id, attempt, None, terms)?;
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
         let core = Arc::clone(self);
         let at_work = node.at_work()?;
-        self.spawn_and_wait(async move {
-            let _at_work = at_work;
-            let lock = core.view().open.begin_lock(&id);
-            let held = Arc::clone(&lock);
-            let begun = {
-                let _alone = held.lock().await;
-                Box::pin(core.begin_named(&node, &id, terms)).await
-            };
-            drop(held);
-            core.end_begin(&id, lock);
-            begun
-        })
-        .await
+        self.context
+            .spawn_and_wait(async move {
+                let _at_work = at_work;
+                let lock = core.attempts.lock().begin_lock(&id);
+                let held = Arc::clone(&lock);
+                let begun = {
+                    let _alone = held.lock().await;
+                    Box::pin(core.begin_named(&node, &id, terms)).await
+                };
+                drop(held);
+                core.end_begin(&id, lock);
+                begun
+            })
+            .await
     }
 
     pub(crate) fn end_begin(&self, id: &TransactionId, lock: BeginLock) {
-        self.view().open.end_begin(id, lock);
+        self.attempts.lock().end_begin(id, lock);
     }
 
     /// What the begin of a name is answered that has committed, which takes no place; none: it has not.
@@ -109,17 +113,27 @@ impl Core {
             return Ok(Timestamp::default());
         };
         let After { version, position } = after;
-        let mut is_heard = self.view().heard.contains(position);
-        if !is_heard && self.view().received(position.log) >= position.slot {
+        let mut is_heard = self.cache.lock().heard.contains(position);
+        if !is_heard
+            && self
+                .cluster
+                .lock()
+                .received(&self.cache.lock().heard, position.log)
+                >= position.slot
+        {
             // Nobody who asks for it waits until it would be merged with others.
-            self.view().merge_gathered(node);
-            is_heard = self.view().heard.contains(position);
+            self.cluster.lock().merge_gathered(node, &self.cache);
+            is_heard = self.cache.lock().heard.contains(position);
         }
-        if !is_heard && !self.is_alone() && position.log != node.id && position.log <= NodeId::MAX {
+        if !is_heard
+            && !self.context.is_alone()
+            && position.log != node.id
+            && position.log <= NodeId::MAX
+        {
             is_heard = self.follow(node, position.log).await? >= position.slot;
-        } else if !is_heard && !self.is_alone() && position.log == NodeId::SEQUENCER {
+        } else if !is_heard && !self.context.is_alone() && position.log == NodeId::SEQUENCER {
             self.follow_sequencer(node).await?;
-            is_heard = self.view().heard.contains(position);
+            is_heard = self.cache.lock().heard.contains(position);
         }
         let is_known = match version.slot() {
             Some(slot) => {
@@ -165,7 +179,7 @@ impl Core {
         for keyspace in keyspaces {
             self.sequence_keyspace(node, *keyspace).await?;
         }
-        if !self.config.is_broken(Broken::ReadsAtWhatItHeard) {
+        if !self.context.config.is_broken(Broken::ReadsAtWhatItHeard) {
             self.follow_sequencer(node).await?;
         }
         Ok(Terms {
@@ -260,7 +274,7 @@ impl Core {
         node: &Arc<Node>,
         id: &TransactionId,
     ) -> Result<Option<Attempt>> {
-        if self.is_alone() || self.config.is_broken(Broken::BeginsAnewInSilence) {
+        if self.context.is_alone() || self.context.config.is_broken(Broken::BeginsAnewInSilence) {
             return Ok(None);
         }
         let (decision, _) = node.store.decision(id).await?;
@@ -281,7 +295,7 @@ impl Core {
             id: id.clone(),
             attempt: Some(earlier),
         };
-        let asked = self.clock.monotonic();
+        let asked = self.context.clock.monotonic();
         let mut delays = Store::delays();
         loop {
             let Some(owner) = self.owner_of(node, earlier).await? else {
@@ -296,12 +310,14 @@ impl Core {
                 Ok(_) | Err(_) => return Ok(()),
             }
             node.store.standing()?;
-            if self.clock.monotonic().since(asked) > self.config.commit_answer_timeout {
+            if self.context.clock.monotonic().since(asked)
+                > self.context.config.commit_answer_timeout
+            {
                 return Err(Error::unavailable(
                     "the node of an earlier attempt does not answer",
                 ));
             }
-            self.pause(&mut delays).await;
+            self.context.pause(&mut delays).await;
         }
     }
 
@@ -344,13 +360,12 @@ impl Core {
         stored: &StoredRecord,
         point: DurabilityPoint,
     ) -> Result<()> {
-        if self.view().heard.contains(stored.position) {
+        if self.cache.lock().heard.contains(stored.position) {
             return Ok(());
         }
         let record = Arc::new(node.store.record(id, attempt, stored, point).await?);
-        let mut view = self.view();
-        if view.is_served_by(node) {
-            view.index.hear(&record);
+        if let Some(mut cache) = self.cache.of(node.id) {
+            cache.index.hear(&record);
         }
         Ok(())
     }
@@ -364,26 +379,27 @@ impl Core {
         began: Option<u64>,
         terms: Terms,
     ) -> Result<()> {
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let (transaction, earlier) = {
-            let mut view = self.view();
-            if !view.is_served_by(node) {
+            let mut attempts = self.attempts.lock();
+            if !attempts.are_of(node.id) {
                 return Err(Error::unavailable("the node starts over"));
             }
-            view.open.check_room(&self.config, Some(id))?;
+            attempts.check_room(&self.context.config, Some(id))?;
+            let (heard, superseded_bytes) = self.cache.frontier();
             let start = Start {
-                place: view.open.next_place(),
-                heard: Arc::clone(&view.heard),
-                superseded_bytes: view.superseded_bytes,
+                place: attempts.next_place(),
+                heard,
+                superseded_bytes,
                 at: now,
             };
             let transaction =
                 Transaction::new(id.clone(), attempt, began, Arc::clone(node), start, terms);
             let transaction = Arc::new(transaction);
-            let earlier = view.open.insert(&transaction);
+            let earlier = attempts.insert(&transaction);
             (transaction, earlier)
         };
-        self.counters.begun();
+        self.context.counters.begun();
         self.arm_timer();
         if let Some(earlier) = earlier {
             self.begin_anew(&earlier, &transaction);
@@ -394,10 +410,10 @@ impl Core {
     /// T-5: what an earlier attempt had written goes. One that is committing is left to its row.
     fn begin_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, transaction: &Transaction) {
         let mut state = earlier.state();
-        if state.phase != Phase::Open || self.config.is_broken(Broken::CommitsAnyAttempt) {
+        if state.phase != Phase::Open || self.context.config.is_broken(Broken::CommitsAnyAttempt) {
             return;
         }
-        if self.config.is_broken(Broken::KeepsEarlierBuffer) {
+        if self.context.config.is_broken(Broken::KeepsEarlierBuffer) {
             transaction.state().buffer = std::mem::take(&mut state.buffer);
         }
         self.end_begun_anew(earlier, &mut state);
@@ -422,7 +438,7 @@ impl Core {
     /// Of a name that is open here, and that somebody has begun anew at another node, the row is the later attempt's: then
     /// the one here ends.
     pub(crate) async fn end_if_begun_elsewhere(self: &Arc<Self>, call: &Call) -> Result<()> {
-        if self.is_alone() || call.id.generated().is_some() {
+        if self.context.is_alone() || call.id.generated().is_some() {
             return Ok(());
         }
         let Found::Here(transaction) = self.find(call) else {

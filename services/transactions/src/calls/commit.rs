@@ -33,18 +33,19 @@ use crate::{
         write_buffer::{Buffered, Held, WriteBuffer},
     },
     broken::Broken,
+    cache::Contents,
     calls::{
         spill::{Spills, delete_spilled},
         status::refused,
     },
     collection::collector::Superseded,
     effects::Effect,
-    engine::{Core, View},
+    engine::Core,
     model::{Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, Version},
+    node::Node,
     packing::OnTheirWay,
     serializable::keyspace::Order,
     storage::{
-        node::Node,
         node_log::{Draft, Placed},
         node_registry,
         records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
@@ -95,13 +96,13 @@ impl Core {
         tokio::select! {
             biased;
             shown = transaction.decided() => shown,
-            () = self.clock.sleep(self.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
         }
     }
 
     pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
-        let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
-            self.view().open.find_any(call)
+        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+            self.attempts.lock().find_any(call)
         } else {
             self.find(call)
         };
@@ -122,7 +123,7 @@ impl Core {
         tokio::select! {
             biased;
             answer = transaction.ended() => answer,
-            () = self.clock.sleep(self.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
         }
     }
 
@@ -140,15 +141,15 @@ impl Core {
         let read = state.reads.newest_timed();
         let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
-        let began = self.clock.monotonic();
+        let began = self.context.clock.monotonic();
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
-        self.spawn(async move {
+        self.context.spawn(async move {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
             let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
             let is_reader = buffer.is_empty() && effects.is_empty();
-            let answer = if is_reader && !core.config.is_broken(Broken::ValidatesReaders) {
+            let answer = if is_reader && !core.context.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
                 let written = (buffer, spills, effects.into_effects());
@@ -159,17 +160,17 @@ impl Core {
                     Err(error) => commit.give_up(None, error),
                 }
             };
-            core.counters.unbuffer(bytes);
+            core.context.counters.unbuffer(bytes);
             core.end(&transaction, &mut transaction.state(), &answer);
         });
     }
 
     /// A commit in `slot` of the own log is decided.
     pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
-        let mut view = self.view();
+        let cache = self.cache.of(node.id);
         let through = node.log.decided(slot);
-        if view.is_served_by(node) {
-            Arc::make_mut(&mut view.heard).advance(node.id, through);
+        if let Some(mut cache) = cache {
+            cache.advance(node.id, through);
         }
     }
 
@@ -177,10 +178,10 @@ impl Core {
     fn publish(&self, node: &Arc<Node>) {
         if let Some(row) = node
             .log
-            .unpublished(node.id, self.config.slots_unpublished_max)
+            .unpublished(node.id, self.context.config.slots_unpublished_max)
         {
             let node = Arc::clone(node);
-            self.spawn(async move {
+            self.context.spawn(async move {
                 if let Err(error) = node_registry::publish(&node.store, row).await {
                     tracing::debug!(%error, "how far the log is done was not told");
                 }
@@ -256,12 +257,12 @@ impl<'a> Commit<'a> {
             "values are on their way, and nobody waits for them"
         );
         let writes = buffer.write_set();
-        let (set, _) = WriteSet::split(&writes, core.config.write_set_inline_bytes_max);
+        let (set, _) = WriteSet::split(&writes, core.context.config.write_set_inline_bytes_max);
         let known = {
-            let view = core.view();
+            let cache = core.cache.lock();
             let newest = writes
                 .iter()
-                .filter_map(|write| view.index.newest(&write.key));
+                .filter_map(|write| cache.index.newest(&write.key));
             newest
                 .map(|record| record.version.timed())
                 .max()
@@ -286,7 +287,7 @@ impl<'a> Commit<'a> {
         self.spills
             .failed
             .take()
-            .map_or_else(|| self.core.check_room(Room::Scarce), Err)
+            .map_or_else(|| self.core.context.check_room(Room::Scarce), Err)
     }
 
     async fn run(mut self) -> Answer {
@@ -296,7 +297,7 @@ impl<'a> Commit<'a> {
         if let Some(data) = self.data_of_group() {
             return self.run_in_group(data).await;
         }
-        let is_data_late = self.core.config.is_broken(Broken::RecordBeforeData);
+        let is_data_late = self.core.context.config.is_broken(Broken::RecordBeforeData);
         let data = async {
             if is_data_late {
                 Ok(())
@@ -308,7 +309,12 @@ impl<'a> Commit<'a> {
             Ok(placed) => placed,
             Err((slot, error)) => return self.give_up(slot, error),
         };
-        if self.core.config.is_broken(Broken::VisibleBeforeRecord) {
+        if self
+            .core
+            .context
+            .config
+            .is_broken(Broken::VisibleBeforeRecord)
+        {
             self.install(self.record(placed, DurabilityPoint::DURABLE));
         }
         let decided = self.decide(placed).await;
@@ -340,14 +346,24 @@ impl<'a> Commit<'a> {
         let Transaction { node, attempt, .. } = &**self.transaction;
         self.core
             .dispatch(node, *attempt, self.effects.len(), point);
-        if self.core.config.is_broken(Broken::DropsTombstonesAtOnce) {
+        if self
+            .core
+            .context
+            .config
+            .is_broken(Broken::DropsTombstonesAtOnce)
+        {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
         self.core
             .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
         self.core.publish(&self.transaction.node);
-        if self.core.config.is_broken(Broken::AnswersBeforeDurable) {
+        if self
+            .core
+            .context
+            .config
+            .is_broken(Broken::AnswersBeforeDurable)
+        {
             return Ok(Committed {
                 after: record.after(),
             });
@@ -368,7 +384,10 @@ impl<'a> Commit<'a> {
     ) -> Result<Placed, (Option<u64>, Error)> {
         // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
         // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
-        let (_, parts) = WriteSet::split(&self.writes, self.core.config.write_set_inline_bytes_max);
+        let (_, parts) = WriteSet::split(
+            &self.writes,
+            self.core.context.config.write_set_inline_bytes_max,
+        );
         let (placed, data) = if parts.is_empty() {
             futures_util::join!(self.announce(), data)
         } else {
@@ -464,7 +483,7 @@ impl<'a> Commit<'a> {
         let Transaction {
             id, attempt, node, ..
         } = &**self.transaction;
-        let inline_bytes_max = self.core.config.effects_inline_bytes_max;
+        let inline_bytes_max = self.core.context.config.effects_inline_bytes_max;
         node.store
             .put_effects(id, *attempt, &self.effects, inline_bytes_max)
             .await
@@ -484,7 +503,12 @@ impl<'a> Commit<'a> {
             writes: self.set.clone(),
             effects,
         };
-        if self.core.config.is_broken(Broken::CommitsAnyAttempt) {
+        if self
+            .core
+            .context
+            .config
+            .is_broken(Broken::CommitsAnyAttempt)
+        {
             return node.store.commit_any_attempt(id, *attempt, &stored).await;
         }
         node.store
@@ -516,20 +540,17 @@ impl<'a> Commit<'a> {
     /// Step 4, but for what is heard.
     fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
         let record = Arc::new(record);
-        let mut view = self.core.view();
-        if view.is_served_by(&self.transaction.node) {
-            view.superseded_bytes += view.index.superseded_by(&record);
-            view.index.hear(&record);
-            view.recent.note(record.position.slot, &record);
-            self.keep_values(&mut view, record.attempt);
+        if let Some(mut cache) = self.core.cache.of(self.transaction.node.id) {
+            cache.install(&record);
+            self.keep_values(&mut cache, record.attempt);
         }
         record
     }
 
-    fn keep_values(&self, view: &mut View, attempt: Attempt) {
+    fn keep_values(&self, cache: &mut Contents, attempt: Attempt) {
         for (_, buffered) in self.buffer.iter() {
             if let Some(value) = buffered.value() {
-                view.data.insert(attempt, buffered.write, value.clone());
+                cache.data.insert(attempt, buffered.write, value.clone());
             }
         }
     }
@@ -544,7 +565,7 @@ impl<'a> Commit<'a> {
             self.transaction.node.leaves_traces();
         }
         let at_work = transaction.node.at_work();
-        self.core.spawn(async move {
+        self.core.context.spawn(async move {
             let cleaned = async {
                 let _at_work = at_work?;
                 core.clean_up(&transaction, slot, &writes, &set, &effects)

@@ -30,9 +30,9 @@ use crate::{
     calls::read::{Pin, committed_version},
     engine::Core,
     model::{Attempt, Key, KeyspaceId, Shown},
+    node::Node,
     storage::{
         layout,
-        node::Node,
         records::{CommitRecord, Place},
         store::{Store, VersionItem},
     },
@@ -106,9 +106,9 @@ struct Bucket {
 
 impl Core {
     pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         let _room = self.reserve_reading(PAGE_BYTES).await?;
-        let _pin = (!self.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(self));
+        let _pin = (!self.context.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(self));
         let (found, has_more, mut point) = find(&node.store, listing).await?;
         let last = found.last().map(|found| found.key.clone());
         let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
@@ -155,8 +155,8 @@ impl Core {
             return self.as_stored(node, key).await;
         }
         let known: Vec<Option<Arc<CommitRecord>>> = {
-            let view = self.view();
-            let entry = view.index.peek(&key);
+            let cache = self.cache.lock();
+            let entry = cache.index.peek(&key);
             let of_entry = |attempt| {
                 entry?
                     .versions
@@ -164,12 +164,13 @@ impl Core {
                     .find(|record| record.attempt == attempt)
             };
             let held = |attempt| {
-                view.recent
+                cache
+                    .recent
                     .get(attempt)
                     .or_else(|| of_entry(attempt))
                     .cloned()
             };
-            let known = |attempt| held(attempt).or_else(|| view.index.record(attempt));
+            let known = |attempt| held(attempt).or_else(|| cache.index.record(attempt));
             versions
                 .iter()
                 .map(|(attempt, _)| known(*attempt))
@@ -235,7 +236,7 @@ impl Core {
         key: Key,
     ) -> Result<Shown<Option<Listed>>> {
         let Shown { value, point } =
-            if self.is_alone() || self.config.is_broken(Broken::ListsFromMemory) {
+            if self.context.is_alone() || self.context.config.is_broken(Broken::ListsFromMemory) {
                 self.get_now(&key).await?
             } else {
                 self.get_stored(node, &key).await?

@@ -17,7 +17,7 @@ use crate::{
     calls::commit::Committing,
     engine::Core,
     model::{Call, Committed, Key, Timestamp, TransactionId},
-    storage::node::Node,
+    node::Node,
 };
 
 impl Core {
@@ -27,11 +27,15 @@ impl Core {
         value: Option<Bytes>,
     ) -> Result<Committed> {
         self.check_write(&key, value.as_ref())?;
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         self.check_clock()?;
         let after = self.newest_acknowledged(&node, &key).await?;
         let attempt = node.next_attempt();
-        let id = TransactionId::generate(self.clock.now(), attempt, self.entropy.next_u64() as u16);
+        let id = TransactionId::generate(
+            self.context.clock.now(),
+            attempt,
+            self.context.entropy.next_u64() as u16,
+        );
         self.open(
             &node,
             &id,
@@ -68,7 +72,7 @@ impl Core {
         node: &Arc<Node>,
         key: &Key,
     ) -> Result<Timestamp> {
-        if self.is_alone() || self.config.is_broken(Broken::WritesBlindly) {
+        if self.context.is_alone() || self.context.config.is_broken(Broken::WritesBlindly) {
             return Ok(Timestamp::default());
         }
         let versions = self.load_versions(node, key).await?;

@@ -30,9 +30,9 @@ use crate::{
     cache::version_index::{Entry, Loaded, Loading},
     engine::Core,
     model::{Attempt, Call, Key, KeyspaceId, Shown},
+    node::Node,
     storage::{
         frontier::Heard,
-        node::Node,
         node_registry,
         records::{CommitRecord, Place, Write},
         store::{Decision, State, VersionItem},
@@ -97,17 +97,17 @@ pub(crate) struct Pin<'a> {
 
 impl<'a> Pin<'a> {
     pub(crate) fn new(core: &'a Core) -> Self {
-        let mut view = core.view();
-        let (heard, superseded_bytes) = (Arc::clone(&view.heard), view.superseded_bytes);
-        let place = view.open.pin(heard, superseded_bytes);
-        drop(view);
+        let mut attempts = core.attempts.lock();
+        let (heard, superseded_bytes) = core.cache.frontier();
+        let place = attempts.pin(heard, superseded_bytes);
+        drop(attempts);
         Self { core, place }
     }
 }
 
 impl Drop for Pin<'_> {
     fn drop(&mut self) {
-        self.core.view().open.unpin(self.place);
+        self.core.attempts.lock().unpin(self.place);
     }
 }
 
@@ -124,7 +124,7 @@ impl Core {
     }
 
     pub(crate) async fn get_now(self: &Arc<Self>, key: &Key) -> Result<Shown<Option<Bytes>>> {
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         let read = self.get_newest(&node, key).await;
         self.tell(&node, read).await
     }
@@ -135,11 +135,15 @@ impl Core {
         if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) =
             &read
         {
-            if !self.config.is_broken(Broken::MissesWhatSuccessorTook) {
+            if !self
+                .context
+                .config
+                .is_broken(Broken::MissesWhatSuccessorTook)
+            {
                 self.still_counts(node).await?;
             }
             if *error == Error::NoValidVersion {
-                self.counters.no_valid_version();
+                self.context.counters.no_valid_version();
             }
         }
         read
@@ -149,7 +153,7 @@ impl Core {
     pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
         self.may_answer(node)?;
         // Nobody else counts it among several: the lease says it.
-        if self.is_alone() && !node_registry::is_live(&node.store, node.id).await? {
+        if self.context.is_alone() && !node_registry::is_live(&node.store, node.id).await? {
             node.store.fall();
         }
         node.store.standing()
@@ -187,7 +191,11 @@ impl Core {
             };
             match self.value(&transaction.node, key, &read.choice).await? {
                 Found::Value(value) => {
-                    if self.config.is_broken(Broken::ChoosesBeforeRecording) {
+                    if self
+                        .context
+                        .config
+                        .is_broken(Broken::ChoosesBeforeRecording)
+                    {
                         transaction
                             .state()
                             .reads
@@ -201,12 +209,12 @@ impl Core {
                 }
                 // Whoever has ended keeps nothing, and hears that.
                 Found::Missing if transaction.state().phase != Phase::Open => {
-                    transaction.state().touch(self.clock.monotonic())?;
+                    transaction.state().touch(self.context.clock.monotonic())?;
                 }
                 Found::Missing if transaction.is_overtaken() => return Err(too_late(transaction)),
                 Found::Missing if age == Age::New && stale < STALE_MAX => {
                     transaction.state().reads.take_back(key);
-                    self.view().index.forget(key);
+                    self.cache.lock().index.forget(key);
                     stale += 1;
                 }
                 Found::Missing => return Err(damaged(key, &read.choice)),
@@ -222,7 +230,12 @@ impl Core {
         let mut pin = None;
         let mut missed = Choice::Absent;
         for _ in 0..STALE_MAX {
-            let known = self.view().index.entry(key).map(|entry| newest(entry));
+            let known = self
+                .cache
+                .lock()
+                .index
+                .entry(key)
+                .map(|entry| newest(entry));
             let Read { choice, point } = match known {
                 Some(newest) => newest,
                 None => newest(&*wait_for_load(self.load(node, key)).await?),
@@ -231,7 +244,7 @@ impl Core {
                 self.may_answer(node)?;
                 return Ok(Shown { value, point });
             }
-            self.view().index.forget(key);
+            self.cache.lock().index.forget(key);
             missed = choice;
             // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
             pin = pin.or_else(|| Some(Pin::new(self)));
@@ -267,7 +280,7 @@ impl Core {
         loaded: Option<&Arc<Entry>>,
     ) -> Result<Looked> {
         let mut state = transaction.state();
-        state.touch(self.clock.monotonic())?;
+        state.touch(self.context.clock.monotonic())?;
         transaction.node.store.standing()?;
         if let Some(own) = state.buffer.get(key) {
             return Ok(match &own.held {
@@ -284,7 +297,7 @@ impl Core {
         if let Some(read) = state.reads.get(key) {
             return Ok(Looked::Chosen(read.clone(), Age::Old));
         }
-        if state.reads.len() >= self.config.keys_read_max {
+        if state.reads.len() >= self.context.config.keys_read_max {
             return Err(Error::TooLarge("the transaction reads too many keys"));
         }
         let Some(Read { choice, point }) = self.choose(transaction, &state.reads, key, loaded)?
@@ -298,10 +311,15 @@ impl Core {
             return Err(too_late(transaction));
         }
         let is_recorded = match &choice {
-            Choice::Absent => !self.config.is_broken(Broken::ForgetsAbsence),
+            Choice::Absent => !self.context.config.is_broken(Broken::ForgetsAbsence),
             Choice::Version(_) => true,
         };
-        if is_recorded && !self.config.is_broken(Broken::ChoosesBeforeRecording) {
+        if is_recorded
+            && !self
+                .context
+                .config
+                .is_broken(Broken::ChoosesBeforeRecording)
+        {
             state.reads.record(key.clone(), choice.clone(), point);
         }
         Ok(Looked::Chosen(Read { choice, point }, Age::New))
@@ -316,21 +334,21 @@ impl Core {
         key: &Key,
         loaded: Option<&Arc<Entry>>,
     ) -> Result<Option<Read>> {
-        let view = self.view();
-        let Some(entry) = view.index.entry(key).or(loaded) else {
+        let cache = self.cache.lock();
+        let Some(entry) = cache.index.entry(key).or(loaded) else {
             return Ok(None);
         };
         let choice = if let Some(slot) = transaction.read_at() {
             snapshot::choose(&entry.versions, slot)
         } else {
             let nothing = Heard::default();
-            let revives = self.config.is_broken(Broken::RevivesCollected);
-            let dropped = if revives { &nothing } else { &*view.dropped };
+            let revives = self.context.config.is_broken(Broken::RevivesCollected);
+            let dropped = if revives { &nothing } else { &*cache.dropped };
             let seen = Seen {
                 begin_heard: &transaction.start.heard,
                 dropped,
             };
-            let chosen = reads.choose(key, &entry.versions, &seen, self.config.broken);
+            let chosen = reads.choose(key, &entry.versions, &seen, self.context.config.broken);
             chosen.map_err(|_| Error::NoValidVersion)?
         };
         Ok(Some(Read {
@@ -385,14 +403,14 @@ impl Core {
         attempt: Attempt,
         write: &Write,
     ) -> Result<Option<Bytes>> {
-        if let Some(value) = self.view().data.get(attempt, write.write) {
+        if let Some(value) = self.cache.lock().data.get(attempt, write.write) {
             return Ok(Some(value));
         }
         let (value, held) = if let Place::Chunks { bytes, .. } = write.place {
             let held = self.reserve_reading(bytes as usize).await?;
             (node.store.chunked_value(attempt, write).await?, Some(held))
         } else if let Place::Packed { bytes, .. } = write.place {
-            let is_large = bytes as usize > self.config.inline_bytes_max;
+            let is_large = bytes as usize > self.context.config.inline_bytes_max;
             let held = if is_large {
                 Some(self.reserve_reading(bytes as usize).await?)
             } else {
@@ -409,9 +427,8 @@ impl Core {
         };
         let Some(value) = value else { return Ok(None) };
         {
-            let mut view = self.view();
-            if view.is_served_by(node) {
-                view.data.insert(attempt, write.write, value.clone());
+            if let Some(mut cache) = self.cache.of(node.id) {
+                cache.data.insert(attempt, write.write, value.clone());
             }
         }
         Ok(Some(match held {
@@ -422,36 +439,34 @@ impl Core {
 
     /// Room for a large value. Errors: `TooMuchBuffered` if others do not let go of theirs.
     pub(crate) async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
-        let bytes = bytes.min(self.config.read_bytes_max) as u32;
+        let bytes = bytes.min(self.context.config.read_bytes_max) as u32;
         let reading = Arc::clone(&self.reading);
         tokio::select! {
             biased;
             held = reading.acquire_many_owned(bytes) => Ok(held.expect("it is never closed")),
-            () = self.clock.sleep(self.config.read_wait_max) => Err(Error::TooMuchBuffered),
+            () = self.context.clock.sleep(self.context.config.read_wait_max) => Err(Error::TooMuchBuffered),
         }
     }
 
     /// Loads the versions of `key`, or joins who does.
     pub(crate) fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
         let waiter = {
-            let mut view = self.view();
-            if !view.is_served_by(node) {
+            let Some(mut cache) = self.cache.of(node.id) else {
                 return watch::channel(Some(Err(Error::unavailable("the node starts over")))).1;
-            }
-            match view.index.load(key) {
+            };
+            match cache.index.load(key) {
                 Loading::UnderWay(waiter) => return waiter,
                 Loading::ByCaller(waiter) => waiter,
             }
         };
-        self.counters.loaded();
+        self.context.counters.loaded();
         let (core, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
-        self.spawn(async move {
+        self.context.spawn(async move {
             let found = core.load_versions(&node, &key).await;
-            let mut view = core.view();
             // Another node's loads are its own.
-            if !view.is_served_by(&node) {
+            let Some(mut cache) = core.cache.of(node.id) else {
                 return;
-            }
+            };
             match found {
                 Ok(Versions {
                     records,
@@ -462,17 +477,17 @@ impl Core {
                         node.log.observe(record.version.timed());
                     }
                     for (attempt, write, value) in values {
-                        view.data.insert(attempt, write, value);
+                        cache.data.insert(attempt, write, value);
                     }
-                    view.index.finish_load(&key, &records, point);
+                    cache.index.finish_load(&key, &records, point);
                     // What they wrote to other keys may be news, too.
                     for record in &records {
-                        if !view.heard.contains(record.position) {
-                            view.index.hear(record);
+                        if !cache.heard.contains(record.position) {
+                            cache.index.hear(record);
                         }
                     }
                 }
-                Err(error) => view.index.fail_load(&key, error),
+                Err(error) => cache.index.fail_load(&key, error),
             }
         });
         waiter
@@ -521,14 +536,11 @@ impl Core {
     pub(crate) async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
         let (items, mut point) = node.store.versions(key).await?;
         let known: Vec<Option<Arc<CommitRecord>>> = {
-            let view = self.view();
-            let known = |attempt| {
-                view.recent
-                    .get(attempt)
-                    .cloned()
-                    .or_else(|| view.index.record(attempt))
-            };
-            items.iter().map(|(attempt, _)| known(*attempt)).collect()
+            let cache = self.cache.lock();
+            items
+                .iter()
+                .map(|(attempt, _)| cache.record(*attempt))
+                .collect()
         };
         let rows = stream::iter(items.into_iter().zip(known))
             .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
@@ -557,7 +569,7 @@ impl Core {
         node: &Arc<Node>,
         keyspace: KeyspaceId,
     ) -> Result<()> {
-        if self.is_alone() && self.view().keyspaces.is_sequenced(keyspace) {
+        if self.context.is_alone() && self.keyspaces.lock().is_sequenced(keyspace) {
             self.follow_sequencer(node).await?;
         }
         Ok(())

@@ -92,7 +92,7 @@ impl Spills {
 impl Core {
     /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
-        let is_full = state.buffer.unwritten_bytes() > self.config.attempt_buffer_bytes_max;
+        let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
         leave_now(
             transaction,
             state,
@@ -110,26 +110,27 @@ impl Core {
             Ok(at_work) => at_work,
             // Never written, and no commit may take it for written.
             Err(error) => {
-                self.counters.unbuffer(leaving.bytes);
+                self.context.counters.unbuffer(leaving.bytes);
                 return self.fail_spill(transaction, error);
             }
         };
         let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
-        self.spawn_and_wait(async move {
-            let _at_work = at_work;
-            let written = core.write_ahead(&transaction, &leaving).await;
-            core.counters.unbuffer(leaving.bytes);
-            match written {
-                Ok(()) => note_stored(&transaction, &leaving),
-                Err(error) => core.fail_spill(&transaction, error),
-            }
-        })
-        .await
+        self.context
+            .spawn_and_wait(async move {
+                let _at_work = at_work;
+                let written = core.write_ahead(&transaction, &leaving).await;
+                core.context.counters.unbuffer(leaving.bytes);
+                match written {
+                    Ok(()) => note_stored(&transaction, &leaving),
+                    Err(error) => core.fail_spill(&transaction, error),
+                }
+            })
+            .await
     }
 
     /// Writes ahead what the attempt with the most unwritten values has. False: nobody has any.
     pub(crate) async fn spill_largest(self: &Arc<Self>) -> bool {
-        let all = self.view().open.all();
+        let all = self.attempts.lock().all();
         let waits = |transaction: &&Arc<Transaction>| {
             let state = transaction.state();
             if state.phase == Phase::Open {
@@ -168,8 +169,9 @@ impl Core {
             .iter()
             .map(|(write, _)| write.clone())
             .collect();
-        if !self.config.is_broken(Broken::SpillsUnlogged) {
-            for part in WriteSet::parts_of(&writes, self.config.write_set_inline_bytes_max) {
+        if !self.context.config.is_broken(Broken::SpillsUnlogged) {
+            for part in WriteSet::parts_of(&writes, self.context.config.write_set_inline_bytes_max)
+            {
                 let placed = node
                     .log
                     .append(Draft::spilled(id.clone(), *attempt, part))
@@ -177,14 +179,15 @@ impl Core {
                 transaction.state().spills.slots.push(placed.slot);
             }
         }
-        if self.config.is_broken(Broken::RecordBeforeChunks) {
+        if self.context.config.is_broken(Broken::RecordBeforeChunks) {
             let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
             let writes = leaving.writes.clone();
-            self.spawn(async move { drop(write_values(&core, &transaction, &writes).await) });
+            self.context
+                .spawn(async move { drop(write_values(&core, &transaction, &writes).await) });
             return Ok(());
         }
         write_values(self, transaction, &leaving.writes).await?;
-        self.counters.spilled(leaving.bytes as u64);
+        self.context.counters.spilled(leaving.bytes as u64);
         Ok(())
     }
 
@@ -216,7 +219,7 @@ impl Core {
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
-        self.spawn(async move {
+        self.context.spawn(async move {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
             if let Err(error) = delete_spilled(&transaction, &spills).await {
@@ -233,14 +236,14 @@ impl Core {
         record: &CommitRecord,
     ) {
         let replaced = spills.replaced(record);
-        if replaced.is_empty() || self.config.is_broken(Broken::KeepsReplacedChunks) {
+        if replaced.is_empty() || self.context.config.is_broken(Broken::KeepsReplacedChunks) {
             return settle(transaction, &spills);
         }
         let transaction = Arc::clone(transaction);
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
-        self.spawn(async move {
+        self.context.spawn(async move {
             let _at_work = at_work;
             for (write, chunks) in replaced {
                 if let Err(error) = transaction

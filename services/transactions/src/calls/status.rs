@@ -24,8 +24,8 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{Attempt, Call, Committed, Outcome, Shown, TransactionId, transaction_id::Generated},
+    node::Node,
     storage::{
-        node::Node,
         node_registry,
         store::{Decided, Decision, State},
     },
@@ -64,9 +64,10 @@ impl Core {
         let (core, asked) = (Arc::clone(self), call.clone());
         let call = call.clone();
         let answer = self
+            .context
             .spawn_and_wait(async move {
-                let node = core.serving()?;
-                let lock = core.view().open.begin_lock(&call.id);
+                let node = core.serving.node()?;
+                let lock = core.attempts.lock().begin_lock(&call.id);
                 let held = Arc::clone(&lock);
                 let answer = {
                     let _alone = held.lock().await;
@@ -78,7 +79,7 @@ impl Core {
             })
             .await;
         if answer == Err(Error::NoSuchTransaction)
-            && let Found::Ended(ended) = self.view().open.find(&asked)
+            && let Found::Ended(ended) = self.attempts.lock().find(&asked)
         {
             // Of a name that nobody has begun since nothing is at rest.
             return ended;
@@ -89,16 +90,11 @@ impl Core {
     /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name
     /// since.
     pub(crate) fn find(&self, call: &Call) -> Found {
-        let found = self.view().open.find(call);
-        if self.is_alone() {
+        let found = self.attempts.lock().find(call);
+        if self.context.is_alone() {
             return found;
         }
-        let is_own = |attempt: Attempt| {
-            self.view()
-                .node
-                .as_ref()
-                .is_some_and(|node| node.id == attempt.node)
-        };
+        let is_own = |attempt: Attempt| self.attempts.lock().are_of(attempt.node);
         match (found, call.attempt) {
             (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
             (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
@@ -155,9 +151,9 @@ impl Core {
             return Ok(false);
         };
         let attempt = generated.attempt;
-        if self.is_alone()
+        if self.context.is_alone()
             || attempt.node == node.id
-            || self.config.is_broken(Broken::AnswersWithoutClosing)
+            || self.context.config.is_broken(Broken::AnswersWithoutClosing)
         {
             return Ok(false);
         }
@@ -182,7 +178,7 @@ impl Core {
         }
         let generated = call.id.generated().ok_or(Error::NoSuchTransaction)?;
         let attempt = generated.attempt;
-        let was_given = if self.is_alone() || attempt.node == node.id {
+        let was_given = if self.context.is_alone() || attempt.node == node.id {
             attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt))
         } else {
             node_registry::get(&node.store, attempt.node)
@@ -203,14 +199,16 @@ impl Core {
     /// Whether the row of a generated id may have been dropped.
     async fn is_expired(&self, node: &Node, generated: Generated) -> Result<bool> {
         let Generated { start, attempt } = generated;
-        let age_ms = u128::from(self.clock.now().ms_since(start));
-        Ok(self.is_dropped(node, attempt).await? || age_ms > self.config.retry_window.as_millis())
+        let age_ms = u128::from(self.context.clock.now().ms_since(start));
+        Ok(self.is_dropped(node, attempt).await?
+            || age_ms > self.context.config.retry_window.as_millis())
     }
 
     /// Whether the row of an attempt of a generated or random id may have been dropped.
     async fn is_dropped(&self, node: &Node, attempt: Attempt) -> Result<bool> {
         let dropped = node_registry::dropped_through(&node.store, attempt.node).await?;
-        Ok(attempt.sequence <= dropped && !self.config.is_broken(Broken::ForgetsWhatItDropped))
+        Ok(attempt.sequence <= dropped
+            && !self.context.config.is_broken(Broken::ForgetsWhatItDropped))
     }
 
     /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
@@ -221,7 +219,7 @@ impl Core {
         decision: Decision,
         point: DurabilityPoint,
     ) -> Result<(Decision, DurabilityPoint)> {
-        if self.config.is_broken(Broken::AnswersWithoutClosing) && decision.is_undecided() {
+        if self.context.config.is_broken(Broken::AnswersWithoutClosing) && decision.is_undecided() {
             return Ok((decision, point));
         }
         match decision.state {

@@ -39,11 +39,11 @@ impl Core {
 
     /// Errors: `TooLarge` if the store has no place for it.
     pub(crate) fn check_write(&self, key: &Key, value: Option<&Bytes>) -> Result<()> {
-        let limits = self.key_value.limits();
+        let limits = self.context.key_value.limits();
         if layout::version_sort_bytes(key) > limits.key_bytes_max {
             return Err(Error::TooLarge("the key is too long for this store"));
         }
-        if value.is_some_and(|value| value.len() > self.config.value_bytes_max) {
+        if value.is_some_and(|value| value.len() > self.context.config.value_bytes_max) {
             return Err(Error::TooLarge(
                 "the value is beyond the limit of one value",
             ));
@@ -53,7 +53,7 @@ impl Core {
 
     /// Where a value goes.
     fn place(&self, value: Option<&Bytes>) -> Place {
-        if let Some(value) = value.filter(|value| value.len() > self.config.pack_bytes_min)
+        if let Some(value) = value.filter(|value| value.len() > self.context.config.pack_bytes_min)
             && self.objects.is_some()
         {
             return Place::Packed {
@@ -61,9 +61,10 @@ impl Core {
                 crc: crc32fast::hash(value),
             };
         }
-        let item_bytes_max = self.key_value.limits().item_bytes_max;
-        let inline_bytes_max = self.config.inline_bytes_max.min(item_bytes_max / 4);
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        let inline_bytes_max = self.context.config.inline_bytes_max.min(item_bytes_max / 4);
         let chunk_bytes_max = self
+            .context
             .config
             .chunk_bytes_max
             .min(item_bytes_max.saturating_sub(CHUNK_ITEM_BYTES));
@@ -99,32 +100,33 @@ impl Core {
         value: Option<&Bytes>,
     ) -> Result<Option<Leaving>> {
         let mut state = transaction.state();
-        state.touch(self.clock.monotonic())?;
+        state.touch(self.context.clock.monotonic())?;
         transaction.node.store.standing()?;
         let buffer = &mut state.buffer;
-        if buffer.get(key).is_none() && buffer.len() >= self.config.keys_written_max {
+        if buffer.get(key).is_none() && buffer.len() >= self.context.config.keys_written_max {
             return Err(Error::TooLarge("the transaction writes too many keys"));
         }
         let (before, after) = (buffer.bytes(), buffer.bytes_with(key, value));
-        if buffer.written_bytes_with(key, value) > self.config.attempt_bytes_max {
+        if buffer.written_bytes_with(key, value) > self.context.config.attempt_bytes_max {
             return Err(Error::TooLarge("the transaction writes too many bytes"));
         }
         if after > before
             && !self
+                .context
                 .counters
-                .buffer(after - before, self.config.node_buffer_bytes_max)
+                .buffer(after - before, self.context.config.node_buffer_bytes_max)
         {
             return Err(Error::TooMuchBuffered);
         }
         buffer.write(key.clone(), place, value.cloned());
-        self.counters.unbuffer(before.saturating_sub(after));
+        self.context.counters.unbuffer(before.saturating_sub(after));
         Ok(self.leaving(transaction, &mut state))
     }
 
     /// The attempt that a read or write belongs to. Errors: it has ended, or never was.
     pub(crate) async fn here(self: &Arc<Self>, call: &Call) -> Result<Arc<Transaction>> {
-        let found = if self.config.is_broken(Broken::CommitsAnyAttempt) {
-            self.view().open.find_any(call)
+        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+            self.attempts.lock().find_any(call)
         } else {
             self.find(call)
         };

@@ -40,9 +40,10 @@ use crate::{
         membership::Address,
         peers::{Announced, Announcement, Answer, Message, Standing},
     },
-    engine::{Core, View},
+    engine::Core,
     model::{Key, NodeId, Version},
-    storage::{frontier::Heard, node::Node, node_registry::NodeRow, records::CommitRecord},
+    node::Node,
+    storage::{frontier::Heard, node_registry::NodeRow, records::CommitRecord},
 };
 
 /// Between two announcements to a node that has heard all.
@@ -90,12 +91,8 @@ pub(crate) struct Neighbours {
     /// The nodes whose logs nobody has sealed, as the registry last said.
     live: BTreeSet<NodeId>,
     first_uncounted: NodeId,
-    /// What all of those have heard, whoever runs there.
-    agreed: Heard,
     /// Logs of which others have heard more, or that are silent.
     behind: BTreeSet<NodeId>,
-    /// Up to which slot of the own log versions are collected.
-    pub(crate) collected: u64,
     /// The log says that this machine's clock is too far ahead.
     is_refused: bool,
 }
@@ -189,15 +186,6 @@ impl Neighbours {
         told.min().unwrap_or(u64::MAX)
     }
 
-    /// All who count agree on this.
-    pub(crate) fn agree(&mut self, minimum: &Heard) {
-        self.agreed.merge(minimum);
-    }
-
-    pub(crate) fn agreed(&self) -> &Heard {
-        &self.agreed
-    }
-
     /// `log` is to be read in the store.
     pub(crate) fn fall_behind(&mut self, log: NodeId) {
         self.behind.insert(log);
@@ -265,11 +253,11 @@ impl Core {
     /// Begins to tell the others about `node`.
     pub(crate) fn announce_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move {
+        self.context.spawn(async move {
             while core.may_answer(&node).is_ok() {
                 core.announce_to_all(&node);
                 core.tell_of_clock();
-                core.clock.sleep(ANNOUNCE_EVERY).await;
+                core.context.clock.sleep(ANNOUNCE_EVERY).await;
             }
         });
     }
@@ -279,8 +267,8 @@ impl Core {
         let is_over = self
             .membership
             .may_answer_until()
-            .is_some_and(|until| self.clock.monotonic() >= until);
-        if is_over && !self.config.is_broken(Broken::AnswersWithoutLease) {
+            .is_some_and(|until| self.context.clock.monotonic() >= until);
+        if is_over && !self.context.config.is_broken(Broken::AnswersWithoutLease) {
             node.store.fall();
         }
         node.store.standing()
@@ -288,10 +276,10 @@ impl Core {
 
     /// Errors: `Unavailable` while this machine's clock is so far ahead that everybody would have to go above it.
     pub(crate) fn check_clock(&self) -> Result<()> {
-        if self.is_alone() || self.config.is_broken(Broken::AcceptsAnyClock) {
+        if self.context.is_alone() || self.context.config.is_broken(Broken::AcceptsAnyClock) {
             return Ok(());
         }
-        if self.view().neighbours.ahead() > AHEAD_MAX {
+        if self.cluster.lock().neighbours.ahead() > AHEAD_MAX {
             return Err(Error::unavailable(
                 "this machine's clock is ahead of those of the other nodes",
             ));
@@ -301,13 +289,13 @@ impl Core {
 
     /// Logs that nothing begins or commits here any more, or that it does again.
     fn tell_of_clock(&self) {
-        let mut view = self.view();
-        let ahead = view.neighbours.ahead();
+        let mut cluster = self.cluster.lock();
+        let ahead = cluster.neighbours.ahead();
         let is_refused = ahead > AHEAD_MAX;
-        if std::mem::replace(&mut view.neighbours.is_refused, is_refused) == is_refused {
+        if std::mem::replace(&mut cluster.neighbours.is_refused, is_refused) == is_refused {
             return;
         }
-        drop(view);
+        drop(cluster);
         if is_refused {
             tracing::error!(
                 ?ahead,
@@ -331,11 +319,11 @@ impl Core {
 
     fn announce_to_all(self: &Arc<Self>, node: &Arc<Node>) {
         let others = self.others(node);
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let (mut free, mut unheard) = (Vec::new(), Vec::new());
         {
-            let mut view = self.view();
-            let neighbours = &mut view.neighbours;
+            let mut cluster = self.cluster.lock();
+            let neighbours = &mut cluster.neighbours;
             neighbours
                 .peers
                 .retain(|id, _| others.contains_key(id) || neighbours.live.contains(id));
@@ -369,11 +357,11 @@ impl Core {
         }
         for (id, address) in free {
             let (core, node) = (Arc::clone(self), Arc::clone(node));
-            self.spawn(async move {
+            self.context.spawn(async move {
                 if let Err(error) = core.announce_to(&node, id, &address).await {
                     tracing::debug!(%error, node = id.0, "a node does not hear");
                 }
-                core.view().neighbours.peer(id, now).is_being_told = false;
+                core.cluster.lock().neighbours.peer(id, now).is_being_told = false;
             });
         }
     }
@@ -382,7 +370,7 @@ impl Core {
     async fn announce_to(&self, node: &Arc<Node>, to: NodeId, address: &Address) -> Result<()> {
         loop {
             let (announcement, point) = self.announcement(node, to);
-            if !self.key_value.is_durable(point) {
+            if !self.context.key_value.is_durable(point) {
                 node.store.externalize(point).await?;
             }
             let (dropped, through) = (announcement.standing.dropped.clone(), announcement.through);
@@ -392,12 +380,12 @@ impl Core {
             };
             let has_heard = standing.heard.through(node.id) >= through;
             let all = {
-                let mut view = self.view();
-                let now = self.clock.monotonic();
-                let peer = view.neighbours.peer(to, now);
+                let mut cluster = self.cluster.lock();
+                let now = self.context.clock.monotonic();
+                let peer = cluster.neighbours.peer(to, now);
                 let is_first = peer.heard.is_none();
                 peer.told_dropped.merge(&dropped);
-                drop(view);
+                drop(cluster);
                 let all = !is_first && (!has_heard || through >= node.log.decided_through());
                 self.hear_standing(node, to, &standing);
                 all
@@ -412,15 +400,15 @@ impl Core {
     fn announcement(&self, node: &Node, to: NodeId) -> (Announcement, DurabilityPoint) {
         let standing = self.standing(node);
         let (decided, last) = (node.log.decided_through(), node.log.last());
-        let mut view = self.view();
-        let now = self.clock.monotonic();
-        let heard = view.neighbours.peer(to, now).heard.clone();
+        let now = self.context.clock.monotonic();
+        let heard = self.cluster.lock().neighbours.peer(to, now).heard.clone();
+        let cache = self.cache.lock();
         // Of one that has not said what it has heard nothing is known but that.
         let from = heard
             .as_ref()
             .map_or(decided, |heard| heard.through(node.id))
             .saturating_add(1);
-        let from = from.max(view.recent.complete_from());
+        let from = from.max(cache.recent.complete_from());
         if from > decided {
             let through = decided.max(from - 1);
             let nothing = Announcement {
@@ -432,7 +420,7 @@ impl Core {
             };
             return (nothing, DurabilityPoint::DURABLE);
         }
-        let (commits, through) = view.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
+        let (commits, through) = cache.recent.commits(from, decided, ANNOUNCED_BYTES_MAX);
         let mut records: Vec<_> = commits.into_iter().map(|(_, record)| record).collect();
         let is_too_large = records
             .iter()
@@ -457,10 +445,10 @@ impl Core {
             let position = record.position;
             let is_in_range = position.log == node.id && position.slot <= through;
             let is_known = heard.as_ref().is_some_and(|heard| heard.contains(position));
-            is_in_range || is_known || self.config.is_broken(Broken::PrunesByItself)
+            is_in_range || is_known || self.context.config.is_broken(Broken::PrunesByItself)
         };
         records = prune(records, |key, version| {
-            let entry = view.index.peek(key);
+            let entry = cache.index.peek(key);
             let mut versions = entry
                 .into_iter()
                 .flat_map(|entry| entry.versions.iter().rev());
@@ -485,17 +473,18 @@ impl Core {
     /// How this node stands.
     pub(crate) fn standing(&self, node: &Node) -> Standing {
         let horizon = self.own_horizon(node);
-        let view = self.view();
-        let mut received = (*view.heard).clone();
-        for (log, slot) in view.gathered.through() {
+        let cluster = self.cluster.lock();
+        let cache = self.cache.lock();
+        let mut received = (*cache.heard).clone();
+        for (log, slot) in cluster.gathered.through() {
             received.advance(log, slot);
         }
         Standing {
-            wall_ms: self.clock.now().0,
+            wall_ms: self.context.clock.now().0,
             timestamp: node.log.highest(),
             heard: received,
             horizon,
-            dropped: (*view.dropped).clone(),
+            dropped: (*cache.dropped).clone(),
             noted: node.packs.noted(),
         }
     }
@@ -503,20 +492,17 @@ impl Core {
     /// Another node says how it stands.
     pub(crate) fn hear_standing(&self, node: &Node, from: NodeId, standing: &Standing) {
         node.log.observe(standing.timestamp);
-        let (now, wall) = (self.clock.monotonic(), self.clock.now());
+        let (now, wall) = (self.context.clock.monotonic(), self.context.clock.now());
         let members = self.membership.members().nodes;
-        let mut view = self.view();
-        if view
-            .node
-            .as_ref()
-            .is_none_or(|serving| serving.id != node.id)
-        {
+        let Some(mut cluster) = self.cluster.of(node.id) else {
             return;
-        }
-        Arc::make_mut(&mut view.dropped).merge(&standing.dropped);
+        };
+        let mut cache = self.cache.lock();
+        Arc::make_mut(&mut cache.dropped).merge(&standing.dropped);
         // Members tell of their own logs; what others have heard of those is on its way.
-        let behind = view.heard.behind(&standing.heard);
-        let View { neighbours, .. } = &mut *view;
+        let behind = cache.heard.behind(&standing.heard);
+        drop(cache);
+        let neighbours = &mut cluster.neighbours;
         for log in behind {
             if log != node.id && !members.contains_key(&log) {
                 neighbours.fall_behind(log);
@@ -535,7 +521,7 @@ impl Core {
         peer.stood = now;
         let heard_again = peer.unheard.ended(now);
         let is_behind = !neighbours.behind.is_empty();
-        drop(view);
+        drop(cluster);
         if let Some(lasted) = heard_again {
             let lasted = UNHEARD_MAX + lasted;
             tracing::info!(node = from.0, ?lasted, "a member is heard again");
@@ -569,28 +555,27 @@ impl Core {
         for record in &records {
             node.log.observe(record.version.timed());
         }
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let (is_next, is_news) = {
-            let mut view = self.view();
-            if !view.is_served_by(node) {
+            let Some(mut cluster) = self.cluster.of(node.id) else {
                 return;
-            }
-            let received = view.received(from);
+            };
+            let received = cluster.received(&self.cache.lock().heard, from);
             let is_next = first <= received.saturating_add(1)
-                || self.config.is_broken(Broken::AdvancesOverGaps);
+                || self.context.config.is_broken(Broken::AdvancesOverGaps);
             if is_next {
-                let peer = view.neighbours.peer(from, now);
+                let peer = cluster.neighbours.peer(from, now);
                 peer.announced = now;
                 let hangs = through < last;
                 peer.undecided = match peer.undecided {
                     Some((slot, since)) if hangs && slot == through => Some((slot, since)),
                     _ => hangs.then_some((through, now)),
                 };
-                if self.config.is_broken(Broken::HearsBeforeMerging) {
-                    Arc::make_mut(&mut view.heard).advance(from, through);
+                if self.context.config.is_broken(Broken::HearsBeforeMerging) {
+                    self.cache.lock().advance(from, through);
                 }
             } else {
-                view.neighbours.fall_behind(from);
+                cluster.neighbours.fall_behind(from);
             }
             (is_next, through > received || !records.is_empty())
         };
@@ -602,29 +587,6 @@ impl Core {
         self.gather(node, from, is_news.then_some(told));
         if !is_next {
             node.following.notify_one();
-        }
-    }
-}
-
-impl View {
-    /// Merges commits of other nodes. What is heard already was merged, and its versions may be collected.
-    pub(crate) fn hear_records(&mut self, node: &Node, records: &[Arc<CommitRecord>]) {
-        for record in records {
-            node.log.observe(record.version.timed());
-            if self.heard.contains(record.position) {
-                continue;
-            }
-            self.superseded_bytes += self.index.superseded_by(record);
-            self.index.hear(record);
-            let View {
-                index, neighbours, ..
-            } = &mut *self;
-            let is_mine = |other: &CommitRecord| {
-                other.position.log == node.id && other.position.slot > neighbours.collected
-            };
-            for write in &record.writes {
-                index.prune(&write.key, neighbours.agreed(), is_mine);
-            }
         }
     }
 }

@@ -23,7 +23,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -32,11 +32,13 @@ use futures_util::{StreamExt, stream};
 #[allow(unused_imports, reason = "the page links to it")]
 use crate::config::Config;
 use crate::{
-    cluster::announce::prune,
-    engine::{Core, View},
+    cache::Cache,
+    cluster::announce::{Neighbours, prune},
+    engine::Core,
     model::{Attempt, NodeId},
+    node::Node,
     storage::{
-        node::Node,
+        frontier::Heard,
         records::{CommitRecord, Place, Write},
     },
 };
@@ -111,11 +113,10 @@ impl Core {
     /// Gathers what a node announces, if that is anything, and sees to it that it is merged.
     pub(crate) fn gather(self: &Arc<Self>, node: &Arc<Node>, from: NodeId, told: Option<Told>) {
         let others = self.others(node);
-        let mut view = self.view();
-        if !view.is_served_by(node) {
+        let Some(mut cluster) = self.cluster.of(node.id) else {
             return;
-        }
-        let gathered = &mut view.gathered;
+        };
+        let gathered = &mut cluster.gathered;
         gathered.announced.insert(from);
         if let Some(told) = told {
             gathered.push(told);
@@ -132,50 +133,50 @@ impl Core {
         }
         let is_awaited = std::mem::replace(&mut gathered.is_awaited, true);
         if gathered.bytes > 2 * BYTES_MAX {
-            view.merge_gathered(node);
+            cluster.merge_gathered(node, &self.cache);
         }
-        drop(view);
+        drop(cluster);
         if !is_awaited {
             let (core, node) = (Arc::clone(self), Arc::clone(node));
-            self.spawn(async move { core.merge_in_time(&node).await });
+            self.context
+                .spawn(async move { core.merge_in_time(&node).await });
         }
     }
 
     /// Merges what is gathered until nothing is.
     async fn merge_in_time(&self, node: &Arc<Node>) {
-        let mut wait = self.config.gathered_for;
+        let mut wait = self.context.config.gathered_for;
         loop {
             tokio::select! {
                 biased;
                 () = node.all_told.notified() => {}
-                () = self.clock.sleep(wait) => {}
+                () = self.context.clock.sleep(wait) => {}
             }
-            let end = self.view().gathered.end();
+            let end = self.cluster.lock().gathered.end();
             // What comes from now on waits until the next round, which begins only once this one's values are read.
-            let closed = self.clock.monotonic();
+            let closed = self.context.clock.monotonic();
             tokio::select! {
                 biased;
                 () = self.read_ahead(node, end) => {}
-                () = self.clock.sleep(READ_AHEAD_MAX) => {}
+                () = self.context.clock.sleep(READ_AHEAD_MAX) => {}
             }
-            let mut view = self.view();
-            if !view.is_served_by(node) {
+            let Some(mut cluster) = self.cluster.of(node.id) else {
+                return;
+            };
+            cluster.merge_until(node, &self.cache, end);
+            if cluster.gathered.told.is_empty() {
+                cluster.gathered.is_awaited = false;
                 return;
             }
-            view.merge_until(node, end);
-            if view.gathered.told.is_empty() {
-                view.gathered.is_awaited = false;
-                return;
-            }
-            drop(view);
-            let has_waited = self.clock.monotonic().since(closed);
-            wait = self.config.gathered_for.saturating_sub(has_waited);
+            drop(cluster);
+            let has_waited = self.context.clock.monotonic().since(closed);
+            wait = self.context.config.gathered_for.saturating_sub(has_waited);
         }
     }
 
     /// Reads the values of what is gathered up to `end` where they supersede what was read here.
     async fn read_ahead(&self, node: &Arc<Node>, end: u64) {
-        let wanted = self.view().wanted(end);
+        let wanted = self.cluster.lock().wanted(&self.cache, end);
         let reads = stream::iter(wanted).for_each_concurrent(
             AT_ONCE,
             |(attempt, write, warmth)| async move {
@@ -183,12 +184,11 @@ impl Core {
                 let Ok(Some(item)) = node.store.version(&write.key, attempt).await else {
                     return;
                 };
-                let mut view = self.view();
                 if let Some(value) = item.value
                     && item.write == write.write
-                    && view.is_served_by(node)
+                    && let Some(mut cache) = self.cache.of(node.id)
                 {
-                    view.data.insert_ahead(attempt, write.write, value, warmth);
+                    cache.data.insert_ahead(attempt, write.write, value, warmth);
                 }
             },
         );
@@ -196,40 +196,81 @@ impl Core {
     }
 }
 
-impl View {
-    /// Up to which slot `log` is heard or told of.
-    pub(crate) fn received(&self, log: NodeId) -> u64 {
+/// The other nodes, and their announcements.
+#[derive(Debug, Default)]
+pub(crate) struct Cluster(Mutex<ClusterState>);
+
+/// What is known of other nodes.
+#[derive(Debug, Default)]
+pub(crate) struct ClusterState {
+    /// For which node it is known. None: no node serves.
+    serving: Option<NodeId>,
+    pub(crate) neighbours: Neighbours,
+    /// What they have announced, and is not merged.
+    pub(crate) gathered: Gathered,
+}
+
+impl Cluster {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ClusterState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state, to be changed on behalf of `node`. None: it serves no longer, or not yet.
+    pub(crate) fn of(&self, node: NodeId) -> Option<MutexGuard<'_, ClusterState>> {
+        let state = self.lock();
+        (state.serving == Some(node)).then_some(state)
+    }
+
+    /// `node` serves from now on, and knows nothing of the others yet.
+    pub(crate) fn start(&self, node: NodeId) {
+        *self.lock() = ClusterState {
+            serving: Some(node),
+            ..ClusterState::default()
+        };
+    }
+
+    /// No node serves.
+    pub(crate) fn stop(&self) {
+        self.lock().serving = None;
+    }
+}
+
+impl ClusterState {
+    /// Up to which slot `log` is applied, by the frontier `heard`, or announced.
+    pub(crate) fn received(&self, heard: &Heard, log: NodeId) -> u64 {
         let gathered = self.gathered.through.get(&log).copied().unwrap_or(0);
-        self.heard.through(log).max(gathered)
+        heard.through(log).max(gathered)
     }
 
     /// Merges all that is gathered.
-    pub(crate) fn merge_gathered(&mut self, node: &Node) {
-        self.merge_until(node, self.gathered.end());
+    pub(crate) fn merge_gathered(&mut self, node: &Node, cache: &Cache) {
+        self.merge_until(node, cache, self.gathered.end());
     }
 
-    fn merge_until(&mut self, node: &Node, end: u64) {
+    fn merge_until(&mut self, node: &Node, cache: &Cache, end: u64) {
         let told = self.gathered.take(end);
+        let mut cache = cache.lock();
         let through: Vec<_> = told
             .iter()
             .filter_map(|told| Some((told.from, told.through?)))
             .collect();
         let unheard = told.into_iter().flat_map(|told| told.records);
         let unheard = unheard
-            .filter(|record| !self.heard.contains(record.position))
+            .filter(|record| !cache.heard.contains(record.position))
             .collect();
-        self.hear_records(node, &prune(unheard, |_, _| false));
-        let heard = Arc::make_mut(&mut self.heard);
+        let news = prune(unheard, |_, _| false);
+        node.observe(&news);
+        cache.merge(node.id, &news);
         for (log, through) in through {
-            heard.advance(log, through);
+            cache.advance(log, through);
         }
         self.gathered
             .through
-            .retain(|log, slot| *slot > heard.through(*log));
+            .retain(|log, slot| *slot > cache.heard.through(*log));
     }
 
     /// The newest values of what is gathered up to `end` that follow warm ones, and how warm those are.
-    fn wanted(&self, end: u64) -> Vec<(Attempt, Write, u8)> {
+    fn wanted(&self, cache: &Cache, end: u64) -> Vec<(Attempt, Write, u8)> {
         let count = end.saturating_sub(self.gathered.merged) as usize;
         let mut newest = BTreeMap::new();
         for record in self
@@ -246,11 +287,12 @@ impl View {
                 }
             }
         }
+        let cache = cache.lock();
         let wanted = newest.into_values().filter_map(|(record, write)| {
-            let present = self.index.newest(&write.key)?;
+            let present = cache.index.newest(&write.key)?;
             let is_news =
                 present.version < record.version && matches!(write.place, Place::Inline { .. });
-            let warmth = self
+            let warmth = cache
                 .data
                 .warmth(present.attempt, present.write_of(&write.key)?.write);
             (is_news && warmth > 0).then(|| (record.attempt, write.clone(), warmth))

@@ -22,10 +22,9 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{Attempt, NodeId, Timestamp, TransactionId},
+    node::Node,
     storage::{
-        layout,
-        node::Node,
-        node_registry,
+        layout, node_registry,
         records::{CommitRecord, Entry, StoredSlot, decode},
         store::{Decision, State, Store},
     },
@@ -49,14 +48,14 @@ impl Core {
     /// Begins to read what the announcements of others do not bring.
     pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move {
+        self.context.spawn(async move {
             while node.store.standing().is_ok() {
-                let behind = core.view().neighbours.take_behind();
+                let behind = core.cluster.lock().neighbours.take_behind();
                 for log in behind {
                     if let Err(error) = core.follow(&node, log).await {
                         tracing::debug!(%error, log = log.0, "a log is not read at the moment");
-                        core.view().neighbours.fall_behind(log);
-                        core.clock.sleep(AGAIN_AFTER).await;
+                        core.cluster.lock().neighbours.fall_behind(log);
+                        core.context.clock.sleep(AGAIN_AFTER).await;
                     }
                 }
                 // Woken with every round of announcements, and when somebody has heard more.
@@ -75,7 +74,7 @@ impl Core {
         // Asked before: what is read after it is all there will ever be.
         let row = node_registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
-        let heard = self.view().heard.through(log);
+        let heard = self.cache.lock().heard.through(log);
         if heard == u64::MAX {
             return Ok(heard);
         }
@@ -92,29 +91,32 @@ impl Core {
                 node.log.observe(stored.timestamp);
                 let (records, all_decided) = self.outcomes(node, stored).await?;
                 is_decided &= all_decided;
-                let mut view = self.view();
-                if !view.is_served_by(node) {
-                    return Err(Error::unavailable("the node starts over"));
-                }
-                view.hear_records(node, &records);
+                node.observe(&records);
+                let mut cache = self
+                    .cache
+                    .of(node.id)
+                    .ok_or_else(|| Error::unavailable("the node starts over"))?;
+                cache.merge(node.id, &records);
                 if is_decided {
-                    Arc::make_mut(&mut view.heard).advance(log, slot.index.0);
+                    cache.advance(log, slot.index.0);
                 }
             }
             cursor = read.cursor;
-            let mut view = self.view();
-            if is_decided && view.is_served_by(node) {
+            if is_decided && let Some(mut cache) = self.cache.of(node.id) {
                 // Seals have nothing to decide.
-                Arc::make_mut(&mut view.heard).advance(log, cursor.next.0 - 1);
+                cache.advance(log, cursor.next.0 - 1);
             }
             if !read.is_tail {
                 continue;
             }
             let is_whole = is_decided && row.is_some_and(|row| row.is_resolved);
-            if is_whole && view.is_served_by(node) {
-                Arc::make_mut(&mut view.heard).finish(log, log);
+            if is_whole && let Some(mut cache) = self.cache.of(node.id) {
+                Arc::make_mut(&mut cache.heard).finish(log, log);
             }
-            view.neighbours.caught_up(log, self.clock.monotonic());
+            self.cluster
+                .lock()
+                .neighbours
+                .caught_up(log, self.context.clock.monotonic());
             return Ok(cursor.next.0 - 1);
         }
     }
@@ -157,7 +159,7 @@ impl Core {
             Entry::Began { .. } | Entry::Spilled { .. } => None,
         });
         let is_passed = |timestamp: Timestamp| {
-            self.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known
+            self.context.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known
         };
         let commits = commits.filter(|(_, _, timestamp)| !is_passed(*timestamp));
         let looks =

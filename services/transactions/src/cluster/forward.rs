@@ -28,7 +28,8 @@ use crate::{
     effects::Effect,
     engine::Core,
     model::{After, Attempt, Call, Committed, Key, NodeId, Outcome, Shown, TransactionId},
-    storage::{node::Node, node_registry},
+    node::Node,
+    storage::node_registry,
 };
 
 /// A call on its way to the node of its transaction.
@@ -231,10 +232,10 @@ pub(crate) struct Owner {
 impl Core {
     /// Whose call this is; none: this node's, or of one that is gone. Errors: `Unavailable` also if this node is no member.
     pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
-        if self.is_alone() || !matches!(self.find(call), Found::Nothing) {
+        if self.context.is_alone() || !matches!(self.find(call), Found::Nothing) {
             return Ok(None);
         }
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         let attempt = match (call.attempt, call.id.generated()) {
             (Some(attempt), _) => Some(attempt),
             (None, Some(generated)) => Some(generated.attempt),
@@ -263,8 +264,8 @@ impl Core {
         }
         // Whoever is no member any more knows of none.
         self.may_answer(node)?;
-        let was_member = self.view().neighbours.was_member(attempt.node);
-        if was_member || self.config.is_broken(Broken::TakesTheNewForGone) {
+        let was_member = self.cluster.lock().neighbours.was_member(attempt.node);
+        if was_member || self.context.config.is_broken(Broken::TakesTheNewForGone) {
             return Ok(None);
         }
         Ok(node_registry::address_of(&node.store, attempt.node)
@@ -278,7 +279,7 @@ impl Core {
         call: &Call,
         asked: Asked,
     ) -> Result<Said, Failed> {
-        let node = self.serving()?;
+        let node = self.serving.node()?;
         let message = Message::Forward(Forwarded::new(call, asked));
         let answer = self
             .ask_at_length(&node, owner.node, &owner.address, &message)
@@ -286,7 +287,7 @@ impl Core {
         let Message::Forward(Forwarded { asked, .. }) = message else {
             unreachable!("it was made here")
         };
-        let outlives_late_writes = self.config.is_broken(Broken::OutlivesLateWrites);
+        let outlives_late_writes = self.context.config.is_broken(Broken::OutlivesLateWrites);
         match answer {
             Ok(Answer::Reply(reply)) => reply.map_err(|refused| Failed::Refused(refused.into())),
             Ok(_) => Err(Failed::Unreachable(not_understood())),
@@ -396,7 +397,7 @@ impl Core {
         match asked {
             Asked::Get(key) => {
                 let Shown { value, point } = self.get(call, &key).await?;
-                self.serving()?.store.externalize(point).await?;
+                self.serving.node()?.store.externalize(point).await?;
                 Ok(Said::Value(value))
             }
             Asked::Write(key, value) => self.write(call, key, value).await.map(|()| Said::Done),
@@ -411,7 +412,7 @@ impl Core {
             Asked::Status => {
                 self.end_if_begun_elsewhere(call).await?;
                 let Shown { value, point } = self.status(call).await?;
-                self.serving()?.store.externalize(point).await?;
+                self.serving.node()?.store.externalize(point).await?;
                 Ok(Said::Outcome(number(value)))
             }
         }

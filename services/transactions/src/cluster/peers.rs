@@ -36,11 +36,11 @@ use crate::{
     },
     engine::Core,
     model::{Attempt, Call, KeyspaceId, NodeId, Position, Timestamp, TransactionId, Version},
+    node::Node,
     serializable::sequencer::{Ordered, Wish},
     storage::{
         frontier::Heard,
         layout,
-        node::Node,
         records::{CommitRecord, Write, decode, encode_behind},
         store::Store,
     },
@@ -471,7 +471,7 @@ impl Core {
         tokio::select! {
             biased;
             answered = peers.call(address, message) => answered,
-            () = self.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
+            () = self.context.clock.sleep(CALL_MAX) => Err(NoAnswer::Silence("it takes too long".into())),
         }
     }
 
@@ -490,7 +490,7 @@ impl Core {
             biased;
             answered = peers.call(address, message) => answered,
             why = self.silence_of(node, to, address) => return Err(Unheard::Silence(why)),
-            () = self.clock.sleep(wait_max) => {
+            () = self.context.clock.sleep(wait_max) => {
                 return Err(Unheard::Late(NoAnswer::Unavailable("it takes too long".into())));
             }
         };
@@ -538,9 +538,10 @@ impl Core {
     }
 
     async fn answer_message(self: &Arc<Self>, way: Way, message: Message) -> Answer {
-        let node = self.view().node.clone().filter(|node| node.id == way.to);
+        let node = self.serving.current().filter(|node| node.id == way.to);
         let node = node.filter(|node| {
-            node.secret() == Some(way.secret) || self.config.is_broken(Broken::BelievesStrangers)
+            node.secret() == Some(way.secret)
+                || self.context.config.is_broken(Broken::BelievesStrangers)
         });
         // What one has heard that nobody counts any more may lie below what is collected.
         let Some(node) = node.filter(|node| self.may_answer(node).is_ok()) else {

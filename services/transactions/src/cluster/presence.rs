@@ -11,7 +11,7 @@ use crate::{Engine, Error, Result, model::NodeId, storage::node_registry};
 impl Engine {
     /// The node that this process is now: another one whenever it has started over. Errors: `Unavailable` while it is none.
     pub fn node(&self) -> Result<NodeId> {
-        let node = self.core.serving()?;
+        let node = self.core.serving.node()?;
         self.core.may_answer(&node)?;
         Ok(node.id)
     }
@@ -23,7 +23,7 @@ impl Engine {
         if self.core.membership.members().nodes.contains_key(&node) {
             return Ok(false);
         }
-        let serving = self.core.serving()?;
+        let serving = self.core.serving.node()?;
         if node_registry::is_live(&serving.store, node).await? {
             let say = format!("node {} is missed, and its log is not resolved yet", node.0);
             return Err(Error::unavailable(&say));

@@ -27,7 +27,7 @@ use crate::{
     },
     engine::Core,
     model::NodeId,
-    storage::node::Node,
+    node::Node,
 };
 
 /// After how long without an answer a node is asked how it stands, and the least from one such question to the next.
@@ -77,12 +77,13 @@ impl Core {
 
     async fn look_until_silence(&self, node: &Node, to: NodeId, address: &Address) -> Error {
         let mut unanswered = 0;
-        let mut last = self.clock.monotonic();
+        let mut last = self.context.clock.monotonic();
         loop {
-            self.clock
-                .sleep(LOOK_EVERY.saturating_sub(self.clock.monotonic().since(last)))
+            self.context
+                .clock
+                .sleep(LOOK_EVERY.saturating_sub(self.context.clock.monotonic().since(last)))
                 .await;
-            last = self.clock.monotonic();
+            last = self.context.clock.monotonic();
             match self.lives(node, to, address).await {
                 Ok(()) => unanswered = 0,
                 Err(_) if unanswered + 1 < LOOKS => unanswered += 1,

@@ -37,9 +37,9 @@ use crate::{
     collection::{housekeeping::Tended, retention},
     engine::Core,
     model::{Attempt, Key, TransactionId},
+    node::Node,
     storage::{
         frontier::Heard,
-        node::Node,
         node_registry,
         records::{CommitRecord, Entry, StoredSlot, WriteSet, decode},
         store::{Decision, State},
@@ -107,7 +107,7 @@ impl Core {
         if tended.collected.next.0 > through {
             return Ok(false);
         }
-        if !self.is_alone() {
+        if !self.context.is_alone() {
             return self
                 .collect_shared(node, tended, through, &horizon, may_be_released)
                 .await;
@@ -138,9 +138,8 @@ impl Core {
     ) -> Result<()> {
         tended.collected = collected;
         if tended.node == node.id {
-            let mut view = self.view();
-            if view.is_served_by(node) {
-                view.neighbours.collected = collected.next.0 - 1;
+            if let Some(mut cache) = self.cache.of(node.id) {
+                cache.collected = collected.next.0 - 1;
             }
         }
         if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
@@ -152,14 +151,13 @@ impl Core {
 
     /// The next slots of the own log, as far as memory has them.
     fn walk_recent(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Option<Walked> {
-        let view = self.view();
-        let is_own = tended.node == node.id && view.is_served_by(node);
-        is_own
-            .then(|| {
-                view.recent
-                    .walk(tended.collected.next.0, through, KEYS_AT_ONCE)
-            })
-            .flatten()
+        let cache = self.cache.of(node.id)?;
+        if tended.node != node.id {
+            return None;
+        }
+        cache
+            .recent
+            .walk(tended.collected.next.0, through, KEYS_AT_ONCE)
     }
 
     /// Collects what the next slots of a log say was superseded. Returns up to where.
@@ -251,7 +249,11 @@ impl Core {
 
     fn plan(&self, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
         let mut plan = plan(entries, horizon);
-        if self.config.is_broken(Broken::CollectsWholeTransactions) {
+        if self
+            .context
+            .config
+            .is_broken(Broken::CollectsWholeTransactions)
+        {
             plan.retain(|superseded| is_wholly_superseded(&superseded.record, entries));
         }
         plan
@@ -303,31 +305,30 @@ impl Core {
             let write = record
                 .write_of(key)
                 .expect("a version is collected of a key that its record names");
-            if self.config.is_broken(Broken::ForgetsChunks) {
+            if self.context.config.is_broken(Broken::ForgetsChunks) {
                 node.store.delete_version(key, record.attempt).await?;
             } else {
                 node.store.delete_written(record.attempt, write).await?;
             }
-            self.counters.collected(record.value_bytes(key));
+            self.context.counters.collected(record.value_bytes(key));
             Ok(())
         })
         .await
     }
 
     fn drop_from_memory(&self, node: &Arc<Node>, plan: &[Superseded]) {
-        let mut view = self.view();
-        if !view.is_served_by(node) {
+        let Some(mut cache) = self.cache.of(node.id) else {
             return;
-        }
+        };
         for of_key in plan.chunk_by(|one, next| one.key == next.key) {
             let key = &of_key[0].key;
-            view.index.drop_versions(
+            cache.index.drop_versions(
                 key,
                 &of_key.iter().map(|gone| gone.record.attempt).collect(),
             );
             for Superseded { record, .. } in of_key {
                 if let Some(write) = record.write_of(key) {
-                    view.data.remove(record.attempt, write.write);
+                    cache.data.remove(record.attempt, write.write);
                 }
             }
         }
@@ -339,7 +340,7 @@ impl Core {
         node: &Arc<Node>,
         key: &Key,
     ) -> Result<Arc<IndexEntry>> {
-        let known = self.view().index.peek(key).cloned();
+        let known = self.cache.lock().index.peek(key).cloned();
         match known {
             Some(entry) => Ok(entry),
             None => wait_for_load(self.load(node, key)).await,

@@ -19,10 +19,10 @@ use crate::{
     effects::outbox,
     engine::Core,
     model::NodeId,
+    node::Node,
     storage::{
         frontier::Heard,
         layout,
-        node::Node,
         node_registry::{self, NodeRow},
         records::CommitRecord,
         store::Store,
@@ -87,7 +87,7 @@ struct Housekeeping {
 impl Core {
     /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
-        if !self.config.collects {
+        if !self.context.config.collects {
             return;
         }
         let core = Arc::clone(self);
@@ -96,16 +96,16 @@ impl Core {
             .filter(|row| !row.is_swept)
             .map(|row| row.node)
             .collect();
-        let is_swept = !self.config.is_broken(Broken::SweepsNothing);
+        let is_swept = !self.context.config.is_broken(Broken::SweepsNothing);
         let sweep = if is_swept {
-            Sweep::of(unswept, self.config.buckets)
+            Sweep::of(unswept, self.context.config.buckets)
         } else {
             None
         };
         let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
-        let sweep_from = node.started + self.config.life_max + LATE_WRITE;
+        let sweep_from = node.started + self.context.config.life_max + LATE_WRITE;
         let (logs, unswept) = (Vec::new(), Vec::new());
-        let is_in_office = self.is_alone();
+        let is_in_office = self.context.is_alone();
         let names_listed_next = None;
         let names_heard = (Heard::default(), false);
         let house = Housekeeping {
@@ -120,49 +120,51 @@ impl Core {
             names_listed_next,
             names_heard,
         };
-        self.spawn(house.run());
+        self.context.spawn(house.run());
     }
 
     /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
     pub(crate) fn horizon(&self, node: &Node) -> Heard {
         let own = self.own_horizon(node);
-        if self.is_alone() {
+        if self.context.is_alone() {
             return own;
         }
-        self.view().neighbours.agreed().clone()
+        self.cache.lock().agreed.clone()
     }
 
     /// What all who run here had heard when they began; what is heard now, if nobody runs.
     pub(crate) fn own_horizon(&self, node: &Node) -> Heard {
-        let mut view = self.view();
+        let attempts = self.attempts.lock();
         let through = node.log.decided_through();
-        if through > view.heard.through(node.id) {
-            Arc::make_mut(&mut view.heard).advance(node.id, through);
+        let mut cache = self.cache.lock();
+        if through > cache.heard.through(node.id) {
+            cache.advance(node.id, through);
         }
-        match view.open.horizon() {
-            Some((heard, _)) if !self.config.is_broken(Broken::CollectsAboveHorizon) => {
+        match attempts.horizon() {
+            Some((heard, _)) if !self.context.config.is_broken(Broken::CollectsAboveHorizon) => {
                 (**heard).clone()
             }
-            _ => (*view.heard).clone(),
+            _ => (*cache.heard).clone(),
         }
     }
 
     /// For how long something may still arrive of who ended at `since`. Whoever was only taken for dead may write until its
     /// last transaction has ended, and no later.
     pub(crate) fn late_writes(&self, since: Monotonic) -> Duration {
-        (since + self.config.life_max + LATE_WRITE).since(self.clock.monotonic())
+        (since + self.context.config.life_max + LATE_WRITE).since(self.context.clock.monotonic())
     }
 
     /// What everybody can agree on now; none: of some that count nothing is known.
     fn agreeable(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node);
-        if self.config.is_broken(Broken::CollectsByOwnHorizon) {
+        if self.context.config.is_broken(Broken::CollectsByOwnHorizon) {
             return Some(own);
         }
         let others = self
-            .view()
+            .cluster
+            .lock()
             .neighbours
-            .minimum(node.id, self.config.broken)?;
+            .minimum(node.id, self.context.config.broken)?;
         Some(own.minimum(&others))
     }
 
@@ -171,23 +173,24 @@ impl Core {
         let own = self.own_horizon(node);
         let others = self.others(node);
         let others = self
-            .view()
+            .cluster
+            .lock()
             .neighbours
-            .minimum_of(others.keys(), self.config.broken)?;
+            .minimum_of(others.keys(), self.context.config.broken)?;
         Some(own.minimum(&others))
     }
 
     /// Up to which slot of the sequencer's log everybody agrees to need nothing older.
     pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
         let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
-        let agreed = through(self.view().neighbours.agreed());
+        let agreed = through(&self.cache.lock().agreed);
         let is_more = self
             .agreeable_to_members(node)
             .is_some_and(|heard| through(&heard) > agreed);
         if is_more {
             self.count(node).await?;
         }
-        Ok(through(self.view().neighbours.agreed()))
+        Ok(through(&self.cache.lock().agreed))
     }
 
     /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
@@ -195,36 +198,37 @@ impl Core {
         // What those who count had heard before the list is read: who joins while it is on its way is not in it, and may
         // begin below what others say since.
         let before = self.agreeable(node);
-        let first = self.view().neighbours.first_uncounted();
+        let first = self.cluster.lock().neighbours.first_uncounted();
         let rows = node_registry::list_from(&node.store, first).await?;
         let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
         if !rows.iter().any(is_live) {
             node.store.fall();
             node.store.standing()?;
         }
-        self.view().neighbours.count(&rows);
+        self.cluster.lock().neighbours.count(&rows);
         if let (Some(before), Some(after)) = (before, self.agreeable(node)) {
             let agreed = before.minimum(&after);
-            let mut view = self.view();
-            view.neighbours.agree(&agreed);
+            let mut cache = self.cache.lock();
+            cache.agreed.merge(&agreed);
             // Long before any deletion goes that a slot has decided: all hear of it.
             let sequenced = agreed.through(NodeId::SEQUENCER);
-            Arc::make_mut(&mut view.dropped).advance(NodeId::SEQUENCER, sequenced);
+            Arc::make_mut(&mut cache.dropped).advance(NodeId::SEQUENCER, sequenced);
         }
         Ok(())
     }
 
     /// Old readers no longer keep everything that was superseded since, once that is too much.
     fn overtake(&self) {
-        let mut view = self.view();
-        while let Some(oldest) = view.open.oldest_reader().cloned() {
-            let kept = view.superseded_bytes - oldest.start.superseded_bytes;
-            if kept <= self.config.superseded_bytes_max {
+        let mut attempts = self.attempts.lock();
+        let (_, superseded_bytes) = self.cache.frontier();
+        while let Some(oldest) = attempts.oldest_reader().cloned() {
+            let kept = superseded_bytes - oldest.start.superseded_bytes;
+            if kept <= self.context.config.superseded_bytes_max {
                 return;
             }
             tracing::info!(attempt = %oldest.attempt, kept, "an old reader no longer keeps versions");
-            view.open.overtake(&oldest);
-            self.counters.overtaken();
+            attempts.overtake(&oldest);
+            self.context.counters.overtaken();
         }
     }
 }
@@ -234,7 +238,7 @@ impl Housekeeping {
         let (mut delays, mut outage) = (Store::delays(), LogThrottle::default());
         loop {
             let passed = self.pass().await;
-            let now = self.core.clock.monotonic();
+            let now = self.core.context.clock.monotonic();
             let wait = match passed {
                 Ok(wait) => {
                     delays = Store::delays();
@@ -250,11 +254,11 @@ impl Housekeeping {
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
                         tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
                     }
-                    self.core.pause(&mut delays).await;
+                    self.core.context.pause(&mut delays).await;
                     continue;
                 }
             };
-            let clock = &self.core.clock;
+            let clock = &self.core.context.clock;
             let due = async {
                 match wait {
                     Some(wait) => clock.sleep(wait).await,
@@ -283,7 +287,7 @@ impl Housekeeping {
             return Ok(self.due());
         }
         // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
-        if self.core.is_alone() {
+        if self.core.context.is_alone() {
             self.core.still_counts(&self.node).await?;
         } else {
             self.core.count(&self.node).await?;
@@ -291,14 +295,15 @@ impl Housekeeping {
         self.open_logs().await?;
         self.hear_of_names().await?;
         let core = Arc::clone(&self.core);
-        let until = core.clock.monotonic() + PASS_MAX;
+        let until = core.context.clock.monotonic() + PASS_MAX;
         let mut is_busy = true;
-        while is_busy && !node.is_leaving() && core.clock.monotonic() < until {
+        while is_busy && !node.is_leaving() && core.context.clock.monotonic() < until {
             is_busy =
                 self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?;
         }
         self.sweep().await?;
-        core.counters
+        core.context
+            .counters
             .log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(if is_busy {
             Some(Duration::ZERO)
@@ -310,7 +315,7 @@ impl Housekeeping {
     /// Whether a pass would call any port.
     fn has_work(&self) -> bool {
         let mut horizon = self.core.horizon(&self.node);
-        if !self.core.is_alone()
+        if !self.core.context.is_alone()
             && let Some(agreeable) = self.core.agreeable_to_members(&self.node)
         {
             // Who counts is asked of the registry if this is more than before.
@@ -330,7 +335,7 @@ impl Housekeeping {
 
     /// Among several nodes one tends what those that are gone have left, and the names.
     fn take_office(&mut self) {
-        if self.core.is_alone() {
+        if self.core.context.is_alone() {
             return;
         }
         let left = self.node.take_left_behind();
@@ -360,15 +365,21 @@ impl Housekeeping {
 
     /// Learns of the names that others keep, who leave them to the one in office.
     async fn hear_of_names(&mut self) -> Result<()> {
-        if self.core.config.is_broken(Broken::WalksOwnNamesAlone) {
+        if self
+            .core
+            .context
+            .config
+            .is_broken(Broken::WalksOwnNamesAlone)
+        {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
-            let heard = (*self.core.view().heard).clone();
+            let heard = (*self.core.cache.lock().heard).clone();
             self.core.list_periods(&self.node).await?;
             let is_quiet = heard == self.names_heard.0;
             self.names_heard = (heard, is_quiet);
-            self.names_listed_next = Some(self.core.clock.monotonic() + self.core.names_listing());
+            self.names_listed_next =
+                Some(self.core.context.clock.monotonic() + self.core.names_listing());
         }
         Ok(())
     }
@@ -376,10 +387,10 @@ impl Housekeeping {
     fn names_listing_due(&self) -> Option<Duration> {
         let next = self.names_listed_next?;
         let (heard, is_quiet) = &self.names_heard;
-        if *is_quiet && *heard == *self.core.view().heard {
+        if *is_quiet && *heard == *self.core.cache.lock().heard {
             return None;
         }
-        Some(next.since(self.core.clock.monotonic()))
+        Some(next.since(self.core.context.clock.monotonic()))
     }
 
     /// When there may be work if nobody says so before.
@@ -430,7 +441,7 @@ impl Housekeeping {
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
             self.core.list_periods(&self.node).await?;
-            if self.core.is_alone() {
+            if self.core.context.is_alone() {
                 self.node.packs.takes_over();
             }
             let own = Tended {
@@ -447,7 +458,7 @@ impl Housekeeping {
             };
             self.logs.push(own);
         }
-        let is_alone = self.core.is_alone();
+        let is_alone = self.core.context.is_alone();
         while let Some(row) = self.rows.last() {
             // Left to this node again, after a moment without its lease.
             if self.logs.iter().any(|tended| tended.node == row.node) {
@@ -457,11 +468,14 @@ impl Housekeeping {
             let since = if is_alone {
                 self.node.started
             } else {
-                self.core.clock.monotonic()
+                self.core.context.clock.monotonic()
             };
-            if !is_alone && !row.is_swept && !self.core.config.is_broken(Broken::SweepsNothing) {
+            if !is_alone
+                && !row.is_swept
+                && !self.core.context.config.is_broken(Broken::SweepsNothing)
+            {
                 self.unswept.push(row.node);
-                self.sweep_from = since + self.core.config.life_max + LATE_WRITE;
+                self.sweep_from = since + self.core.context.config.life_max + LATE_WRITE;
             }
             if row.is_trimmed {
                 self.rows.pop();
@@ -496,7 +510,7 @@ impl Housekeeping {
     fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
-            self.sweep = Sweep::of(unswept, self.core.config.buckets);
+            self.sweep = Sweep::of(unswept, self.core.context.config.buckets);
         }
     }
 
@@ -507,8 +521,8 @@ impl Housekeeping {
     /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
-        let page = sweep.next.since(self.core.clock.monotonic());
-        Some(page.max(self.sweep_from.since(self.core.clock.monotonic())))
+        let page = sweep.next.since(self.core.context.clock.monotonic());
+        Some(page.max(self.sweep_from.since(self.core.context.clock.monotonic())))
     }
 
     /// One page, if it is time.
@@ -519,7 +533,7 @@ impl Housekeeping {
         let Some(sweep) = &mut self.sweep else {
             return Ok(());
         };
-        sweep.next = self.core.clock.monotonic() + SWEEP_PAUSE;
+        sweep.next = self.core.context.clock.monotonic() + SWEEP_PAUSE;
         let pages = if sweep.is_at_packs() {
             1
         } else {
@@ -545,7 +559,12 @@ impl Housekeeping {
         }
         // Nobody writes items any more that name packs of theirs.
         self.node.packs.takes_over();
-        if !self.core.config.is_broken(Broken::ForgetsWhoEndsMeanwhile) {
+        if !self
+            .core
+            .context
+            .config
+            .is_broken(Broken::ForgetsWhoEndsMeanwhile)
+        {
             self.begin_sweep();
         }
         Ok(())
@@ -553,10 +572,13 @@ impl Housekeeping {
 
     /// When the next slot's window is over; none: no slot is within one, or something else has to happen first.
     fn logs_due(&self) -> Option<Duration> {
-        let now = self.core.clock.monotonic();
+        let now = self.core.context.clock.monotonic();
         let due = self.logs.iter().filter_map(|tended| {
             let left = match tended.last {
-                None => self.node.log.next_due(self.core.config.retry_window)?,
+                None => self
+                    .node
+                    .log
+                    .next_due(self.core.context.config.retry_window)?,
                 Some(_) => tended.young_until?.since(now),
             };
             // Where a window is over, whatever else is in the way says so when it goes.

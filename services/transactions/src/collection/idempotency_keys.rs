@@ -15,7 +15,11 @@
 //! Every node keeps names; one of them walks them all, so among several it lists the periods again and again. Counts are
 //! estimates where an answer was lost: a period that is walked to its end has none left, whatever was counted.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -28,10 +32,9 @@ use crate::{
     Error, Result,
     engine::Core,
     model::{Attempt, TransactionId},
+    node::Node,
     storage::{
-        layout,
-        node::Node,
-        node_registry,
+        layout, node_registry,
         store::{Decision, State},
     },
 };
@@ -60,6 +63,16 @@ const LOOK: Duration = Duration::from_hours(1);
 /// The names kept: when each period ends, in milliseconds, and how many there are.
 pub(crate) type Periods = BTreeMap<u64, u64>;
 
+/// The idempotency keys whose outcomes are kept, as far as this node knows.
+#[derive(Debug, Default)]
+pub(crate) struct IdempotencyKeys(Mutex<Periods>);
+
+impl IdempotencyKeys {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Periods> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Core {
     /// Finds the periods that earlier starts and other nodes have made.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
@@ -73,7 +86,7 @@ impl Core {
                 periods.insert(end, count_of(&item));
             }
             let Some(next) = page.next else {
-                self.view().names = periods;
+                *self.idempotency_keys.lock() = periods;
                 return Ok(());
             };
             scan.from = next;
@@ -86,11 +99,11 @@ impl Core {
         node: &Node,
         names: Vec<(TransactionId, Attempt)>,
     ) -> Result<()> {
-        let now = self.clock.now().0;
-        let window = self.config.named_window;
+        let now = self.context.clock.now().0;
+        let window = self.context.config.named_window;
         let (random, chosen): (Vec<_>, Vec<_>) =
             names.into_iter().partition(|(id, _)| id.is_random());
-        let random_window = self.config.random_window.min(window);
+        let random_window = self.context.config.random_window.min(window);
         let age = window.saturating_sub(random_window).as_millis() as u64;
         self.keep_until(node, chosen, now, end_of_period(now, window))
             .await?;
@@ -119,7 +132,7 @@ impl Core {
             vec![Action::Add(COUNT.into(), names.len() as i64)],
         );
         if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
-            self.view().names.insert(end, count_of(&item));
+            self.idempotency_keys.lock().insert(end, count_of(&item));
         }
         let all = stream::iter(names.into_iter().map(Ok));
         all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
@@ -147,18 +160,19 @@ impl Core {
             self.walk_name(node, end, sort, attempt)
         });
         walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
-        let is_over = self.clock.now().0 >= end + self.config.named_window.as_millis() as u64;
+        let is_over =
+            self.context.clock.now().0 >= end + self.context.config.named_window.as_millis() as u64;
         if is_last && is_over {
             node.store
                 .finish(&Update::delete(layout::period(end)))
                 .await?;
-            self.view().names.remove(&end);
+            self.idempotency_keys.lock().remove(&end);
             return Ok(true);
         }
         let counted = vec![Action::Add(COUNT.into(), -(walked as i64))];
         let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
         node.store.finish(&counted).await?;
-        if let Some(count) = self.view().names.get_mut(&end) {
+        if let Some(count) = self.idempotency_keys.lock().get_mut(&end) {
             *count = if is_last {
                 0
             } else {
@@ -192,19 +206,17 @@ impl Core {
 
     /// The period to walk, and how many of its names at most.
     fn due(&self) -> Option<(u64, usize)> {
-        let window_ms = self.config.named_window.as_millis() as u64;
-        let view = self.view();
-        let (first, _) = view.names.first_key_value()?;
-        if self.clock.now().0 >= first + window_ms {
+        let window_ms = self.context.config.named_window.as_millis() as u64;
+        let periods = self.idempotency_keys.lock();
+        let (first, _) = periods.first_key_value()?;
+        if self.context.clock.now().0 >= first + window_ms {
             return Some((*first, usize::MAX));
         }
-        let beyond = view
-            .names
+        let beyond = periods
             .values()
             .sum::<u64>()
-            .saturating_sub(self.config.names_max);
-        let (end, _) = view
-            .names
+            .saturating_sub(self.context.config.names_max);
+        let (end, _) = periods
             .iter()
             .find(|(_, count)| **count > 0)
             .filter(|_| beyond > 0)?;
@@ -213,10 +225,11 @@ impl Core {
 
     /// When there may be names to walk, if nothing happens meanwhile.
     pub(crate) fn names_due(&self) -> Option<Duration> {
-        let window_ms = self.config.named_window.as_millis() as u64;
-        let view = self.view();
-        let (end, _) = view.names.first_key_value()?;
-        let left = Duration::from_millis((end + window_ms).saturating_sub(self.clock.now().0));
+        let window_ms = self.context.config.named_window.as_millis() as u64;
+        let periods = self.idempotency_keys.lock();
+        let (end, _) = periods.first_key_value()?;
+        let left =
+            Duration::from_millis((end + window_ms).saturating_sub(self.context.clock.now().0));
         Some(left.min(LOOK))
     }
 
@@ -240,8 +253,8 @@ impl Core {
                 if !self.is_sent(node, attempt, stored.effects).await? {
                     // For another window: its row says that its effects count. A random one's is too short to be kept in again and
                     // again while there are too many names.
-                    let now = self.clock.now().0;
-                    let later = end_of_period(now, self.config.named_window);
+                    let now = self.context.clock.now().0;
+                    let later = end_of_period(now, self.context.config.named_window);
                     self.keep_until(node, vec![(id, attempt)], now, later)
                         .await?;
                     return node
@@ -275,10 +288,10 @@ impl Core {
     /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
     /// kept before the next.
     pub(crate) fn names_listing(&self) -> Duration {
-        let window = self.config.named_window / PERIODS;
+        let window = self.context.config.named_window / PERIODS;
         LOOK.min(window)
-            .min(self.config.random_window)
-            .max(2 * self.config.retry_window)
+            .min(self.context.config.random_window)
+            .max(2 * self.context.config.retry_window)
     }
 }
 

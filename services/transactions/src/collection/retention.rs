@@ -32,8 +32,8 @@ use crate::{
     collection::{collector::Superseded, housekeeping::Tended},
     engine::Core,
     model::{Attempt, Key, NodeId, Position, TransactionId},
+    node::Node,
     storage::{
-        node::Node,
         node_registry,
         records::{CommitRecord, Entry, Place, StoredSlot, WriteSet, decode},
         store::{Decision, State, Store},
@@ -65,7 +65,7 @@ impl Core {
         if tended.retained.next.0 > through {
             return Ok(false);
         }
-        if !self.is_alone() {
+        if !self.context.is_alone() {
             // Whoever misses a deletion anywhere has to know why, so all are told before any goes.
             self.drops(
                 tended.node,
@@ -91,7 +91,7 @@ impl Core {
                 break;
             }
             if let Some(left) = self.left_of_window(tended, &stored) {
-                tended.young_until = Some(self.clock.monotonic() + left);
+                tended.young_until = Some(self.context.clock.monotonic() + left);
                 break;
             }
             done = Some(Slot::cursor(slot));
@@ -123,19 +123,19 @@ impl Core {
     pub(crate) fn retainable(&self, node: &Node, tended: &Tended) -> u64 {
         if tended
             .young_until
-            .is_some_and(|until| until > self.clock.monotonic())
+            .is_some_and(|until| until > self.context.clock.monotonic())
         {
             return 0;
         }
         let collected = tended.collected.next.0 - 1;
         match tended.last {
             Some(last) => last.min(collected),
-            None if self.config.is_broken(Broken::DropsUnheardDecisions) => {
-                node.log.aged_through(self.config.retry_window)
+            None if self.context.config.is_broken(Broken::DropsUnheardDecisions) => {
+                node.log.aged_through(self.context.config.retry_window)
             }
             None => node
                 .log
-                .aged_through(self.config.retry_window)
+                .aged_through(self.context.config.retry_window)
                 .min(collected)
                 .min(node.log.settled_through()),
         }
@@ -148,10 +148,15 @@ impl Core {
 
     /// How much of `through` all other nodes have been told that it may be dropped.
     fn told(&self, node: &Node, tended: &Tended, through: u64) -> u64 {
-        if self.is_alone() {
+        if self.context.is_alone() {
             return through;
         }
-        through.min(self.view().neighbours.told_dropped(node.id, tended.node))
+        through.min(
+            self.cluster
+                .lock()
+                .neighbours
+                .told_dropped(node.id, tended.node),
+        )
     }
 
     /// What is left of a slot's window; none: it is over. Slots of the own log are aged by the clock that never goes back;
@@ -159,10 +164,10 @@ impl Core {
     /// Chunks that such a start may still write can be found by its entries alone: these wait until nothing more comes.
     fn left_of_window(&self, tended: &Tended, slot: &StoredSlot) -> Option<Duration> {
         tended.last?;
-        let window = self.config.retry_window;
-        let age = Duration::from_millis(self.clock.now().0.saturating_sub(slot.written_ms));
+        let window = self.context.config.retry_window;
+        let age = Duration::from_millis(self.context.clock.now().0.saturating_sub(slot.written_ms));
         let by_wall = (window + CLOCK_SLACK).saturating_sub(age);
-        let by_start = (tended.since + window).since(self.clock.monotonic());
+        let by_start = (tended.since + window).since(self.context.clock.monotonic());
         let has_spilled = slot
             .entries
             .iter()
@@ -178,7 +183,7 @@ impl Core {
 
     /// From now on deletions before `until` may be gone.
     pub(crate) fn drops(&self, log: NodeId, until: Cursor) {
-        Arc::make_mut(&mut self.view().dropped).advance(log, until.next.0 - 1);
+        Arc::make_mut(&mut self.cache.lock().dropped).advance(log, until.next.0 - 1);
     }
 
     /// From now on rows of these attempts may be missing although they committed.
@@ -222,7 +227,7 @@ impl Core {
                 writes,
             } => {
                 let store = &node.store;
-                tidy_spilled(store, &id, attempt, &writes, self.config.broken)
+                tidy_spilled(store, &id, attempt, &writes, self.context.config.broken)
                     .await
                     .map(|()| Rest::Nothing)
             }
@@ -310,16 +315,16 @@ impl Core {
     ) -> Result<()> {
         if record.position.log == NodeId::SEQUENCER {
             let Position { log, slot } = record.position;
-            Arc::make_mut(&mut self.view().dropped).advance(log, slot);
+            Arc::make_mut(&mut self.cache.lock().dropped).advance(log, slot);
         }
         for write in record
             .writes
             .iter()
             .filter(|write| write.place == Place::Gone)
         {
-            if !self.is_alone() {
+            if !self.context.is_alone() {
                 // Memory may have been left out what superseded it.
-                self.view().index.forget(&write.key);
+                self.cache.lock().index.forget(&write.key);
             }
             let entry = self.entry(node, &write.key).await?;
             if entry
@@ -347,12 +352,15 @@ impl Core {
         node: &Arc<Node>,
         record: &CommitRecord,
     ) -> Result<()> {
-        if !self.config.is_broken(Broken::DropsRowsOfLiveVersions)
+        if !self
+            .context
+            .config
+            .is_broken(Broken::DropsRowsOfLiveVersions)
             && self.is_left(node, record, 0).await?
         {
             node.store.release(&record.id, record.attempt).await?;
             // Another node may have collected the last of them before it could see that.
-            if self.is_alone() || self.is_left(node, record, 0).await? {
+            if self.context.is_alone() || self.is_left(node, record, 0).await? {
                 return Ok(());
             }
         }
@@ -372,11 +380,12 @@ impl Core {
             let key = &record.writes[place].key;
             // Among several nodes an index says what is needed, not what is there.
             let known = self
-                .view()
+                .cache
+                .lock()
                 .index
                 .peek(key)
                 .map(|entry| entry.holds(record.attempt));
-            let known = known.filter(|_| self.is_alone());
+            let known = known.filter(|_| self.context.is_alone());
             let is_left = match known {
                 Some(is_left) => is_left,
                 None => node.store.version(key, record.attempt).await?.is_some(),

@@ -20,11 +20,11 @@ use crate::{
     Error, Result,
     engine::Core,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    node::Node,
     packing::PackId,
     recovery::start::all_of,
     storage::{
         layout::{self, Buckets},
-        node::Node,
         records::Write,
         store::{Decision, State, VersionItem},
     },
@@ -160,7 +160,7 @@ impl Core {
             decision.attempt == attempt && matches!(decision.state, State::Committed(_))
         });
         if !counts {
-            self.counters.swept();
+            self.context.counters.swept();
             let write = Write {
                 key: key.clone(),
                 write: item.write,
@@ -185,13 +185,13 @@ impl Core {
         } = decision;
         match state {
             State::Undecided => {
-                self.counters.swept();
+                self.context.counters.swept();
                 node.store.forget(id, attempt).await.map(drop)
             }
             // Its owner's log is resolved: it came late.
             State::Prepared => {
-                self.counters.swept();
-                if self.is_alone() {
+                self.context.counters.swept();
+                if self.context.is_alone() {
                     node.store.settle_aborted(id, attempt).await?;
                 } else {
                     self.close_prepared(node, id, attempt).await?;

@@ -41,9 +41,9 @@ use crate::{
     effects::{Effect, effect_id, queue_name},
     engine::Core,
     model::{Attempt, NodeId, TransactionId},
+    node::Node,
     storage::{
         layout,
-        node::Node,
         node_registry::{self, NodeRow},
         records::{decode, encode},
         store::{Decision, State, Store},
@@ -309,14 +309,15 @@ impl Core {
         }
         self.outbox.insert(node, attempt, count);
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move { core.deliver(&node, attempt, point).await });
+        self.context
+            .spawn(async move { core.deliver(&node, attempt, point).await });
     }
 
     /// What the nodes before `own` left unsent. Their logs are resolved, so their attempts are decided; what does not
     /// count is deleted.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
-        if self.config.is_broken(Broken::ForgetsUnsent) {
+        if self.context.config.is_broken(Broken::ForgetsUnsent) {
             return Ok(left);
         }
         for NodeRow { node, .. } in node_registry::list(store)
@@ -336,7 +337,7 @@ impl Core {
 
     /// What one node left unsent, whose log is resolved.
     pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
-        if self.config.is_broken(Broken::ForgetsUnsent) {
+        if self.context.config.is_broken(Broken::ForgetsUnsent) {
             return Ok(Vec::new());
         }
         Ok(vec![Left {
@@ -356,7 +357,7 @@ impl Core {
                 self.outbox.insert(node, *attempt, *effects);
             }
             let (core, node) = (Arc::clone(self), Arc::clone(node));
-            self.spawn(async move {
+            self.context.spawn(async move {
                 let deliveries =
                     unsent.iter().map(|(attempt, point, _)| core.deliver(&node, *attempt, *point));
                 join_all(deliveries).await;
@@ -371,7 +372,7 @@ impl Core {
     /// Sends what is unsent of `attempt`, for as long as the node lives.
     async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
         let mut delays = SEND_AGAIN.delays();
-        let mut is_durable = self.config.is_broken(Broken::SendsBeforeDurable);
+        let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
         while node.store.standing().is_ok() {
             let sent = async {
                 let _permit = self
@@ -390,7 +391,7 @@ impl Core {
                 Ok(()) => break,
                 Err(error) => self.note_failure(node, attempt, &error),
             }
-            self.pause(&mut delays).await;
+            self.context.pause(&mut delays).await;
         }
         self.outbox.change(node, attempt, |_| None);
     }
@@ -414,13 +415,13 @@ impl Core {
         let count = row.count();
         for place in row.sent..count {
             let effect = store.effect(attempt, &row, place).await?;
-            let id = if self.config.is_broken(Broken::NamesEffectsAnew) {
-                Bytes::from(format!("{:x}", self.entropy.next_u64()))
+            let id = if self.context.config.is_broken(Broken::NamesEffectsAnew) {
+                Bytes::from(format!("{:x}", self.context.entropy.next_u64()))
             } else {
                 effect_id(&row.id, place)
             };
             self.send_one(effect, id).await?;
-            self.counters.sent();
+            self.context.counters.sent();
             if place + 1 < count || row.parts() > 0 {
                 store.mark_sent(attempt, place + 1).await?;
             }

@@ -43,7 +43,7 @@ use super::{
     rows::{self, Marked},
     table::{Why, Work},
 };
-use crate::{Error, Result, broken::Broken, engine::Core, storage::node::Node};
+use crate::{Error, Result, broken::Broken, engine::Core, node::Node};
 
 /// Items looked at, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
@@ -92,7 +92,7 @@ impl Core {
         if node.store.has_freed() {
             return Some(Duration::ZERO);
         }
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let state = node.packs.state();
         let owed = (!state.owed.is_empty()).then(|| state.owed_until.since(now));
         if self.objects.is_none() {
@@ -113,7 +113,7 @@ impl Core {
     }
 
     fn ignores_holds(&self) -> bool {
-        self.config.is_broken(Broken::CompactsHeldPacks)
+        self.context.config.is_broken(Broken::CompactsHeldPacks)
     }
 
     /// Some packs. False: nothing is to do at the moment.
@@ -126,7 +126,7 @@ impl Core {
         if self.packs_due(node) != Some(Duration::ZERO) {
             return Ok(false);
         }
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let (kept, work) = {
             let table = &node.packs.state().table;
             (
@@ -231,7 +231,11 @@ impl Core {
         packs: Vec<PackId>,
         moving: Vec<Moving>,
     ) -> Result<()> {
-        if self.config.is_broken(Broken::DeletesPackBeforeMoving) {
+        if self
+            .context
+            .config
+            .is_broken(Broken::DeletesPackBeforeMoving)
+        {
             for id in &packs {
                 self.delete_object(node, *id).await?;
             }
@@ -273,9 +277,9 @@ impl Core {
         node.store.externalize(node.store.basis()).await?;
         for id in packs {
             rows::retire(&node.store, id).await?;
-            let kept = self.clock.monotonic() + self.config.pack_kept;
+            let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
             node.packs.state().table.retire(id, kept);
-            self.counters.compacted();
+            self.context.counters.compacted();
         }
         Ok(())
     }
@@ -296,7 +300,7 @@ impl Core {
             } else {
                 Marked::Moving
             };
-            let kept = self.clock.monotonic() + self.config.pack_kept;
+            let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
             match marked {
                 Marked::Moving => left.push(id),
                 Marked::Retired => node.packs.state().table.retire(id, kept),

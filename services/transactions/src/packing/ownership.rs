@@ -41,10 +41,8 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::NodeId,
-    storage::{
-        node::Node,
-        node_registry::{self, NodeRow},
-    },
+    node::Node,
+    storage::node_registry::{self, NodeRow},
 };
 
 /// How long what has died in packs of others is gathered before their rows say so.
@@ -103,7 +101,7 @@ impl Core {
         is_take_over_due: bool,
         is_look_due: bool,
     ) -> Result<()> {
-        let takes_all = self.config.is_broken(Broken::TakesPacksOfTheLiving);
+        let takes_all = self.context.config.is_broken(Broken::TakesPacksOfTheLiving);
         if is_take_over_due || is_look_due && takes_all {
             self.take_packs_over(node).await?;
         }
@@ -114,7 +112,7 @@ impl Core {
     }
 
     async fn take_packs_over(&self, node: &Node) -> Result<()> {
-        let takes_all = self.config.is_broken(Broken::TakesPacksOfTheLiving);
+        let takes_all = self.context.config.is_broken(Broken::TakesPacksOfTheLiving);
         let rows = node_registry::list(&node.store).await?;
         let is_gone = |row: &&NodeRow| row.node != node.id && (row.is_resolved || takes_all);
         let gone: BTreeMap<NodeId, NodeRow> = rows
@@ -125,8 +123,8 @@ impl Core {
         let found = rows::list(&node.store).await?;
         // Whatever may still move something into what was found is marked by now.
         let marked = rows::list(&node.store).await?;
-        let kept = self.clock.monotonic() + self.config.pack_kept;
-        let ignores_marks = self.config.is_broken(Broken::JudgesHalfMoved);
+        let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
+        let ignores_marks = self.context.config.is_broken(Broken::JudgesHalfMoved);
         let state = &mut *node.packs.state();
         let is_theirs = |(id, _): &(PackId, Row)| gone.contains_key(&id.node);
         for (id, row) in found.into_iter().filter(is_theirs) {
@@ -164,7 +162,7 @@ impl Core {
 
     /// The rows follow what has died.
     pub(super) async fn note_freed(&self, node: &Node) -> Result<()> {
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let (own, owed) = {
             let state = &mut *node.packs.state();
             let mut own = Vec::new();
@@ -202,7 +200,12 @@ impl Core {
     }
 
     async fn note_owed(&self, node: &Node, owed: BTreeMap<PackId, u64>) -> Result<()> {
-        if owed.is_empty() || self.config.is_broken(Broken::KeepsDeadBytesToItself) {
+        if owed.is_empty()
+            || self
+                .context
+                .config
+                .is_broken(Broken::KeepsDeadBytesToItself)
+        {
             return Ok(());
         }
         let notes = stream::iter(owed.into_iter().map(Ok));
@@ -239,7 +242,7 @@ impl Core {
         let known: BTreeSet<PackId> = rows.iter().map(|(id, _)| *id).collect();
         // A node alone has counted its own itself.
         let counts = rows.iter().filter(|(id, row)| {
-            let is_left_out = row.is_retired || self.is_alone() && id.node == node.id;
+            let is_left_out = row.is_retired || self.context.is_alone() && id.node == node.id;
             !is_left_out
         });
         let mut packs: Vec<PackId> = counts.map(|(id, _)| *id).collect();
@@ -340,7 +343,7 @@ mod tests {
                 .build(Config::default());
             service.start().await.expect("a calm world");
             let core = service.engine().core;
-            let node = core.serving().expect("it has started");
+            let node = core.serving.node().expect("it has started");
             let id = PackId {
                 node: node.id,
                 number: 1,

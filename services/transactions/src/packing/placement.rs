@@ -20,7 +20,8 @@ use crate::{
     Error, Result,
     broken::Broken,
     engine::Core,
-    storage::{layout, node::Node, store::Store},
+    node::Node,
+    storage::{layout, store::Store},
 };
 
 /// What all packs lie under.
@@ -54,7 +55,7 @@ impl Core {
         let Some(objects) = self
             .objects
             .as_ref()
-            .filter(|_| !self.config.is_broken(Broken::TakesAnyPackForItsOwn))
+            .filter(|_| !self.context.config.is_broken(Broken::TakesAnyPackForItsOwn))
         else {
             return Ok(());
         };
@@ -112,7 +113,7 @@ async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Res
 }
 
 async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<String> {
-    let home = format!("{PACKS}/{:016x}", core.entropy.next_u64());
+    let home = format!("{PACKS}/{:016x}", core.context.entropy.next_u64());
     let place = ObjectPath::from(format!("{home}/{STORE}"));
     let put = async || match objects
         .put_opts(&place, PutPayload::default(), PutMode::Create.into())

@@ -16,10 +16,8 @@ use crate::{
     Error, Result,
     engine::Core,
     model::Attempt,
-    storage::{
-        node::Node,
-        records::{Place, Write},
-    },
+    node::Node,
+    storage::records::{Place, Write},
 };
 
 /// Reads of one pack that lie within so many bytes are one.
@@ -103,7 +101,8 @@ impl Core {
         if is_first {
             // Whoever asks before this task runs is served with it.
             let (core, node) = (Arc::clone(self), Arc::clone(node));
-            self.spawn(async move { core.read_wanted(&node, pack).await });
+            self.context
+                .spawn(async move { core.read_wanted(&node, pack).await });
         }
         hears
             .await

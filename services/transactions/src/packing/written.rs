@@ -107,7 +107,7 @@ impl Core {
         OnTheirWay {
             located,
             packed,
-            is_waited_for: !self.config.is_broken(Broken::RecordBeforePack),
+            is_waited_for: !self.context.config.is_broken(Broken::RecordBeforePack),
         }
     }
 }

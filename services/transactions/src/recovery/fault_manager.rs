@@ -28,10 +28,10 @@ use crate::{
     cluster::membership::Office,
     engine::Core,
     model::NodeId,
+    node::Node,
     recovery::start::Closing,
     storage::{
         layout,
-        node::Node,
         node_registry::{self, NodeRow},
         records::{Entry, StoredSlot, decode},
         store::Decision,
@@ -90,7 +90,7 @@ impl Core {
     /// Begins to see to what others leave, while this node holds the office.
     pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move {
+        self.context.spawn(async move {
             let mut seen = Seen::default();
             let (mut of_the_gone, mut of_hanging) =
                 (LogThrottle::default(), LogThrottle::default());
@@ -108,14 +108,14 @@ impl Core {
                 } else {
                     seen = Seen::default();
                 }
-                core.clock.sleep(LOOK_EVERY).await;
+                core.context.clock.sleep(LOOK_EVERY).await;
             }
         });
     }
 
     /// Has the log say that `what` is not seen to for a while, unless that is since this node cannot go on.
     fn say(&self, node: &Node, outage: &mut LogThrottle, done: Result<()>, what: &str) {
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         match done {
             Ok(()) => {
                 if let Some(lasted) = outage.ended(now) {
@@ -137,7 +137,7 @@ impl Core {
         if seen.view == Some(members.view) && seen.missing.is_empty() {
             return Ok(());
         }
-        let now = self.clock.monotonic();
+        let now = self.context.clock.monotonic();
         let rows = node_registry::list(&node.store).await?;
         seen.missing
             .retain(|missing, _| !members.nodes.contains_key(missing));
@@ -202,8 +202,8 @@ impl Core {
 
     /// Closes the commits of members that have been undecided for too long.
     async fn close_hanging(&self, node: &Arc<Node>) -> Result<()> {
-        let now = self.clock.monotonic();
-        let hanging = self.view().neighbours.hanging(now, HANGING_MAX);
+        let now = self.context.clock.monotonic();
+        let hanging = self.cluster.lock().neighbours.hanging(now, HANGING_MAX);
         for (member, slot) in hanging {
             let log = FencedLog::new(node.store.key_value().clone(), layout::log(member));
             let from = Cursor {
@@ -273,12 +273,12 @@ mod tests {
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
             let core = &service.engine().core;
-            let node = core.serving().expect("it has started");
+            let node = core.serving.node().expect("it has started");
             let store = &node.store;
             let mut gone = Vec::new();
             for _ in 0..2 {
                 let id = node_registry::take_id(store).await.expect("a calm world");
-                node_registry::put_row(store, id, core.clock.now(), &Address::default())
+                node_registry::put_row(store, id, core.context.clock.now(), &Address::default())
                     .await
                     .expect("a calm world");
                 gone.push(id);
@@ -295,7 +295,7 @@ mod tests {
                 Ok(()),
                 "they may be about to join"
             );
-            core.clock.sleep(MISSING_MIN).await;
+            core.context.clock.sleep(MISSING_MIN).await;
             let seen_to = core.see_to_the_gone(&node, &mut seen).await;
             assert!(
                 matches!(seen_to, Err(crate::Error::Corrupt(_))),

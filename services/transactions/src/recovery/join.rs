@@ -30,12 +30,12 @@ use crate::{
     cluster::peers::{Answer, Message, Secret, Standing},
     engine::Core,
     model::NodeId,
+    node::Node,
     serializable::keyspace,
     storage::{
         frontier::Heard,
         hybrid_clock::HybridClock,
         layout,
-        node::Node,
         node_log::NodeLog,
         node_registry,
         records::{StoredSlot, decode},
@@ -49,31 +49,28 @@ impl Core {
         let id = self.become_one_of_several(&store).await?;
         // Whoever marks a keyspace after this finds this node's row.
         let marked = keyspace::list_marked(&store).await?;
-        let secret = Secret::of(&store, &*self.entropy, self.config.broken).await?;
+        let secret = Secret::of(&store, &*self.context.entropy, self.context.config.broken).await?;
         let writer = self.begin_log(&store, id).await?;
-        let clock = Arc::clone(&self.clock);
+        let clock = Arc::clone(&self.context.clock);
         let log = NodeLog::new(
             Arc::clone(&store),
             writer,
             clock,
             HybridClock::default(),
             self.slot_bounds(),
-            self.config.broken,
+            self.context.config.broken,
         );
         let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
         self.pass_packs(&node).await?;
         let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
         node.store.look()?;
         {
-            let mut view = self.view();
-            view.heard = Arc::new(heard);
-            view.dropped = Arc::new(dropped);
-            view.neighbours = crate::cluster::announce::Neighbours::default();
-            view.gathered = crate::cluster::announcement_batch::Gathered::default();
-            view.keyspaces.start_with(&marked);
-            view.node = Some(Arc::clone(&node));
+            self.cluster.start(node.id);
+            self.cache.start(node.id, heard, dropped);
+            self.keyspaces.start(node.id, &marked);
+            self.attempts.start(node.id);
+            self.serving.start(&node);
         }
-        self.starts.send_replace(());
         tracing::info!(
             node = id.0,
             "transactions are served, beside other nodes if there are any"
@@ -112,7 +109,8 @@ impl Core {
             dropped.merge(&standing.dropped);
         }
         if is_any_marked || heard.through(NodeId::SEQUENCER) > 0 {
-            let start = FencedLog::new(Arc::clone(&self.key_value), layout::sequencer_log());
+            let start =
+                FencedLog::new(Arc::clone(&self.context.key_value), layout::sequencer_log());
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
             self.follow_sequencer(node).await?;
@@ -148,7 +146,7 @@ impl Core {
             .nodes
             .remove(&id)
             .unwrap_or_default();
-        node_registry::put_row(store, id, self.clock.now(), &address).await?;
+        node_registry::put_row(store, id, self.context.clock.now(), &address).await?;
         Ok(id)
     }
 
@@ -176,7 +174,7 @@ impl Core {
         heard: &mut Heard,
         dropped: &mut Heard,
     ) -> Result<()> {
-        let fenced = FencedLog::new(Arc::clone(&self.key_value), layout::log(log));
+        let fenced = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(log));
         let mut cursor = node.store.again(|| fenced.start()).await?;
         dropped.advance(log, cursor.next.0 - 1);
         let mut is_decided = true;

@@ -21,15 +21,15 @@ impl Core {
     /// Ends this node's service for good. True: the next start need not search the store for what it left.
     pub(crate) async fn leave(self: &Arc<Self>) -> bool {
         let serving = {
-            let mut view = self.view();
-            view.node.take().map(|node| (node, view.open.all()))
+            let node = self.serving.stop();
+            node.map(|node| (node, self.attempts.close()))
         };
         let Some((node, open)) = serving else {
             // It may be about to join.
             self.membership.leave().await;
             return false;
         };
-        if self.config.is_broken(Broken::LeavesAtOnce) {
+        if self.context.config.is_broken(Broken::LeavesAtOnce) {
             return node_registry::mark_left(&node.store, node.id).await.is_ok();
         }
         node.work.notify_one();
@@ -57,7 +57,7 @@ impl Core {
         let marked: Result<bool> = tokio::select! {
             biased;
             marked = marked => marked,
-            () = self.clock.sleep(LEAVE_MAX) => Ok(false),
+            () = self.context.clock.sleep(LEAVE_MAX) => Ok(false),
         };
         let has_left = marked.unwrap_or(false);
         self.membership.leave().await;

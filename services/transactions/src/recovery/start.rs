@@ -23,12 +23,12 @@ use crate::{
     collection::retention::delete_uncommitted,
     engine::Core,
     model::{Attempt, NodeId, TransactionId},
+    node::Node,
     serializable::keyspace,
     storage::{
         frontier::Heard,
         hybrid_clock::HybridClock,
         layout,
-        node::Node,
         node_log::{Bounds, NodeLog},
         node_registry::{self, NodeRow},
         records::{Entry, StoredSlot, decode},
@@ -57,11 +57,14 @@ impl Core {
     /// the next try begins from the start.
     pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
         self.stop_serving();
-        let (clock, entropy) = (Arc::clone(&self.clock), Arc::clone(&self.entropy));
-        let fell = Arc::clone(&self.fell);
+        let (clock, entropy) = (
+            Arc::clone(&self.context.clock),
+            Arc::clone(&self.context.entropy),
+        );
+        let fell = Arc::clone(&self.serving.fell);
         let store = Arc::new(Store::new(
-            Arc::clone(&self.key_value),
-            self.config.buckets,
+            Arc::clone(&self.context.key_value),
+            self.context.config.buckets,
             clock,
             entropy,
             fell,
@@ -72,11 +75,11 @@ impl Core {
             self.membership.leave().await;
             return Err(error);
         }
-        if !self.is_alone() {
+        if !self.context.is_alone() {
             return self.join_others(store).await;
         }
         let id = node_registry::take_id(&store).await?;
-        node_registry::put_row(&store, id, self.clock.now(), &Address::default()).await?;
+        node_registry::put_row(&store, id, self.context.clock.now(), &Address::default()).await?;
         let writer = self.begin_log(&store, id).await?;
         // Before any row is judged that was handed over to it: from here on it decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
@@ -101,14 +104,14 @@ impl Core {
             *is_whole = true;
         }
         let unsent = self.find_unsent(&store, id).await?;
-        let clock = Arc::clone(&self.clock);
+        let clock = Arc::clone(&self.context.clock);
         let log = NodeLog::new(
             Arc::clone(&store),
             writer,
             clock,
             highest,
             self.slot_bounds(),
-            self.config.broken,
+            self.context.config.broken,
         );
         let mut heard = Heard::default();
         heard.finish(NodeId(1), NodeId(id.0 - 1));
@@ -116,17 +119,14 @@ impl Core {
         let node = Arc::new(Node::new(self, id, store, log, None));
         self.pass_packs(&node).await?;
         self.hand_over(&node, unsent);
-        let mut view = self.view();
-        view.heard = Arc::new(heard);
-        view.dropped = Arc::new(trimmed(&rows));
-        view.keyspaces.start_with(&marked);
+        self.cache.start(node.id, heard, trimmed(&rows));
+        self.keyspaces.start(node.id, &marked);
         if let Some(sequencer) = sequencer {
-            view.hear_sequencer(sequencer.last());
+            self.cache.lock().pass_sealed(sequencer.last());
             node.set_sequencer(sequencer);
         }
-        view.node = Some(Arc::clone(&node));
-        drop(view);
-        self.starts.send_replace(());
+        self.attempts.start(node.id);
+        self.serving.start(&node);
         tracing::info!(node = id.0, "transactions are served");
         self.keep_house(node, rows);
         Ok(())
@@ -134,7 +134,7 @@ impl Core {
 
     /// The log of a new node.
     pub(crate) async fn begin_log(&self, store: &Store, id: NodeId) -> Result<Writer> {
-        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(id));
+        let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(id));
         let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
         store.seen(writer.point())?;
         Ok(writer)
@@ -142,14 +142,15 @@ impl Core {
 
     /// A slot has to fit an item, with room for what a large last entry adds.
     pub(crate) fn slot_bytes_max(&self) -> usize {
-        self.config
+        self.context
+            .config
             .slot_bytes_max
-            .min(self.key_value.limits().item_bytes_max / 2)
+            .min(self.context.key_value.limits().item_bytes_max / 2)
     }
 
     /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
     pub(crate) fn slot_bounds(&self) -> Bounds {
-        let limits = self.key_value.limits();
+        let limits = self.context.key_value.limits();
         let items = if limits.transact_across_partitions {
             limits.transact_items_max
         } else {
@@ -157,7 +158,7 @@ impl Core {
         };
         Bounds {
             slot_bytes: self.slot_bytes_max(),
-            group_items: self.config.group_items_max.min(items),
+            group_items: self.context.config.group_items_max.min(items),
         }
     }
 
@@ -165,19 +166,17 @@ impl Core {
     fn stop_serving(self: &Arc<Self>) {
         let why = Error::unavailable("the node starts over");
         let open = {
-            let mut view = self.view();
-            if let Some(node) = view.node.take() {
+            if let Some(node) = self.serving.stop() {
                 node.store.fall();
                 node.work.notify_one();
                 node.following.notify_one();
             }
             self.outbox.clear();
-            view.index.clear(&why);
-            view.data.clear();
-            view.recent.clear();
-            view.names.clear();
-            view.neighbours.collected = 0;
-            view.open.clear()
+            self.cluster.stop();
+            self.keyspaces.stop();
+            self.cache.stop(&why);
+            self.idempotency_keys.lock().clear();
+            self.attempts.stop()
         };
         for transaction in open {
             let mut state = transaction.state();
@@ -208,11 +207,11 @@ impl Core {
             if !row.is_resolved {
                 *row = self.resolve(store, *row, closing).await?;
             }
-            if !self.config.is_broken(Broken::ForgetsItsClock) {
+            if !self.context.config.is_broken(Broken::ForgetsItsClock) {
                 highest.observe(row.timestamp);
             }
         }
-        let ahead_ms = highest.ahead_ms(self.clock.now());
+        let ahead_ms = highest.ahead_ms(self.context.clock.now());
         if ahead_ms > BEHIND_MS_MAX {
             tracing::warn!(
                 ahead_ms,
@@ -229,8 +228,8 @@ impl Core {
         row: NodeRow,
         closing: Closing<'_>,
     ) -> Result<NodeRow> {
-        let log = FencedLog::new(Arc::clone(&self.key_value), layout::log(row.node));
-        let slots = if self.config.is_broken(Broken::ResolvesWithoutSeal) {
+        let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(row.node));
+        let slots = if self.context.config.is_broken(Broken::ResolvesWithoutSeal) {
             store
                 .again(|| log.take_over_without_seal(row.done))
                 .await?
@@ -308,7 +307,7 @@ impl Core {
                 id,
                 attempt,
                 writes,
-            } => tidy_spilled(store, &id, attempt, &writes, self.config.broken).await,
+            } => tidy_spilled(store, &id, attempt, &writes, self.context.config.broken).await,
         }
     }
 

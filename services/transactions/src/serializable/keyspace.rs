@@ -25,7 +25,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -40,9 +40,10 @@ use crate::{
     attempts::transaction::Transaction,
     broken::Broken,
     cluster::peers::{Answer, Message},
-    engine::{Core, View},
+    engine::Core,
     model::{KeyspaceId, NodeId},
-    storage::{layout, node::Node, node_registry, records::Write, store::Store},
+    node::Node,
+    storage::{layout, node_registry, records::Write, store::Store},
 };
 
 const STATE: &str = "state";
@@ -96,7 +97,13 @@ pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<D
 
 /// What a node knows of its keyspaces.
 #[derive(Debug)]
-pub(crate) struct Keyspaces {
+pub(crate) struct Keyspaces(Mutex<Marks>);
+
+/// Which keyspaces are marked.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Which node knows it. None: no node serves.
+    serving: Option<NodeId>,
     /// Where this node gives no timestamps.
     sequenced: BTreeSet<KeyspaceId>,
     /// Those of them where no node does, and all that was committed with timestamps is known here.
@@ -108,14 +115,33 @@ pub(crate) struct Keyspaces {
 
 impl Keyspaces {
     pub(crate) fn new() -> Self {
-        Self {
+        Self(Mutex::new(Marks {
+            serving: None,
             sequenced: BTreeSet::new(),
             wholly: BTreeSet::new(),
             timed: BTreeMap::new(),
             changed: watch::Sender::new(()),
-        }
+        }))
     }
 
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Marks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `node` serves from now on, and has found these keyspaces marked; the values say which are sequenced.
+    pub(crate) fn start(&self, node: NodeId, marked: &BTreeMap<KeyspaceId, bool>) {
+        let mut marks = self.lock();
+        marks.serving = Some(node);
+        marks.start_with(marked);
+    }
+
+    /// No node serves.
+    pub(crate) fn stop(&self) {
+        self.lock().serving = None;
+    }
+}
+
+impl Marks {
     pub(crate) fn is_sequenced(&self, keyspace: KeyspaceId) -> bool {
         self.sequenced.contains(&keyspace)
     }
@@ -133,8 +159,7 @@ impl Keyspaces {
         self.sequenced.difference(&self.wholly).copied().collect()
     }
 
-    /// A start has found these, and nothing is in memory yet.
-    pub(crate) fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
+    fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
         self.sequenced = marked.keys().copied().collect();
         self.wholly = marked
             .iter()
@@ -183,7 +208,7 @@ pub(crate) struct TimedCommit {
 
 impl Drop for TimedCommit {
     fn drop(&mut self) {
-        let Keyspaces { timed, changed, .. } = &mut self.core.view().keyspaces;
+        let Marks { timed, changed, .. } = &mut *self.core.keyspaces.lock();
         for keyspace in &self.keyspaces {
             let count = timed.get_mut(keyspace).expect("it was counted");
             *count -= 1;
@@ -207,16 +232,18 @@ impl Core {
         }
         let keyspaces: BTreeSet<KeyspaceId> =
             writes.iter().map(|write| write.key.keyspace()).collect();
-        let mut view = self.view();
-        let known = &mut view.keyspaces;
-        let keeps_timestamps = self.config.is_broken(Broken::ReadAtomicKeepsItsTimestamps);
+        let mut known = self.keyspaces.lock();
+        let keeps_timestamps = self
+            .context
+            .config
+            .is_broken(Broken::ReadAtomicKeepsItsTimestamps);
         if known.kind(&keyspaces)? == Kind::Sequenced && !keeps_timestamps {
             return Ok(Order::Sequenced);
         }
         for keyspace in &keyspaces {
             *known.timed.entry(*keyspace).or_default() += 1;
         }
-        drop(view);
+        drop(known);
         Ok(Order::Timed {
             _under_way: TimedCommit {
                 core: Arc::clone(self),
@@ -231,19 +258,19 @@ impl Core {
         node: &Arc<Node>,
         keyspace: KeyspaceId,
     ) -> Result<()> {
-        if self.view().keyspaces.is_wholly_sequenced(keyspace) {
+        if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
             return Ok(());
         }
         let (core, node) = (Arc::clone(self), Arc::clone(node));
         let at_work = node.at_work()?;
-        let marked = self.spawn_and_wait(async move {
+        let marked = self.context.spawn_and_wait(async move {
             let _at_work = at_work;
             core.mark_keyspace(&node, keyspace).await
         });
         tokio::select! {
             biased;
             marked = marked => marked,
-            () = self.clock.sleep(self.config.commit_answer_timeout) => {
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => {
                 Err(Error::unavailable("the keyspace is being marked"))
             }
         }
@@ -251,18 +278,20 @@ impl Core {
 
     async fn mark_keyspace(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
         let _alone = self.marking.lock().await;
-        if self.view().keyspaces.is_wholly_sequenced(keyspace) {
+        if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
             return Ok(());
         }
         if !is_sequenced(&node.store, keyspace).await? {
             let point = mark(&node.store, keyspace).await?;
-            if self.is_alone() {
+            if self.context.is_alone() {
                 self.take_over_alone(node).await?;
             } else {
                 node.store.externalize(point).await?;
             }
             self.stop_timestamps(node, keyspace).await?;
-            if !self.is_alone() && !self.config.is_broken(Broken::MarksWithoutWaiting) {
+            if !self.context.is_alone()
+                && !self.context.config.is_broken(Broken::MarksWithoutWaiting)
+            {
                 self.stop_others(node, keyspace).await?;
             }
             let point = finish_mark(&node.store, keyspace).await?;
@@ -270,14 +299,14 @@ impl Core {
             tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
         }
         self.stop_timestamps(node, keyspace).await?;
-        if !self.is_alone() {
+        if !self.context.is_alone() {
             self.hear_what_is_timed(node).await?;
         }
-        let mut view = self.view();
-        if !view.is_served_by(node) {
+        let mut known = self.keyspaces.lock();
+        if known.serving != Some(node.id) {
             return Err(Error::unavailable("the node starts over"));
         }
-        view.keyspaces.wholly.insert(keyspace);
+        known.wholly.insert(keyspace);
         Ok(())
     }
 
@@ -289,9 +318,8 @@ impl Core {
         }
         if node.sequencer().is_none() {
             let sequencer = self.take_over_sequencer(&node.store, node.id).await?;
-            let mut view = self.view();
-            if view.is_served_by(node) {
-                view.hear_sequencer(sequencer.last());
+            if let Some(mut cache) = self.cache.of(node.id) {
+                cache.pass_sealed(sequencer.last());
             }
             node.set_sequencer(sequencer);
         }
@@ -304,10 +332,10 @@ impl Core {
         node: &Arc<Node>,
         keyspace: KeyspaceId,
     ) -> Result<()> {
-        self.view().keyspaces.sequenced.insert(keyspace);
-        let mut changed = self.view().keyspaces.changed.subscribe();
-        let is_under_way = |view: &View| view.keyspaces.timed.contains_key(&keyspace);
-        while is_under_way(&self.view()) && !self.config.is_broken(Broken::MarksWithoutWaiting) {
+        self.keyspaces.lock().sequenced.insert(keyspace);
+        let mut changed = self.keyspaces.lock().changed.subscribe();
+        let is_under_way = || self.keyspaces.lock().timed.contains_key(&keyspace);
+        while is_under_way() && !self.context.config.is_broken(Broken::MarksWithoutWaiting) {
             // The view holds the sender.
             let _ = changed.changed().await;
         }
@@ -320,7 +348,7 @@ impl Core {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {
             self.may_answer(node)?;
-            let first = self.view().neighbours.first_uncounted();
+            let first = self.cluster.lock().neighbours.first_uncounted();
             let mut waiting = node_registry::list_from(&node.store, first).await?;
             waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
             if waiting.is_empty() {
@@ -343,14 +371,14 @@ impl Core {
             if is_sequenced(&node.store, keyspace).await? {
                 return Ok(());
             }
-            self.clock.sleep(ASK_EVERY).await;
+            self.context.clock.sleep(ASK_EVERY).await;
         }
     }
 
     /// Merges all that others have committed with timestamps: what memory holds may lack it, and nothing newer is to come.
     async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
         for row in node_registry::list(&node.store).await? {
-            if row.node != node.id && !self.view().heard.is_whole(row.node) {
+            if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {
                 self.follow(node, row.node).await?;
             }
         }

@@ -49,11 +49,10 @@ use crate::{
     broken::Broken,
     engine::Core,
     model::{Attempt, NodeId, Outcome, TransactionId},
+    node::Node,
     storage::{
         frontier::Progress,
-        layout,
-        node::Node,
-        node_registry,
+        layout, node_registry,
         records::{
             CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode,
             encode,
@@ -451,13 +450,19 @@ impl Core {
         store: &Arc<Store>,
         own: NodeId,
     ) -> Result<Sequencer> {
-        let clock = Arc::clone(&self.clock);
-        let taken =
-            Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
+        let clock = Arc::clone(&self.context.clock);
+        let taken = Sequencer::take_over(
+            store,
+            clock,
+            &self.context.config,
+            self.slot_bytes_max(),
+            true,
+        )
+        .await?;
         let is_last = node_registry::list_from(store, NodeId(own.0 + 1))
             .await?
             .is_empty();
-        if !is_last && !self.config.is_broken(Broken::OrdersBehindSuccessor) {
+        if !is_last && !self.context.config.is_broken(Broken::OrdersBehindSuccessor) {
             store.fall();
             store.standing()?;
         }
@@ -580,10 +585,10 @@ impl Core {
     /// Tells those who conflict with what was written, or with what their batch was to write: if that stands nowhere, the next
     /// batch judges them anew.
     fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
-        let is_final = is_written || self.config.is_broken(Broken::RefusesBeforeSlot);
+        let is_final = is_written || self.context.config.is_broken(Broken::RefusesBeforeSlot);
         for waiting in conflicting {
             if is_final {
-                self.counters.conflict();
+                self.context.counters.conflict();
             }
             let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
         }

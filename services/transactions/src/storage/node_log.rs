@@ -555,7 +555,12 @@ mod tests {
             };
             let service = Service::new(parts, Config::default());
             service.start().await.expect("a calm world");
-            let node = service.engine().core.serving().expect("it has started");
+            let node = service
+                .engine()
+                .core
+                .serving
+                .node()
+                .expect("it has started");
             faults.0.store(true, Ordering::Relaxed);
             let [mut writer, mut other, mut plain] = [
                 commit(node.id, 1),

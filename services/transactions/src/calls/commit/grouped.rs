@@ -34,7 +34,7 @@ impl Commit<'_> {
             id, attempt, node, ..
         } = &**self.transaction;
         let needs_steps = matches!(
-            self.core.config.broken,
+            self.core.context.config.broken,
             Some(
                 Broken::RecordBeforeData | Broken::VisibleBeforeRecord | Broken::CommitsAnyAttempt
             )

@@ -87,9 +87,13 @@ impl Commit<'_> {
     /// Until when it may still be decided that it commits; none: for good. Of a generated id nobody asks any more who was answered
     /// that it is unknown, or whoever asks takes *aborted* for an answer.
     fn wanted_until(&self) -> Option<Monotonic> {
-        let is_for_good =
-            self.transaction.is_named() || self.core.config.is_broken(Broken::CommitsAfterUnknown);
-        (!is_for_good).then(|| self.began + self.core.config.commit_answer_timeout)
+        let is_for_good = self.transaction.is_named()
+            || self
+                .core
+                .context
+                .config
+                .is_broken(Broken::CommitsAfterUnknown);
+        (!is_for_good).then(|| self.began + self.core.context.config.commit_answer_timeout)
     }
 
     /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
@@ -133,8 +137,8 @@ impl Commit<'_> {
                     .await
                     .map_or(Error::OutcomeUnknown, |()| why);
             }
-            match delays.next_delay(&*self.core.entropy) {
-                Some(delay) => self.core.clock.sleep(delay).await,
+            match delays.next_delay(&*self.core.context.entropy) {
+                Some(delay) => self.core.context.clock.sleep(delay).await,
                 None => return aborted,
             }
         }
@@ -142,10 +146,9 @@ impl Commit<'_> {
 
     /// Its entry in the own log is followed by the collector, like any other.
     fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
-        let mut view = self.core.view();
-        if view.is_served_by(&self.transaction.node) {
-            view.recent.note(placed.slot, record);
-            self.keep_values(&mut view, record.attempt);
+        if let Some(mut cache) = self.core.cache.of(self.transaction.node.id) {
+            cache.recent.note(placed.slot, record);
+            self.keep_values(&mut cache, record.attempt);
         }
     }
 
@@ -157,7 +160,7 @@ impl Commit<'_> {
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
-        self.core.spawn(async move {
+        self.core.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
             let Some(stored) = wish.stored(record.version) else {

@@ -24,9 +24,9 @@ use crate::{
     collection::housekeeping::Tended,
     engine::Core,
     model::{Key, NodeId},
+    node::Node,
     storage::{
         frontier::Heard,
-        node::Node,
         records::{CommitRecord, StoredSlot, decode},
     },
 };
@@ -77,7 +77,7 @@ impl Core {
         let looks = stream::iter(keys).map(|(key, is_unknown)| async move {
             consume_budget().await;
             let entry = if is_unknown {
-                self.view().index.forget(&key);
+                self.cache.lock().index.forget(&key);
                 wait_for_load(self.load(node, &key)).await?
             } else {
                 self.entry(node, &key).await?
@@ -117,9 +117,11 @@ impl Core {
     ) -> Result<Option<Next>> {
         let first = tended.collected.next.0;
         if tended.node == node.id {
-            let view = self.view();
-            if view.is_served_by(node) && first >= view.recent.complete_from() && first <= through {
-                let (records, last) = view.recent.commits(first, through, COMMITS_BYTES_MAX);
+            if let Some(cache) = self.cache.of(node.id)
+                && first >= cache.recent.complete_from()
+                && first <= through
+            {
+                let (records, last) = cache.recent.commits(first, through, COMMITS_BYTES_MAX);
                 let commits = records
                     .into_iter()
                     .map(|(slot, record)| Committed { slot, record });

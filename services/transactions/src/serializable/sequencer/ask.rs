@@ -28,8 +28,8 @@ use crate::{
     },
     engine::Core,
     model::{Attempt, NodeId, Outcome, Position, TransactionId, Version},
+    node::Node,
     storage::{
-        node::Node,
         records::{CommitRecord, SequencedCommit, StoredRecord, Write},
         store::{Decision, State, Store},
     },
@@ -124,10 +124,10 @@ impl Core {
         wanted_until: Option<Monotonic>,
     ) -> Result<Arc<CommitRecord>> {
         let mut delays = Store::delays();
-        let asked = self.clock.monotonic();
+        let asked = self.context.clock.monotonic();
         let mut is_said = false;
         loop {
-            if wanted_until.is_some_and(|until| self.clock.monotonic() >= until) {
+            if wanted_until.is_some_and(|until| self.context.clock.monotonic() >= until) {
                 return self.close_unwanted(node, wish).await;
             }
             let answered = match node.sequencer() {
@@ -148,8 +148,8 @@ impl Core {
                     return Err(error);
                 }
                 Err(error) => {
-                    let is_long =
-                        self.clock.monotonic().since(asked) >= self.config.commit_answer_timeout;
+                    let is_long = self.context.clock.monotonic().since(asked)
+                        >= self.context.config.commit_answer_timeout;
                     if is_long && !std::mem::replace(&mut is_said, true) {
                         warn_of_sequencer(node, &error);
                     }
@@ -201,7 +201,7 @@ impl Core {
         id: &TransactionId,
         attempt: Attempt,
     ) -> Result<(Option<Decision>, DurabilityPoint)> {
-        if self.config.is_broken(Broken::ClosesPreparedRows) {
+        if self.context.config.is_broken(Broken::ClosesPreparedRows) {
             node.store.settle_aborted(id, attempt).await?;
             return node.store.decision(id).await;
         }
@@ -264,7 +264,7 @@ impl Core {
                 .await?;
         }
         // Only now is it trimmed: what is in memory by then need not be read in the log.
-        match node.sequencer().filter(|_| self.is_alone()) {
+        match node.sequencer().filter(|_| self.context.is_alone()) {
             Some(sequencer) => sequencer.trim(u64::MAX).await,
             None => Ok(()),
         }
@@ -312,10 +312,10 @@ impl Core {
         mut seen: Option<u64>,
     ) -> Result<Arc<CommitRecord>> {
         {
-            let view = self.view();
+            let known = self.keyspaces.lock();
             if writes
                 .iter()
-                .any(|write| !view.keyspaces.is_wholly_sequenced(write.key.keyspace()))
+                .any(|write| !known.is_wholly_sequenced(write.key.keyspace()))
             {
                 return Err(Error::unavailable("the keyspace is being marked"));
             }
@@ -382,9 +382,10 @@ impl Core {
             // It is answered once it is durable.
             point: DurabilityPoint::DURABLE,
         });
-        let mut view = self.view();
-        if view.is_served_by(node) {
-            view.hear_records(node, &[Arc::clone(&record)]);
+        if let Some(mut cache) = self.cache.of(node.id) {
+            let news = [Arc::clone(&record)];
+            node.observe(&news);
+            cache.merge(node.id, &news);
         }
         Ok(record)
     }
@@ -422,8 +423,9 @@ impl Core {
     /// Another node asks this one's sequencer.
     pub(crate) async fn serve_sequence(self: &Arc<Self>, node: &Arc<Node>, wish: Wish) -> Ordered {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        let ordered =
-            self.spawn_and_wait(async move { core.decide_for_another(&node, &wish).await });
+        let ordered = self
+            .context
+            .spawn_and_wait(async move { core.decide_for_another(&node, &wish).await });
         ordered.await.map_err(Refused::from)
     }
 
@@ -506,13 +508,13 @@ mod tests {
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
             let core = &service.engine().core;
-            let node = core.serving().expect("it has started");
+            let node = core.serving.node().expect("it has started");
             let id = TransactionId::new("t").expect("a name");
             let attempt = Attempt {
                 node: NodeId(node.id.0 + 1),
                 sequence: 1,
             };
-            let places = || core.view().names.values().sum::<u64>();
+            let places = || core.idempotency_keys.lock().values().sum::<u64>();
             for _ in 0..3 {
                 let closed = core.close_prepared(&node, &id, attempt).await;
                 assert!(
@@ -525,7 +527,10 @@ mod tests {
                 .await
                 .expect("a calm world");
             while node.sequencer().is_none() {
-                core.clock.sleep(std::time::Duration::from_secs(1)).await;
+                core.context
+                    .clock
+                    .sleep(std::time::Duration::from_secs(1))
+                    .await;
             }
             core.close_prepared(&node, &id, attempt)
                 .await

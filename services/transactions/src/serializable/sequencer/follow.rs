@@ -26,9 +26,9 @@ use crate::{
     Error, Result,
     engine::Core,
     model::{Attempt, NodeId},
+    node::Node,
     storage::{
         layout,
-        node::Node,
         records::{CommitRecord, SequencedSlot},
         store::State as RowState,
     },
@@ -135,7 +135,7 @@ impl Core {
         let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
         if followed.cursor().is_none() {
-            if self.view().is_served_by(node) {
+            if self.cache.of(node.id).is_some() {
                 // Whatever the log decides is news to what is in memory.
                 followed.pass(node.store.again(|| log.start()).await?);
             } else {
@@ -248,20 +248,18 @@ impl Core {
             state.note(index, slot, records);
         }
         {
-            let mut view = self.view();
-            if view.is_served_by(node) {
-                view.hear_records(node, records);
+            if let Some(mut cache) = self.cache.of(node.id) {
+                node.observe(records);
+                cache.merge(node.id, records);
             }
         }
         self.pass_sequenced(node, cursor);
     }
 
     fn pass_sequenced(&self, node: &Arc<Node>, cursor: Cursor) {
-        let mut view = self.view();
-        if view.is_served_by(node) {
-            Arc::make_mut(&mut view.heard).advance(NodeId::SEQUENCER, cursor.next.0 - 1);
+        if let Some(mut cache) = self.cache.of(node.id) {
+            cache.advance(NodeId::SEQUENCER, cursor.next.0 - 1);
         }
-        drop(view);
         node.followed.pass(cursor);
     }
 }

@@ -16,10 +16,8 @@ use crate::{
     cluster::membership::Office,
     engine::Core,
     model::{Attempt, NodeId},
-    storage::{
-        node::Node,
-        records::{SequencedSlot, encode},
-    },
+    node::Node,
+    storage::records::{SequencedSlot, encode},
 };
 
 /// Between two looks, of which most call no port.
@@ -68,18 +66,18 @@ impl Core {
     /// Is the sequencer from when this node leads the office on, once there is something to order.
     pub(crate) fn sequence_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.spawn(async move {
+        self.context.spawn(async move {
             let mut half_marked_for = Duration::ZERO;
             while node.store.standing().is_ok() {
                 let may_answer = core.may_answer(&node).is_ok();
                 let has_office = core.membership.leads(Office::Sequencer) && may_answer;
-                let has_work = core.view().keyspaces.are_any_sequenced();
+                let has_work = core.keyspaces.lock().are_any_sequenced();
                 let is_held = !(has_office && has_work) || core.hold_office(&node).await.is_ok();
                 let finishes = has_office && is_held
                     || may_answer && core.others_finish() && half_marked_for >= OTHERS_FINISH_AFTER;
                 let is_half_marked = core.finish_marks(&node, finishes);
                 let wait = if is_held { LOOK_EVERY } else { AGAIN_AFTER };
-                core.clock.sleep(wait).await;
+                core.context.clock.sleep(wait).await;
                 half_marked_for = if is_half_marked {
                     half_marked_for + wait
                 } else {
@@ -112,17 +110,20 @@ impl Core {
     }
 
     fn others_finish(&self) -> bool {
-        !self.config.is_broken(Broken::OfficeAloneFinishesMarks)
+        !self
+            .context
+            .config
+            .is_broken(Broken::OfficeAloneFinishesMarks)
     }
 
     /// Whether there is something that was begun to be marked; `finishes` it if nobody here is at it.
     fn finish_marks(self: &Arc<Self>, node: &Arc<Node>, finishes: bool) -> bool {
-        let half_marked = self.view().keyspaces.half_marked();
+        let half_marked = self.keyspaces.lock().half_marked();
         let is_half_marked = !half_marked.is_empty();
         if finishes && self.marking.try_lock().is_ok() {
             for keyspace in half_marked {
                 let (core, node) = (Arc::clone(self), Arc::clone(node));
-                self.spawn(async move {
+                self.context.spawn(async move {
                     // The next look comes to it again.
                     let _ = core.sequence_keyspace(&node, keyspace).await;
                 });
@@ -134,10 +135,11 @@ impl Core {
     /// Takes the log over in the place of whoever led before.
     async fn become_sequencer(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         self.follow_sequencer(node).await?;
-        let clock = Arc::clone(&self.clock);
+        let clock = Arc::clone(&self.context.clock);
         let bytes_max = self.slot_bytes_max();
         let taken =
-            Sequencer::take_over(&node.store, clock, &self.config, bytes_max, false).await?;
+            Sequencer::take_over(&node.store, clock, &self.context.config, bytes_max, false)
+                .await?;
         let (sequencer, _) = taken;
         sequencer.say_who(node.id).await?;
         // What its predecessor has decided last, and its own slot.

@@ -47,7 +47,7 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         let service = Service::new(parts, Config::default());
         service.start().await.expect("a calm world");
         let core = &service.engine().core;
-        let node = core.serving().expect("it has started");
+        let node = core.serving.node().expect("it has started");
         core.sequence_keyspace(&node, KeyspaceId::default())
             .await
             .expect("a calm world");
