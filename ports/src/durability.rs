@@ -12,10 +12,11 @@
 //! - **D3** A point of an earlier incarnation returns `Ok` if that incarnation's durable data
 //!   includes it, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise. It never returns `Ok`
 //!   because new positions passed the old number.
-//! - **D4** An update that names a point it depends on ([`Update::depends_on`](crate::Update::depends_on())) is
-//!   refused as [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, if the store has
-//!   lost that point. So is an update that names a start which the store never made or no longer
-//!   remembers: the store may be a copy of older data.
+//! - **D4** An update that names a point it depends on
+//!   ([`Update::depends_on`](crate::Update::depends_on())) is refused as
+//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, if the store has lost that
+//!   point. So is an update that names a start which the store never made or no longer remembers:
+//!   the store may be a copy of older data.
 //! - **D5** A crash may take an update that is transient
 //!   ([`Update::transient`](crate::Update::transient)), but nothing else with it. A return to the
 //!   durable state is a crash, too. The item goes back to its state before the update, at most to
@@ -149,7 +150,8 @@ pub struct Receipt {
 pub trait Externalize: Debug + Send + Sync {
     /// Waits until everything ordered at or before `point` is durable.
     ///
-    /// Errors: [`Lost`](crate::ErrorKind::Lost) if the point did not survive a restart of the store.
+    /// Errors: [`Lost`](crate::ErrorKind::Lost) if the point did not survive a restart of the
+    /// store.
     async fn externalize(&self, point: DurabilityPoint) -> Result<()>;
 
     /// The store's present position: the point of a reply computed from the data read so far (rule

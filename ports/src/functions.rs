@@ -110,7 +110,8 @@ impl From<crate::Error> for Failure {
     }
 }
 
-/// The code of a function: takes an event, returns a result. It may die between any two of its steps.
+/// The code of a function: takes an event, returns a result. It may die between any two of its
+/// steps.
 #[async_trait]
 pub trait Handler: Debug + Send + Sync {
     /// Handles one event. The result matters to [`Functions::invoke`] only.
@@ -247,7 +248,8 @@ pub trait Functions: Debug + Send + Sync {
     /// Whether a function of this name exists now.
     async fn knows(&self, function: &str) -> Result<bool>;
 
-    /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes nothing.
+    /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes
+    /// nothing.
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()>;
 
     /// Stops the trigger of `queue`; running invocations finish.

@@ -215,8 +215,8 @@ pub trait KeyValue: Externalize {
 
     /// Changes one item if its condition holds (K2, K4, K8).
     ///
-    /// Errors: `Invalid` if a limit is exceeded or an action does not fit an attribute's type; `NoRoom`;
-    /// `OutcomeUnknown`.
+    /// Errors: `Invalid` if a limit is exceeded or an action does not fit an attribute's type;
+    /// `NoRoom`; `OutcomeUnknown`.
     async fn update(&self, update: Update) -> Result<Updated>;
 
     /// Applies all updates or none (K5). Each changes a different item.

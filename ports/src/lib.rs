@@ -6,8 +6,8 @@
 //!
 //! Reading order: [`durability`] (the meaning of "done"), [`key_value`], [`queue`], [`functions`],
 //! [`runtime`], [`clock`], [`objects`]. Then the decorators, which work around any provider:
-//! [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides when a provider logs a failure
-//! that lasts.
+//! [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides when a provider logs a
+//! failure that lasts.
 
 pub mod clock;
 pub mod contract;

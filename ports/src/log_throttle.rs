@@ -1,9 +1,9 @@
 //! Log throttle: when to log a failure that repeats.
 //!
-//! A provider retries a failing operation several times a second: a server is unreachable, a disk is
-//! full. The log's reader wants to know that the failure began, why, that it continues, and how long
-//! it lasted, but not every attempt. The throttle is pure, so that tests need not wait: the caller
-//! passes the time and writes the log.
+//! A provider retries a failing operation several times a second: a server is unreachable, a disk
+//! is full. The log's reader wants to know that the failure began, why, that it continues, and how
+//! long it lasted, but not every attempt. The throttle is pure, so that tests need not wait: the
+//! caller passes the time and writes the log.
 
 use std::time::Duration;
 

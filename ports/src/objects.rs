@@ -28,7 +28,8 @@ pub use object_store::{
 
 use crate::{Error, ErrorKind};
 
-/// The limits of an object store. Its trait has no place for them, so a provider states them beside it.
+/// The limits of an object store. Its trait has no place for them, so a provider states them beside
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectLimits {
     /// The largest object.

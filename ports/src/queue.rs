@@ -61,7 +61,8 @@ pub const DEDUPLICATION_BYTES_MAX: usize = 160;
 pub struct Message {
     /// The message group: order is kept within it. At most [`GROUP_BYTES_MAX`].
     pub group: Bytes,
-    /// Messages with the same id within the deduplication window are one (Q4). At most [`DEDUPLICATION_BYTES_MAX`].
+    /// Messages with the same id within the deduplication window are one (Q4). At most
+    /// [`DEDUPLICATION_BYTES_MAX`].
     pub deduplication: Option<Bytes>,
     /// The payload, up to [`QueueLimits::message_bytes_max`].
     pub body: Bytes,

@@ -1,10 +1,10 @@
 //! Objects kept as items, for providers without an object store.
 //!
-//! One object is one item, so the promises about items give those about objects (O1 to O4). A create
-//! is one conditional write, a get is one read, and a crash leaves no half of an object. An object
-//! is therefore no larger than an item, and cannot be put in parts: larger objects need a real
-//! object store. Objects are in one partition of their own, in the order of their paths, so a list
-//! is a scan.
+//! One object is one item, so the promises about items give those about objects (O1 to O4). A
+//! create is one conditional write, a get is one read, and a crash leaves no half of an object. An
+//! object is therefore no larger than an item, and cannot be put in parts: larger objects need a
+//! real object store. Objects are in one partition of their own, in the order of their paths, so a
+//! list is a scan.
 
 #![allow(
     clippy::default_trait_access,

@@ -209,8 +209,8 @@ macro_rules! key_value_contract {
                 "K10" the_point_of_a_transient_update_covers_the_updates_before_it,
             }
             costs {
-                "K12" an_update_costs_a_write_or_where_it_changes_nothing_a_read,
-                "K12" a_transaction_costs_what_its_updates_cost_and_refused_the_one_it_is_refused_for,
+                "K12" an_update_costs_a_write_or_a_read_if_it_changes_nothing,
+                "K12" a_transaction_costs_its_updates_and_a_refused_one_its_conflict,
                 "K12" a_batch_costs_each_of_its_items_once_and_its_lanes_cursor,
             }
             room {

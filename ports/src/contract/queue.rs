@@ -1,7 +1,8 @@
 //! The cases of [`Queue`](crate::Queue), one module per promise or few.
 //!
-//! One of them, `a_deduplication_id_is_forgotten_when_its_window_is_over`, waits for the deduplication window on the
-//! subject's clock. A provider in real time opens its subject with a short window for it.
+//! One of them, `a_deduplication_id_is_forgotten_when_its_window_is_over`, waits for the
+//! deduplication window on the subject's clock. A provider in real time opens its subject with a
+//! short window for it.
 
 mod failures;
 mod groups;

@@ -19,7 +19,8 @@ impl Key {
     /// The key of `sort` in `partition`.
     ///
     /// # Panics
-    /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long before.
+    /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long
+    /// before.
     pub fn new(partition: impl AsRef<[u8]>, sort: impl AsRef<[u8]>) -> Self {
         let (partition, sort) = (partition.as_ref(), sort.as_ref());
         assert!(

@@ -1,4 +1,5 @@
-//! Administration of queues: dead letters, alarms and figures. Senders and consumers need none of it.
+//! Administration of queues: dead letters, alarms and figures. Senders and consumers need none of
+//! it.
 
 use std::sync::Arc;
 
@@ -56,13 +57,15 @@ pub trait QueueAdmin: Externalize {
     ) -> Result<Vec<DeadLetter>>;
 
     /// Sends dead letters again (Q13), at most
-    /// [`batch_messages_max`](super::QueueLimits::batch_messages_max). Ignores ids without a letter.
+    /// [`batch_messages_max`](super::QueueLimits::batch_messages_max). Ignores ids without a
+    /// letter.
     ///
     /// Errors: `Invalid` if there are too many; `NoRoom`. Some letters may have been sent before.
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
 
     /// Removes dead letters permanently (Q13), at most
-    /// [`batch_messages_max`](super::QueueLimits::batch_messages_max). Ignores ids without a letter.
+    /// [`batch_messages_max`](super::QueueLimits::batch_messages_max). Ignores ids without a
+    /// letter.
     ///
     /// Errors: `Invalid` if there are too many.
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;

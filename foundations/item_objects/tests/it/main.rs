@@ -129,7 +129,8 @@ fn a_list_with_delimiter_separates_folders_and_objects() {
     });
 }
 
-/// O2, P6: an object that a create found survives a crash, although its writer died before it was durable.
+/// O2, P6: an object that a create found survives a crash, although its writer died before it was
+/// durable.
 #[test]
 fn an_object_that_a_create_found_is_durable() {
     simulated::run(async {

@@ -1,4 +1,5 @@
-//! The primitives on a simulated cloud: paused holders, dead writers, lost answers, clocks that disagree.
+//! The primitives on a simulated cloud: paused holders, dead writers, lost answers, clocks that
+//! disagree.
 
 mod backoff;
 mod counter_and_list;

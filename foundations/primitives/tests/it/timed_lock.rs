@@ -37,8 +37,9 @@ enum Writes {
     Trusting,
 }
 
-/// Workers read a number, are paused for a while, sometimes for longer than they may hold the lock, and write
-/// the next number. Returns how many writes were answered as done, and the number in the end.
+/// Workers read a number, are paused for a while, sometimes for longer than they may hold the lock,
+/// and write the next number. Returns how many writes were answered as done, and the number in the
+/// end.
 fn increments(seed: u64, writes: Writes) -> (i64, i64) {
     run(async {
         let world = World::new(seed);
@@ -329,7 +330,8 @@ fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
     });
 }
 
-/// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one changes nothing.
+/// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one
+/// changes nothing.
 #[test]
 fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
     run(async {

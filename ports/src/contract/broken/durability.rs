@@ -56,7 +56,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
         around(honest, PositionsAlone)
     }),
     Broken::new("D3", "LosesWhatUndidItself", undone::losing),
-    Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
+    Broken::new("D4", "IgnoresDependencies", |honest| {
+        around(honest, IgnoresDependencies)
+    }),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind {
             honest,
@@ -441,20 +443,20 @@ impl KeyValueDecorator for PositionsAlone {}
 
 /// Makes an update although the store has lost the point that it depends on (D4).
 #[derive(Debug)]
-struct Baseless(SharedKeyValue);
+struct IgnoresDependencies(SharedKeyValue);
 
-decorates!(Baseless, dyn KeyValue, 0);
+decorates!(IgnoresDependencies, dyn KeyValue, 0);
 
-impl KeyValueDecorator for Baseless {
+impl KeyValueDecorator for IgnoresDependencies {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0
             .update(update.depends_on(DurabilityPoint::DURABLE))
             .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let baseless = updates
+        let independent = updates
             .into_iter()
             .map(|update| update.depends_on(DurabilityPoint::DURABLE));
-        self.0.transact(baseless.collect()).await
+        self.0.transact(independent.collect()).await
     }
 }

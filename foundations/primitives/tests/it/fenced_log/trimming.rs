@@ -54,7 +54,8 @@ fn a_takeover_that_was_paused_does_not_seal_a_hole_that_a_trim_left() {
         let world = World::new(1);
         let log = log(&world);
         let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
-        // Each way of each call takes this long: two calls look, and the third one's seal is on its way.
+        // Each way of each call takes this long: two calls look, and the third one's seal is on its
+        // way.
         let way = Duration::from_millis(100);
         world.faults().delay(Chance::ALWAYS, way..=way);
         let paused = {
@@ -168,7 +169,8 @@ fn a_trim_that_was_left_off_halfway_is_no_end_of_the_log() {
     }
 }
 
-/// S10, S13: nothing of it is left but the mark and its seals, and the next epoch is higher all the same.
+/// S10, S13: nothing of it is left but the mark and its seals, and the next epoch is higher all the
+/// same.
 #[test]
 fn a_takeover_of_a_log_that_was_trimmed_to_its_end_has_a_higher_epoch() {
     run(async {

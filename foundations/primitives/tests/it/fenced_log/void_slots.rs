@@ -9,7 +9,8 @@ use simulated::{World, run};
 
 use super::{append, log, payloads};
 
-/// Puts an item where a slot lies, as `primitives::fenced_log` lays it out; without a payload: a seal.
+/// Puts an item where a slot lies, as `primitives::fenced_log` lays it out; without a payload: a
+/// seal.
 async fn put(world: &World, slot: SlotIndex, epoch: i64, payload: Option<&'static str>) {
     let mut actions = vec![Action::set_integer("epoch", epoch)];
     actions.extend(payload.map(|payload| Action::set("payload", payload)));
