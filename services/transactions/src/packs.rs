@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use tokio::sync::watch;
 
 use crate::{
@@ -65,7 +65,7 @@ pub(crate) struct State {
     /// The object store failed; nothing is compacted before this.
     pub(crate) paused_until: Monotonic,
     /// The throttle of the log lines about that.
-    pub(crate) outage: Outage,
+    pub(crate) outage: LogThrottle,
     /// Bytes that died here in packs of other owners, and when to add them to the packs' rows.
     pub(crate) owed: BTreeMap<PackId, u64>,
     pub(crate) owed_until: Monotonic,
@@ -102,7 +102,7 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,

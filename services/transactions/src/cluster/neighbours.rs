@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 
 use crate::{
     broken::Broken,
@@ -30,7 +30,7 @@ pub(super) struct Peer {
     pub(crate) announced: Monotonic,
     /// When it last sent its state, and whether the silence since was logged.
     pub(crate) stood: Monotonic,
-    pub(crate) unheard: Outage,
+    pub(crate) unheard: LogThrottle,
     /// How far its wall clock is ahead of this node's, in milliseconds.
     pub(crate) ahead_ms: i64,
     /// The slot up to which it has decided, if more slots follow, and since when.
@@ -63,7 +63,7 @@ impl Neighbours {
             told_dropped: Heard::default(),
             announced: now,
             stood: now,
-            unheard: Outage::default(),
+            unheard: LogThrottle::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,

@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 
 use crate::{
@@ -94,7 +94,8 @@ impl Recovery {
         let (recovery, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut seen = Seen::default();
-            let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
+            let (mut of_the_gone, mut of_hanging) =
+                (LogThrottle::default(), LogThrottle::default());
             while node.store.standing().is_ok() {
                 if recovery.cluster.membership.leads(Office::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
@@ -115,7 +116,7 @@ impl Recovery {
     }
 
     /// Logs that `what` is not being done, unless the reason is that this node cannot go on.
-    fn say(&self, node: &Node, outage: &mut Outage, done: Result<()>, what: &str) {
+    fn say(&self, node: &Node, outage: &mut LogThrottle, done: Result<()>, what: &str) {
         let now = self.context.clock.monotonic();
         match done {
             Ok(()) => {

@@ -267,7 +267,7 @@ impl Store {
             self.standing()?;
             match self
                 .key_value
-                .update(update.clone().resting_on(self.basis()))
+                .update(update.clone().depends_on(self.basis()))
                 .await
             {
                 Ok(updated) => {
@@ -357,7 +357,7 @@ impl Store {
         let basis = self.basis();
         let changes = changes
             .into_iter()
-            .map(|change| change.resting_on(basis))
+            .map(|change| change.depends_on(basis))
             .collect();
         match writer.append_with(payload, changes).await {
             // The step changed the store even if the node was fenced meanwhile.
@@ -388,7 +388,7 @@ impl Store {
         writer: &mut Writer,
         payload: Bytes,
     ) -> Result<(u64, DurabilityPoint)> {
-        if let Err(error) = writer.rest_on(self.basis()).await {
+        if let Err(error) = writer.depend_on(self.basis()).await {
             if error.kind() == ErrorKind::Lost {
                 self.fall();
                 self.standing()?;
