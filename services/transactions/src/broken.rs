@@ -4,10 +4,10 @@
 //! They are never set outside tests. Each breaks exactly one rule of the protocol. A scenario that
 //! passes on the real engine and fails on the mutant is therefore known to check the rule.
 
-/// A rule that is dropped.
+/// A rule that a mutant breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// The decision row is written before the data it decides about.
+    /// The decision row is written before the data that it decides about.
     RecordBeforeData,
     /// Data and rows of a group are written in one step, and their slot after it.
     GroupsBeforeSlot,
@@ -17,7 +17,8 @@ pub enum Broken {
     VisibleBeforeRecord,
     /// A commit is answered before its decision row is durable.
     AnswersBeforeDurable,
-    /// Algorithm 1, case 2: a candidate's cowritten keys are not compared with what was read of them.
+    /// Algorithm 1, case 2: a candidate's cowritten keys are not compared with what was read of
+    /// them.
     SkipsCowrittenOfCandidate,
     /// Algorithm 1, case 1: the other keys that read records wrote set no lower bound.
     SkipsLowerBound,
@@ -74,7 +75,8 @@ pub enum Broken {
     NamesEffectsAnew,
     /// Versions are collected as if no transaction were running.
     CollectsAboveHorizon,
-    /// A version is collected only with all that its transaction wrote, as the paper's Algorithm 2 does.
+    /// A version is collected only with all that its transaction wrote, as the paper's Algorithm 2
+    /// does.
     CollectsWholeTransactions,
     /// A deletion's version is dropped as soon as it is decided.
     DropsTombstonesAtOnce,
@@ -99,8 +101,8 @@ pub enum Broken {
     RecordBeforeChunks,
     /// P6: a record is written while packs with its values are still on their way.
     RecordBeforePack,
-    /// P6: an existing object with the name of a new pack is taken for that pack, whatever it
-    /// holds.
+    /// P6: an existing object with the name of a new pack is taken for that pack, without a
+    /// comparison.
     TakesAnyPackForItsOwn,
     /// A pack's object is deleted before its live values have moved.
     DeletesPackBeforeMoving,

@@ -1,12 +1,14 @@
-//! What a node keeps in memory of the store: versions, values, recent commits, and the frontiers that go with them.
+//! What a node keeps in memory of the store: versions, values, recent commits, and the frontiers
+//! that go with them.
 //!
 //! Invariants
 //! - It is a cache of the store: evicting from it never changes an answer.
 //! - Everything at or below the applied frontier is in the index, or was superseded and collected.
-//! - Only the node that serves changes it. A task of an earlier start finds no [`Cache::of`] its node.
+//! - Only the node that serves changes it. A task of an earlier start finds no [`Cache::of`] its
+//!   node.
 //!
-//! Its lock is held for map operations alone, and is the last of the crate's locks to be taken: the attempt's, then
-//! those of the open attempts or of the cluster, then this one.
+//! Its lock is held for map operations alone, and is the last of the crate's locks to be taken: the
+//! attempt's, then those of the open attempts or of the cluster, then this one.
 
 pub(crate) mod data_cache;
 pub(crate) mod recent_commits;
@@ -105,8 +107,8 @@ impl Contents {
         self.recent.note(record.position.slot, record);
     }
 
-    /// Merges commits of other nodes or of the sequencer's log. Those at or below the frontier were merged before, and
-    /// their versions may be collected.
+    /// Merges commits of other nodes or of the sequencer's log. Those at or below the frontier were
+    /// merged before, and their versions may be collected.
     pub(crate) fn merge(&mut self, own: NodeId, records: &[Arc<CommitRecord>]) {
         for record in records {
             if self.heard.contains(record.position) {
@@ -128,8 +130,8 @@ impl Contents {
         Arc::make_mut(&mut self.heard).advance(log, slot);
     }
 
-    /// The sequencer's log was sealed in slot `sealed`, and everything before it is visible. Deletions before it may
-    /// be collected.
+    /// The sequencer's log was sealed in slot `sealed`, and everything before it is visible.
+    /// Deletions before it may be collected.
     pub(crate) fn pass_sealed(&mut self, sealed: u64) {
         self.advance(NodeId::SEQUENCER, sealed);
         Arc::make_mut(&mut self.dropped).advance(NodeId::SEQUENCER, sealed);

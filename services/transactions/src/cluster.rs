@@ -30,7 +30,7 @@ use crate::{
     model::NodeId,
 };
 
-/// This node among others.
+/// This node's view of the others, and its messages to them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     context: Arc<Context>,

@@ -90,7 +90,7 @@ pub struct Config {
     pub ended_lately_max: usize,
     /// How many slots a node's log may advance past the published start for a successor.
     pub slots_unpublished_max: u64,
-    /// The most effects one transaction has.
+    /// The most effects of one transaction.
     pub effects_max: usize,
     /// The most bytes of one effect; at most half of the store's item limit.
     pub effect_bytes_max: usize,

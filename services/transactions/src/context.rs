@@ -32,7 +32,8 @@ pub(crate) struct Context {
     pub(crate) tasks: Weak<Tasks>,
 }
 
-/// The running tasks of the engine. Open attempts, and attempts with unsent effects, bound their number.
+/// The running tasks of the engine. Open attempts, and attempts with unsent effects, bound their
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks(Mutex<JoinSet<()>>);
 

@@ -40,7 +40,7 @@ const EFFECT_BYTES: usize = 96;
 /// An external action that happens once its transaction has committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// A message is sent.
+    /// Sends a message to a queue.
     Message {
         /// The queue's name among clients; at its provider it is [`queue_name`].
         queue: String,
@@ -51,7 +51,7 @@ pub enum Effect {
     },
     /// Invokes a function asynchronously.
     Invocation {
-        /// Which.
+        /// The function's name.
         function: String,
         /// Its payload.
         payload: Bytes,

@@ -38,7 +38,7 @@ pub struct Parts {
     pub key_value: Arc<dyn KeyValue>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// Randomness.
     pub entropy: Arc<dyn Entropy>,
 }
 
@@ -322,7 +322,7 @@ impl Engine {
 fn note_unreachable(owner: &Owner) {
     tracing::debug!(
         ?owner,
-        "the node of a transaction does not answer: its row does"
+        "the owner of a transaction does not answer; its decision row does"
     );
 }
 

@@ -41,13 +41,13 @@ pub enum Error {
     #[error("the transaction is finished: {0}")]
     TransactionFinished(Outcome),
     /// Every known version of the key would fracture the transaction's reads. Begin again.
-    #[error("no version of the key goes with what was read")]
+    #[error("no version of the key is consistent with earlier reads")]
     NoValidVersion,
     /// Another transaction wrote what this one read. None of its writes takes effect. Begin again.
-    #[error("what the transaction read was written by another")]
+    #[error("another transaction wrote a key that this one read")]
     Conflict,
     /// Its snapshot is so old that versions it needs were collected. Begin again.
-    #[error("what the transaction reads is too old")]
+    #[error("the transaction's snapshot is too old")]
     SnapshotTooOld,
     /// It began so long ago that its outcome is no longer known.
     #[error("the transaction's outcome is no longer known")]
@@ -63,7 +63,7 @@ pub enum Error {
     NoRoom,
     /// The service was started without the object store that holds its values, or with another one.
     /// Nothing is damaged: restart it with the right one.
-    #[error("values of this store lie in an object store: {0}")]
+    #[error("this store keeps values in an object store: {0}")]
     WrongObjects(Arc<str>),
     /// Stored bytes do not decode, or one of our limits exceeds the store's. A retry cannot help.
     #[error("the store is damaged: {0}")]

@@ -20,7 +20,7 @@
 //!
 //! Every node notes ids. Among several nodes one walks them all, so it lists the buckets again and
 //! again. Counts are estimates where an answer was lost: a bucket that is walked to its end has
-//! none left, whatever was counted.
+//! none left, despite any count.
 
 use std::{
     collections::BTreeMap,
@@ -52,11 +52,11 @@ fn count_of(item: &Item) -> u64 {
 const ATTEMPT: &str = "attempt";
 pub(crate) const COUNT: &str = "names";
 
-/// Periods in a window.
+/// Retention buckets in a window.
 const PERIODS: u32 = 7;
-/// Names walked at a time.
+/// Ids walked at a time.
 pub(crate) const NAMES_AT_ONCE: usize = 64;
-/// Periods read in one page.
+/// Retention buckets read in one page.
 const PAGE_PERIODS: usize = 100;
 /// The longest wait between two reads of the wall clock, which may be set.
 const LOOK: Duration = Duration::from_hours(1);
@@ -156,7 +156,7 @@ impl IdempotencyKeys {
         .await
     }
 
-    /// Whether there are names to walk.
+    /// Whether there are ids to walk.
     pub(crate) fn has_names_due(&self) -> bool {
         self.due().is_some()
     }

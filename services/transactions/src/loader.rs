@@ -248,7 +248,7 @@ impl Loader {
     pub(crate) fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
         let waiter = {
             let Some(mut cache) = self.cache.of(node.id) else {
-                return watch::channel(Some(Err(Error::unavailable("the node starts over")))).1;
+                return watch::channel(Some(Err(Error::unavailable("the node restarts")))).1;
             };
             match cache.index.load(key) {
                 Loading::UnderWay(waiter) => return waiter,

@@ -33,7 +33,7 @@ impl NodeId {
 /// One begin of a transaction, globally unique. Stored names use it, never the transaction's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Where it was begun.
+    /// The node that began it.
     pub node: NodeId,
     /// The number of this begin on its node, from one.
     pub sequence: u64,
@@ -63,7 +63,7 @@ impl Attempt {
     }
 }
 
-/// As a client carries it: `NODE-SEQUENCE`.
+/// The form in which clients send it: `NODE-SEQUENCE`.
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.node.0, self.sequence)
@@ -96,9 +96,9 @@ pub struct Timestamp(pub u64);
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Version {
-    /// Decides first.
+    /// Compared first.
     pub timestamp: Timestamp,
-    /// Decides between equal ones.
+    /// Compared if the timestamps are equal.
     pub node: NodeId,
 }
 
@@ -211,29 +211,29 @@ pub struct Begin {
     pub keyspaces: Vec<KeyspaceId>,
 }
 
-/// How a begin ended.
+/// The result of a begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// It is open.
     Open {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// This attempt. Clients send it with every later call.
         attempt: Attempt,
     },
     /// A transaction with this id has committed before; nothing is open.
     Committed {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The token with which a begin sees this commit. `None` if it wrote nothing.
         after: Option<After>,
     },
 }
 
-/// Which transaction a call belongs to.
+/// The transaction that a call belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
     /// The attempt. `None` means the latest.
     pub attempt: Option<Attempt>,
@@ -302,13 +302,13 @@ pub struct Committed {
 /// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on.
+    /// It is open.
     Open,
     /// It is being decided.
     Committing,
-    /// All its writes count.
+    /// All its writes take effect.
     Committed,
-    /// None of its writes counts.
+    /// None of its writes takes effect.
     Aborted,
     /// It timed out, and none of its writes takes effect. Or it began so long ago that its outcome
     /// was dropped.
@@ -366,9 +366,9 @@ pub struct PackId {
 /// Where a value lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
-    /// In which pack.
+    /// The pack.
     pub pack: PackId,
-    /// From which byte on.
+    /// The offset of its first byte.
     pub offset: u64,
 }
 
@@ -382,7 +382,7 @@ impl PackId {
     /// The length of its stored form.
     pub const BYTES: usize = 12;
 
-    /// As items hold it.
+    /// Its form in items.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());

@@ -42,7 +42,7 @@ pub(crate) struct PackEntry {
 /// The future positions of values, and a wait until they are stored.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    /// Of each of them.
+    /// The position of each value.
     pub(crate) located: Vec<Located>,
     /// Held as long as items that name these positions may be written.
     pub(crate) holds: Vec<Hold>,
@@ -84,7 +84,7 @@ pub(crate) struct Wanted {
     pub(crate) told: tokio::sync::oneshot::Sender<Result<Option<Bytes>>>,
 }
 
-/// A pack to be.
+/// A pack that gathers values.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     pub(crate) id: PackId,

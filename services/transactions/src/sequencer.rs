@@ -94,7 +94,7 @@ pub(crate) enum Decision {
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
     pub(crate) slot: u64,
-    /// Whether its row says it.
+    /// Whether its row is settled.
     pub(crate) is_settled: bool,
 }
 

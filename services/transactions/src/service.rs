@@ -54,7 +54,7 @@ impl Default for Outage {
 impl Outage {
     fn say(&mut self, now: Monotonic, error: &Error) {
         if let Some(lasts) = self.said.failed(now, &error.to_string()) {
-            tracing::warn!(%error, ?lasts, "transactions do not start; they are tried again until they do");
+            tracing::warn!(%error, ?lasts, "transactions cannot start; retrying until they do");
         }
     }
 }
@@ -124,7 +124,7 @@ impl Service {
         }
     }
 
-    /// The same at once, without effects.
+    /// The service on `parts`, without effects.
     pub fn new(parts: Parts, config: Config) -> Self {
         Self::builder(parts).build(config)
     }
@@ -161,7 +161,7 @@ impl Service {
                 core.context.pause(&mut outage.delays).await;
             } else {
                 tracing::warn!(
-                    "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
+                    "transactions restart: the store lost data that were not durable, the lease expired, or another node took over the log"
                 );
             }
             let outage = outage.get_or_insert_with(Outage::default);

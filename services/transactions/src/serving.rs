@@ -9,7 +9,8 @@ use tokio::sync::Notify;
 
 use crate::{Error, Result, node::Node};
 
-/// The node that serves. A process is one node at a time; after a restart of the service it is another.
+/// The node that serves. A process is one node at a time; after a restart of the service it is
+/// another.
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
     node: Mutex<Option<Arc<Node>>>,

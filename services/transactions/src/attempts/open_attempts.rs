@@ -116,7 +116,7 @@ impl Open {
         self.order.len()
     }
 
-    /// The place of the next begin.
+    /// The number of the next begin.
     pub(crate) fn next_place(&mut self) -> u64 {
         self.places += 1;
         self.places

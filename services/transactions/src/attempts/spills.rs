@@ -14,7 +14,7 @@ use crate::{
 /// The values that an attempt has spilled or begun to spill.
 #[derive(Debug, Default)]
 pub(crate) struct Spills {
-    /// The slots that say so.
+    /// The slots of the log that announce them.
     pub(crate) slots: Vec<u64>,
     pub(crate) keys: BTreeSet<Key>,
     /// Every chunked write, with its number of chunks, including those that a later write replaced.

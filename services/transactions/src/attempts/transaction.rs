@@ -54,7 +54,7 @@ pub(crate) struct Transaction {
 /// What a begin requested and was granted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
-    /// The commit is above this.
+    /// The commit's timestamp exceeds this.
     pub(crate) after: Timestamp,
     /// The keyspaces that a serializable transaction reads and writes.
     pub(crate) keyspaces: Option<Arc<[KeyspaceId]>>,
@@ -69,7 +69,7 @@ pub(crate) struct Start {
     pub(crate) heard: Arc<Heard>,
     /// The bytes superseded on this node until the begin.
     pub(crate) superseded_bytes: u64,
-    /// When.
+    /// The time of the begin.
     pub(crate) at: Monotonic,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct State {
     pub(crate) last_call: Monotonic,
 }
 
-/// How far an attempt is.
+/// The phase of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,

@@ -67,10 +67,10 @@ impl Buffered {
     }
 }
 
-/// Which values leave early.
+/// Which values are spilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those that go into chunks.
+    /// Those that are stored in chunks.
     Large,
     /// All.
     All,

@@ -57,7 +57,7 @@ impl Calls {
         self.wait_for_end(transaction).await
     }
 
-    /// Ends an attempt as `answer` says.
+    /// Ends an attempt with `answer`.
     pub(crate) fn end(
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,

@@ -344,7 +344,7 @@ impl Calls {
         }) = decision
         else {
             return Err(Error::Corrupt(
-                "a name was refused by a row that is not committed".into(),
+                "a client id was refused by a row that is not committed".into(),
             ));
         };
         self.hear_committed(node, id, *attempt, stored, point)
@@ -393,7 +393,7 @@ impl Calls {
         let (transaction, earlier) = {
             let mut attempts = self.attempts.lock();
             if !attempts.are_of(node.id) {
-                return Err(Error::unavailable("the node starts over"));
+                return Err(Error::unavailable("the node restarts"));
             }
             attempts.check_room(&self.context.config, Some(id))?;
             let (heard, superseded_bytes) = self.cache.frontier();

@@ -66,7 +66,7 @@ pub(crate) enum Committing {
 struct Commit<'a> {
     calls: &'a Arc<Calls>,
     transaction: &'a Arc<Transaction>,
-    /// When its client asked.
+    /// When its client requested it.
     began: Monotonic,
     buffer: WriteBuffer,
     /// What it has spilled before.
@@ -184,7 +184,7 @@ impl Calls {
             let node = Arc::clone(node);
             self.context.spawn(async move {
                 if let Err(error) = node_registry::publish(&node.store, row).await {
-                    tracing::debug!(%error, "how far the log is done was not told");
+                    tracing::debug!(%error, "the progress of the log was not published");
                 }
             });
         }
@@ -234,7 +234,7 @@ async fn answer_durable(
     point: DurabilityPoint,
     record: Option<&CommitRecord>,
 ) -> Answer {
-    // Whatever failed, the row is written and tells the outcome once it can be read.
+    // After any failure the row is written still, and tells the outcome once it can be read.
     node.store
         .externalize(point)
         .await
@@ -256,7 +256,7 @@ impl<'a> Commit<'a> {
             .any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
         assert!(
             !is_leaving || spills.failed.is_some(),
-            "values are on their way, and nobody waits for them"
+            "values are being spilled, and the commit does not wait for them"
         );
         let writes = buffer.write_set();
         let (set, _) = WriteSet::split(&writes, calls.context.config.write_set_inline_bytes_max);
@@ -585,7 +585,7 @@ impl<'a> Commit<'a> {
                 delete_spilled(&transaction, &spills).await
             };
             if let Err(error) = cleaned.await {
-                tracing::debug!(%error, "what was not committed is left to the log's resolver");
+                tracing::debug!(%error, "uncommitted data are left to the log's resolver");
             }
         });
         Err(error)

@@ -42,7 +42,7 @@ use crate::{
 pub(crate) enum Failed {
     /// The owner did not answer; the row decides.
     Unreachable(Error),
-    /// Its node lives.
+    /// The owner is alive, and refuses it.
     Refused(Error),
 }
 
@@ -124,7 +124,7 @@ impl Calls {
     async fn ended_with_its_node(self: &Arc<Self>, owner: &Owner, call: &Call) -> Error {
         tracing::debug!(
             ?owner,
-            "the node of a transaction does not answer, or not in time: the transaction ends"
+            "the owner of a transaction does not answer in time: the transaction ends"
         );
         match self.status(call).await {
             Ok(outcome) => Error::TransactionFinished(outcome.value),

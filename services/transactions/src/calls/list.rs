@@ -51,7 +51,7 @@ pub const VALUES_BYTES_MAX: usize = 1 << 20;
 
 /// Buckets read at a time.
 const SCANS_AT_ONCE: usize = 32;
-/// Keys looked at at a time.
+/// Keys examined at a time.
 const KEYS_AT_ONCE: usize = 64;
 /// How much memory a page may use, out of the capacity for values being read.
 const PAGE_BYTES: usize = 16 << 20;
@@ -75,7 +75,7 @@ pub struct Listing {
 pub struct Listed {
     /// The key.
     pub key: Key,
-    /// How long its value is.
+    /// The length of its value.
     pub bytes: u64,
     /// The value, or `None` if it is too long for a page.
     pub value: Option<Bytes>,

@@ -1,7 +1,7 @@
 //! Spills values before their commit: large ones at once, others when too much is buffered.
 //!
 //! A spill is announced in the node's log first, and the entry is confirmed before the first byte
-//! of data is written. Whatever a crash leaves therefore has a stored owner. Chunks follow, then
+//! of data is written. Data that a crash leaves therefore have a stored owner. Chunks follow, then
 //! version items. None of it takes effect before the decision row. The commit writes the values
 //! that were not spilled, and the row.
 //!
@@ -165,7 +165,7 @@ impl Calls {
                 Err(error)
             }
             Phase::Open => {
-                tracing::debug!(%error, attempt = %transaction.attempt, "values could not be written ahead");
+                tracing::debug!(%error, attempt = %transaction.attempt, "values could not be spilled");
                 self.end(
                     transaction,
                     &mut state,
@@ -188,7 +188,7 @@ impl Calls {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
             if let Err(error) = delete_spilled(&transaction, &spills).await {
-                tracing::debug!(%error, "what was written ahead is left to the log's resolver");
+                tracing::debug!(%error, "spilled data are left to the log's resolver");
             }
         });
     }
@@ -217,7 +217,7 @@ impl Calls {
                     .delete_chunks(transaction.attempt, write, chunks)
                     .await
                 {
-                    tracing::debug!(%error, "what was replaced is left to the log's resolver");
+                    tracing::debug!(%error, "replaced data are left to the log's resolver");
                     return;
                 }
             }
@@ -241,7 +241,7 @@ fn leave_now(transaction: &Transaction, state: &mut State, which: Which) -> Opti
     }
     state.spills.note(&writes);
     let flight = Arc::clone(&transaction.flights).try_read_owned();
-    let flight = flight.expect("whoever waits for the flights of an attempt has ended it first");
+    let flight = flight.expect("a waiter for the flights of an attempt has ended it first");
     let bytes = writes.iter().map(|(_, value)| value.len()).sum();
     Some(Leaving {
         writes,

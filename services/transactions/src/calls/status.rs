@@ -100,7 +100,7 @@ impl Calls {
 
     async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
         if !matches!(self.find(call), Found::Nothing) {
-            return Err(Error::unavailable("the transaction is just being begun"));
+            return Err(Error::unavailable("the transaction is being begun"));
         }
         let (mut decision, mut point) = node.store.decision(&call.id).await?;
         if decision.is_none() && self.closes_absent(node, &call.id).await? {

@@ -51,7 +51,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Where a value goes.
+    /// Where a value is stored.
     fn place(&self, value: Option<&Bytes>) -> Place {
         if let Some(value) = value.filter(|value| value.len() > self.context.config.pack_bytes_min)
             && self.packing.objects.is_some()

@@ -82,12 +82,12 @@ impl Cluster {
             tracing::error!(
                 ?ahead,
                 most = ?AHEAD_MAX,
-                "this machine's clock is ahead of those of the other nodes: transactions and writes are refused here until it is set right"
+                "this machine's clock is ahead of the other nodes': transactions and writes are refused here until it is corrected"
             );
         } else {
             tracing::info!(
                 ?ahead,
-                "this machine's clock agrees with the other nodes': transactions go on"
+                "this machine's clock agrees with the other nodes': transactions continue"
             );
         }
     }
@@ -107,7 +107,7 @@ impl Cluster {
                 peer.was_member = true;
                 let is_silent = now.since(peer.announced) >= SILENCE_MAX;
                 if now.since(peer.stood) >= UNHEARD_MAX
-                    && let Some(lasts) = peer.unheard.failed(now, "it does not say how it stands")
+                    && let Some(lasts) = peer.unheard.failed(now, "it does not send its state")
                 {
                     unheard.push((id, address.clone(), lasts));
                 }
@@ -126,15 +126,15 @@ impl Cluster {
                 node = id.0,
                 ?address,
                 ?lasts,
-                "a member is not heard: until it is, or is gone, all is kept that was overwritten, and the store grows; is its address right, \
-                 and do these two reach each other?"
+                "a member does not announce itself: until it does, or is presumed dead, overwritten versions are kept and the store grows; \
+                 is its address right, and can the two nodes reach each other?"
             );
         }
         for (id, address) in free {
             let (this, node) = (Arc::clone(self), Arc::clone(node));
             self.context.spawn(async move {
                 if let Err(error) = this.announce_to(&node, id, &address).await {
-                    tracing::debug!(%error, node = id.0, "a node does not hear");
+                    tracing::debug!(%error, node = id.0, "an announcement failed");
                 }
                 this.lock().neighbours.peer(id, now).is_being_told = false;
             });
@@ -151,7 +151,7 @@ impl Cluster {
             let (dropped, through) = (announcement.standing.dropped.clone(), announcement.through);
             let message = Message::Announce(announcement);
             let Answer::Standing(standing) = self.ask(node, to, address, &message).await? else {
-                return Err(Error::unavailable("a node answers what was not asked"));
+                return Err(Error::unavailable("unexpected kind of answer"));
             };
             let has_heard = standing.heard.through(node.id) >= through;
             let all = {
@@ -299,7 +299,7 @@ impl Cluster {
         drop(cluster);
         if let Some(lasted) = heard_again {
             let lasted = UNHEARD_MAX + lasted;
-            tracing::info!(node = from.0, ?lasted, "a member is heard again");
+            tracing::info!(node = from.0, ?lasted, "a member announces again");
         }
         node.work.notify_one();
         if is_behind {

@@ -72,7 +72,7 @@ impl Cluster {
                 let mut cache = self
                     .cache
                     .of(node.id)
-                    .ok_or_else(|| Error::unavailable("the node starts over"))?;
+                    .ok_or_else(|| Error::unavailable("the node restarts"))?;
                 cache.merge(node.id, &records);
                 if is_decided {
                     cache.advance(log, slot.index.0);
@@ -113,7 +113,7 @@ impl Cluster {
             // A trimmed slot was applied by all counted nodes, so this node is no longer one of
             // them.
             node.store.fall();
-            return Err(Error::unavailable("the node was taken for gone"));
+            return Err(Error::unavailable("the node was presumed dead"));
         };
         node.store.seen(read.point)?;
         Ok(read)

@@ -72,7 +72,7 @@ pub(crate) fn outcome(number: u8) -> Result<Outcome> {
 }
 
 pub(crate) fn not_understood() -> Error {
-    Error::unavailable("a node answers what was not asked")
+    Error::unavailable("unexpected kind of answer")
 }
 
 /// An error of the owner is the same error here.

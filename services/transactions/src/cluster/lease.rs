@@ -39,13 +39,13 @@ impl Cluster {
         }
         if self.lock().neighbours.ahead() > AHEAD_MAX {
             return Err(Error::unavailable(
-                "this machine's clock is ahead of those of the other nodes",
+                "this machine's clock is ahead of the other nodes'",
             ));
         }
         Ok(())
     }
 
-    /// The members but this node.
+    /// The members except this node.
     pub(crate) fn others(&self, node: &Node) -> BTreeMap<NodeId, Address> {
         let mut nodes = self.membership.members().nodes;
         nodes.remove(&node.id);

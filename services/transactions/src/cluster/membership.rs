@@ -3,7 +3,8 @@
 //! A node answers from its applied frontier. Other nodes act without it once they know that it no
 //! longer answers: they collect what it might read, and close what it might commit. So each node
 //! has a lease. Past [`Membership::may_answer_until`] it ends all open attempts, drops its state,
-//! and restarts under a new id. The others presume it dead only later, whatever any clock shows.
+//! and restarts under a new id. The others presume it dead only later, at any setting of the
+//! clocks.
 //!
 //! Invariants
 //! - A view's number grows by one with each change of the members or of the elections that this
@@ -143,7 +144,7 @@ mod tests {
     #[test]
     fn whoever_is_alone_is_one_node_at_a_time_and_leads() {
         let alone = Alone::default();
-        assert_eq!(now(alone.changed(0)), None, "nobody has joined");
+        assert_eq!(now(alone.changed(0)), None, "no node has joined");
         now(alone.join(NodeId(3))).expect("at once").expect("joins");
         now(alone.join(NodeId(4))).expect("at once").expect("joins");
         let members = now(alone.changed(1)).expect("the view has changed");

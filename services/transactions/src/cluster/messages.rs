@@ -33,13 +33,13 @@ pub(crate) type Ordered = Result<Version, Refused>;
 pub(crate) enum Message {
     /// Requests the receiver's state.
     Ask,
-    /// This has happened here.
+    /// The sender's new commits, and its state.
     Announce(Announcement),
     /// A call for a transaction of the receiver.
     Forward(Forwarded),
     /// A wish for the receiver to decide as the sequencer.
     Sequence(Wish),
-    /// Give no timestamps there any more.
+    /// Requests that the receiver gives no more timestamps in that keyspace.
     StopTimestamps(KeyspaceId),
 }
 
@@ -48,9 +48,9 @@ pub(crate) enum Message {
 pub(crate) enum Answer {
     /// The state of the node, in answer to a request for it or to an announcement.
     Standing(Standing),
-    /// To a call.
+    /// The answer to a call.
     Reply(Reply),
-    /// To a wish.
+    /// The answer to a wish.
     Ordered(Ordered),
     /// The node gives no timestamps in that keyspace, and the commits that had one are decided.
     Stopped,
@@ -96,11 +96,11 @@ pub(crate) struct Standing {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     pub(crate) standing: Standing,
-    /// The first slot it tells of.
+    /// The first slot it covers.
     pub(crate) from: u64,
-    /// Up to here everything is decided.
+    /// The slot up to which everything is decided.
     pub(crate) through: u64,
-    /// The last slot there is.
+    /// The last existing slot.
     pub(crate) last: u64,
     /// Their commits, except those superseded by a newer version of every key.
     pub(crate) records: Vec<Announced>,
@@ -213,7 +213,7 @@ impl Answer {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let refuse = || Error::unavailable("a node answers what this build does not know");
+        let refuse = || Error::unavailable("a node sent an answer that this build does not know");
         let (kind, body) = unframe(bytes).ok_or_else(refuse)?;
         match kind {
             STANDING => Ok(Self::Standing(read(body)?)),

@@ -93,7 +93,7 @@ impl Neighbours {
         self.minimum_of(self.live.iter().filter(|live| **live != own), broken)
     }
 
-    /// The same of these nodes.
+    /// The same minimum over these nodes.
     pub(crate) fn minimum_of<'node>(
         &self,
         nodes: impl Iterator<Item = &'node NodeId>,
@@ -156,7 +156,7 @@ impl Neighbours {
         std::mem::take(&mut self.behind)
     }
 
-    /// `log` was read in the store.
+    /// Notes that `log` was read in the store.
     pub(crate) fn caught_up(&mut self, log: NodeId, now: Monotonic) {
         if let Some(peer) = self.peers.get_mut(&log) {
             peer.announced = now;

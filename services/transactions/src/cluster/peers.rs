@@ -70,7 +70,7 @@ pub enum NoAnswer {
     #[error("no answer from a node: {0}")]
     Silence(Arc<str>),
     /// The node is alive, and has no memory for the message: nothing was done.
-    #[error("a node has no memory for what it is told")]
+    #[error("a node has no memory for the message")]
     TooMuchBuffered,
     /// The node is alive, and cannot answer now: the request may have been done.
     #[error("a node cannot answer: {0}")]
@@ -88,7 +88,7 @@ pub(crate) enum Unheard {
     Late(NoAnswer),
 }
 
-/// The way to the other nodes.
+/// The transport to the other nodes.
 #[async_trait]
 pub trait Peers: Debug + Send + Sync {
     /// Sends `message` to the node at `address`, and returns its answer. No order is promised, nor

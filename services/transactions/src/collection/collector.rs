@@ -120,7 +120,7 @@ impl Collection {
         Ok(true)
     }
 
-    /// Everything before `collected` is collected.
+    /// Notes that everything before `collected` is collected.
     async fn note_collected(
         &self,
         node: &Arc<Node>,

@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// Rows looked at, at a time.
+/// Rows read at a time.
 const ROWS_AT_ONCE: usize = 16;
 
 impl Collection {

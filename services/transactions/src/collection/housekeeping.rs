@@ -42,7 +42,7 @@ const LATE_WRITE: Duration = Duration::from_mins(1);
 /// The longest time of one pass. The collectable horizon is agreed at its begin, and slots may
 /// leave their window as fast as they are processed.
 const PASS_MAX: Duration = Duration::from_secs(1);
-/// Between two steps of a sweep.
+/// The pause between two steps of a sweep.
 const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Pages of versions or rows in a step: ten million items take less than half an hour.
 const SWEEP_PAGES_AT_ONCE: usize = 16;
@@ -122,7 +122,7 @@ impl Collection {
             if kept <= self.context.config.superseded_bytes_max {
                 return;
             }
-            tracing::info!(attempt = %oldest.attempt, kept, "an old reader no longer keeps versions");
+            tracing::info!(attempt = %oldest.attempt, kept, "the snapshot of an old reader is evicted");
             attempts.overtake(&oldest);
             self.context.counters.overtaken();
         }
@@ -139,7 +139,7 @@ impl Housekeeping {
                 Ok(wait) => {
                     delays = Store::delays();
                     if let Some(lasted) = outage.ended(now) {
-                        tracing::info!(?lasted, "the store is tidied again");
+                        tracing::info!(?lasted, "housekeeping works again");
                     }
                     wait
                 }
@@ -148,7 +148,7 @@ impl Housekeeping {
                         return;
                     }
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
-                        tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
+                        tracing::warn!(%error, ?lasts, "housekeeping fails at the moment");
                     }
                     self.collection.context.pause(&mut delays).await;
                     continue;
@@ -444,7 +444,7 @@ impl Housekeeping {
         )
     }
 
-    /// One page, if it is time.
+    /// Sweeps one page, if it is due.
     async fn sweep(&mut self) -> Result<()> {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
@@ -466,7 +466,7 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// All is looked at.
+    /// Ends a sweep that has read everything.
     async fn end_sweep(&mut self) -> Result<()> {
         let Some(mut sweep) = self.sweep.take() else {
             return Ok(());
@@ -501,7 +501,7 @@ impl Housekeeping {
                     .next_due(self.collection.context.config.retry_window)?,
                 Some(_) => tended.young_until?.since(now),
             };
-            // If its window is over, whatever still blocks it wakes this task when it goes.
+            // If its window is over, its other obstacles wake this task when they end.
             (!left.is_zero() || self.collection.is_retainable(&self.node, tended)).then_some(left)
         });
         due.min()

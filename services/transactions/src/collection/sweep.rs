@@ -33,7 +33,7 @@ use crate::{
 const PAGE_ITEMS: usize = 100;
 /// Packs counted in one page.
 const PACKS_AT_ONCE: usize = 16;
-/// Items judged at a time.
+/// Items checked at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// How far a sweep has come.
@@ -44,7 +44,7 @@ pub(crate) struct Sweep {
     /// When the next page is due.
     pub(crate) next: Monotonic,
     buckets: Buckets,
-    /// Of versions first, then of rows.
+    /// The bucket: those of versions first, then those of rows.
     bucket: u32,
     scan: Option<Scan>,
     /// Packs that remain to be counted, once versions and rows are done.

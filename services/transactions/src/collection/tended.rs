@@ -5,7 +5,7 @@ use primitives::{Cursor, FencedLog};
 
 use crate::{model::NodeId, storage::frontier::Heard};
 
-/// A log under its care.
+/// The progress of one log.
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(crate) node: NodeId,

@@ -367,7 +367,7 @@ impl Effects {
                 join_all(deliveries).await;
                 // Any failure is harmless: the next start scans a node that is not marked again.
                 if let Err(error) = node_registry::mark_sent(&node.store, earlier).await {
-                    tracing::debug!(%error, "that an earlier node's effects are sent was not noted");
+                    tracing::debug!(%error, "the completed outbox of an earlier node was not noted");
                 }
             });
         }
@@ -404,7 +404,7 @@ impl Effects {
         self.outbox.change(node, attempt, |unsent| {
             if !unsent.is_failing {
                 let effects = unsent.effects;
-                tracing::warn!(%error, %attempt, effects, "effects cannot be sent, and stay until they are");
+                tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
             }
             Some(Unsent { is_failing: true, ..unsent })
         });

@@ -64,7 +64,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The interval of checks whether a mostly dead pack is still held.
 const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
 
-/// A value that moves.
+/// A value to move.
 struct Moving {
     from: Located,
     filed: Filed,
@@ -408,7 +408,7 @@ pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<(
     if !matches!(error, Error::Corrupt(_)) {
         return Err(error);
     }
-    tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged, and is left as it is");
+    tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged and is left unchanged");
     node.packs.state().table.give_up(id);
     Ok(())
 }

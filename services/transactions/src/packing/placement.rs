@@ -81,7 +81,7 @@ impl Packing {
         };
         let last = node.store.again(look).await?;
         if last > 0 {
-            tracing::warn!(%place, last, "there are packs that this store does not know: it was set back, and its objects were not");
+            tracing::warn!(%place, last, "there are packs that this store does not know: it was restored to an earlier state, and its objects were not");
             node.packs.pass(last);
         }
         Ok(())
@@ -93,7 +93,7 @@ fn home_of(row: &Item) -> Option<String> {
         .map(|home| String::from_utf8_lossy(home).into_owned())
 }
 
-/// Errors: there are packs after all.
+/// Checks that there are no packs. Errors: there are some.
 async fn has_none(store: &Store) -> Result<()> {
     let page = store.scan(&Scan::partition(layout::PACKS, 1)).await?.value;
     if page.items.is_empty() {

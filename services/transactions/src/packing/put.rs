@@ -154,10 +154,10 @@ impl Packing {
                     match self.has_content(path, &payload).await {
                         Ok(true) => return Ok(()),
                         Ok(false) => {
-                            tracing::error!(%path, "an object that this store has not put has the name of its next: \
+                            tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
                             another process writes there for a copy of this store");
                             return Err(Error::unavailable(
-                                "an object of another process has this one's name",
+                                "another process put an object of this name",
                             ));
                         }
                         Err(error) => error,

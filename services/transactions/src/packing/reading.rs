@@ -43,7 +43,7 @@ impl Packing {
             // all values must not serve.
             node.store.fall();
             return Err(Error::unavailable(
-                "values of the store lie in an object store, and none was given",
+                "the store keeps values in an object store, and none is configured",
             ));
         }
         let mut missed = None;

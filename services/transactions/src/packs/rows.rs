@@ -147,7 +147,7 @@ pub(crate) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
         .map(|item| Row::decode(&item)))
 }
 
-/// All there are.
+/// All rows.
 pub(crate) async fn list(store: &Store) -> Result<Vec<(PackId, Row)>> {
     list_while(store, PackId::FIRST, |_| true).await
 }

@@ -247,7 +247,7 @@ impl Table {
         })
     }
 
-    /// Whether some wait for their holders.
+    /// Whether some wait for the end of holds.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_settled = |id: &PackId| !self.unsettled.contains(&id.node);
         self.wanting.iter().any(is_settled)
@@ -277,7 +277,7 @@ impl Table {
             .count() as u32
     }
 
-    /// Nothing names it any more.
+    /// Marks it as unreferenced.
     pub(crate) fn retire(&mut self, id: PackId, kept: Monotonic) {
         self.retired.insert(id, kept);
         self.leave_out(id);
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(
             table.next(false, 9),
             first,
-            "also of who may still write, and whatever is live in them"
+            "even if its node may still write, and with any live values"
         );
         table.retire(of_other(1), at(60));
         table.remove(of_other(2));
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(
             table.next(false, 9).packs,
             [of_other(3)],
-            "what is retired is empty"
+            "retired packs are empty"
         );
         table.give_back(NODE);
         assert_eq!((dead(&table, 9), table.sums()), (vec![id(1)], (1, 10)));

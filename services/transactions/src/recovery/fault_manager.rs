@@ -99,14 +99,9 @@ impl Recovery {
             while node.store.standing().is_ok() {
                 if recovery.cluster.membership.leads(Office::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
-                    recovery.say(
-                        &node,
-                        &mut of_the_gone,
-                        seen_to,
-                        "what nodes left that are gone",
-                    );
+                    recovery.say(&node, &mut of_the_gone, seen_to, "recovery of dead nodes");
                     let closed = recovery.close_hanging(&node).await;
-                    recovery.say(&node, &mut of_hanging, closed, "what hangs of others");
+                    recovery.say(&node, &mut of_hanging, closed, "closing hanging commits");
                 } else {
                     seen = Seen::default();
                 }
@@ -121,13 +116,13 @@ impl Recovery {
         match done {
             Ok(()) => {
                 if let Some(lasted) = outage.ended(now) {
-                    tracing::info!(?lasted, "{what} is seen to again");
+                    tracing::info!(?lasted, "{what} succeeds again");
                 }
             }
             Err(_) if node.store.standing().is_err() => {}
             Err(error) => {
                 if let Some(lasts) = outage.failed(now, &error.to_string()) {
-                    tracing::warn!(%error, ?lasts, "{what} is not all seen to at the moment");
+                    tracing::warn!(%error, ?lasts, "{what} is incomplete at the moment");
                 }
             }
         }
@@ -171,7 +166,7 @@ impl Recovery {
                 }
                 Err(error) => {
                     node.store.standing()?;
-                    tracing::debug!(%error, gone = row.node.0, "a node that is gone is not seen to at the moment");
+                    tracing::debug!(%error, gone = row.node.0, "a dead node cannot be recovered at the moment");
                     if let Error::Corrupt(_) = error {
                         seen.put_off(row.node, &error, now);
                     }
@@ -258,7 +253,7 @@ mod tests {
     #[async_trait]
     impl Peers for Nobody {
         async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("nobody".into()))
+            Err(NoAnswer::Silence("no node".into()))
         }
     }
 

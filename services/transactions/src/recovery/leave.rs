@@ -27,7 +27,7 @@ impl Recovery {
             node.map(|node| (node, self.attempts.close()))
         };
         let Some((node, open)) = serving else {
-            // It may be about to join.
+            // The node may be about to join.
             self.cluster.membership.leave().await;
             return false;
         };
@@ -66,7 +66,7 @@ impl Recovery {
         tracing::info!(
             node = node.id.0,
             has_left,
-            "transactions are served no more"
+            "transactions are no longer served"
         );
         has_left
     }

@@ -29,7 +29,7 @@ pub(crate) enum Closing<'a> {
     Never,
     /// The log's decisions are settled already, and no other node writes to it.
     ByRow,
-    /// The sequencer's log says it.
+    /// The sequencer's log decides.
     ByLog(&'a Arc<Node>),
 }
 

@@ -128,7 +128,7 @@ impl Recovery {
 
     /// Drops everything that depends on data the store may have lost.
     fn stop_serving(self: &Arc<Self>) {
-        let why = Error::unavailable("the node starts over");
+        let why = Error::unavailable("the node restarts");
         let open = {
             if let Some(node) = self.serving.stop() {
                 node.store.fall();
@@ -180,7 +180,7 @@ impl Recovery {
         if ahead_ms > BEHIND_MS_MAX {
             tracing::warn!(
                 ahead_ms,
-                "the last commit is ahead of this machine's clock: its time was set back"
+                "the last commit is ahead of this machine's clock: the clock was set back"
             );
         }
         Ok((highest, rows))

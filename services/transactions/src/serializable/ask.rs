@@ -113,7 +113,7 @@ impl Serializable {
                 if !std::mem::replace(&mut is_said, true) {
                     warn_of_sequencer(node, &error);
                 }
-                tracing::debug!(%error, "the sequencer is asked again to close what its client was not told");
+                tracing::debug!(%error, "the sequencer is asked again to close an attempt of unknown outcome");
             }
             node.store.standing()?;
             if let Some(known) = self.look_for(node, wish).await? {
@@ -305,8 +305,7 @@ impl Serializable {
     ) -> Result<Arc<CommitRecord>> {
         let version = self.ask_writer(node, wish).await?.map_err(Error::from)?;
         let stored = wish.stored(version);
-        let stored =
-            stored.ok_or_else(|| Error::unavailable("a node answers what was not asked"))?;
+        let stored = stored.ok_or_else(|| Error::unavailable("unexpected kind of answer"))?;
         let record = Arc::new(CommitRecord {
             id: wish.id.clone(),
             attempt: wish.attempt,
@@ -353,7 +352,7 @@ impl Serializable {
             .await?
         {
             Answer::Ordered(ordered) => Ok(ordered),
-            _ => Err(Error::unavailable("a node answers what was not asked")),
+            _ => Err(Error::unavailable("unexpected kind of answer")),
         }
     }
 
@@ -376,7 +375,7 @@ impl Serializable {
             .ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
         let Some(request) = wish.request() else {
             self.close_here(node, sequencer, wish).await?;
-            // The row says it, too.
+            // The row is settled, too.
             return Err(Error::TransactionFinished(Outcome::Aborted));
         };
         let writes = node.store.write_set(wish.attempt, &request.set).await?;
@@ -393,7 +392,7 @@ impl Serializable {
         );
         assert!(
             is_sequenced,
-            "whatever was handed over is decided by the sequencer's log"
+            "the sequencer's log decides every attempt that was handed over"
         );
         Ok(record.version)
     }
@@ -401,7 +400,7 @@ impl Serializable {
 
 fn warn_of_sequencer(node: &Node, error: &Error) {
     let sequencer = node.followed.writer().unwrap_or_default().0;
-    tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
+    tracing::warn!(%error, sequencer, "commits do not proceed here: the node that orders them does not answer; is its address right?");
 }
 
 #[cfg(test)]
@@ -427,7 +426,7 @@ mod tests {
     #[async_trait]
     impl Peers for Nobody {
         async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("nobody".into()))
+            Err(NoAnswer::Silence("no node".into()))
         }
     }
 
@@ -461,7 +460,7 @@ mod tests {
                 let closed = serializable.close_prepared(&node, &id, attempt).await;
                 assert!(
                     matches!(closed, Err(Error::Unavailable(_))),
-                    "nobody orders"
+                    "no node orders"
                 );
                 assert_eq!(places(), 1);
             }
@@ -479,7 +478,7 @@ mod tests {
             serializable
                 .close_prepared(&node, &id, attempt)
                 .await
-                .expect("somebody orders");
+                .expect("a node orders");
             assert_eq!(places(), 2, "it stays for a window from when it was closed");
         });
     }

@@ -167,7 +167,7 @@ impl Serializable {
                 // A trimmed slot was applied by all counted nodes, or settled by this node's
                 // successor, so this node is fenced.
                 node.store.fall();
-                return Err(Error::unavailable("the node was taken for gone"));
+                return Err(Error::unavailable("the node was presumed dead"));
             }
         }
     }

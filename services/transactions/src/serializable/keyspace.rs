@@ -184,7 +184,7 @@ impl Marks {
             0 => Ok(Kind::Timed),
             _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
             _ => Err(Error::Invalid(
-                "a transaction that writes in a sequenced keyspace writes in no plain one",
+                "a transaction cannot write in both sequenced and plain keyspaces",
             )),
         }
     }
@@ -303,7 +303,7 @@ impl Serializable {
             }
             let point = finish_mark(&node.store, keyspace).await?;
             node.store.externalize(point).await?;
-            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
+            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced now");
         }
         self.stop_timestamps(node, keyspace).await?;
         if !self.context.is_alone() {
@@ -311,7 +311,7 @@ impl Serializable {
         }
         let mut known = self.keyspaces.lock();
         if known.serving != Some(node.id) {
-            return Err(Error::unavailable("the node starts over"));
+            return Err(Error::unavailable("the node restarts"));
         }
         known.wholly.insert(keyspace);
         Ok(())
@@ -351,7 +351,7 @@ impl Serializable {
         node.store.standing()
     }
 
-    /// Has every other node do so.
+    /// Makes every other node stop giving timestamps there.
     async fn stop_others(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {

@@ -56,7 +56,7 @@ impl Serializable {
     async fn hold_office(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         let held = self.order_for_all(node).await;
         if let Err(error) = &held {
-            tracing::debug!(%error, "what is to be ordered waits at the moment");
+            tracing::debug!(%error, "commits cannot be ordered at the moment");
         }
         held
     }

@@ -133,7 +133,7 @@ impl Heard {
 /// How far a log is done, where entries finish in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
-    /// The last slot there is.
+    /// The last existing slot.
     last: u64,
     /// The number of unfinished entries of a slot.
     pending: BTreeMap<u64, usize>,

@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! - Every [`HybridClock::tick`] is above every earlier one, above every observed one, and above
-//!   its floor, whatever the wall clock shows (rule T-1). A clock that is set back costs only bits
-//!   of the counter, which carries into the milliseconds; that is harmless.
+//!   its floor, at any setting of the wall clock (rule T-1). A clock that is set back costs only
+//!   bits of the counter, which carries into the milliseconds; that is harmless.
 //! - Nothing is reserved or stored: a new start observes the last timestamp of every log.
 //!
 //! From the hybrid logical clocks of Kulkarni et al. The paper's own protocol uses the wall clock

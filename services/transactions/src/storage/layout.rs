@@ -39,7 +39,7 @@ impl Buckets {
         Self(last)
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(self) -> u32 {
         u32::from(self.0) + 1
     }
@@ -135,7 +135,7 @@ pub const HEAD_BYTES_MAX: usize =
 const PLACE: u8 = 1;
 /// Separates the head of a long key from its SHA-256.
 const LONG: [u8; 2] = [0, 3];
-/// How long that is.
+/// The length of a SHA-256.
 const DIGEST_BYTES: usize = 32;
 /// A zero byte within a key.
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];

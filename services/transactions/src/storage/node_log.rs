@@ -45,7 +45,7 @@ use crate::{
 /// other calls waiting meanwhile.
 pub(crate) const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// How exactly slots know their age.
+/// The precision of the ages of slots.
 const AGE_GRAIN: Duration = Duration::from_secs(1);
 
 /// An entry to announce.
@@ -67,7 +67,7 @@ pub(crate) struct Data {
 }
 
 impl Draft {
-    /// A named begin.
+    /// A begin of a client id.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
         Self {
             entry: Entry::Began { id, attempt },
@@ -159,7 +159,7 @@ pub(crate) struct NodeLog {
 #[derive(Debug)]
 struct State {
     clock: HybridClock,
-    /// Up to where commits are decided.
+    /// The slots up to which commits are decided.
     decided: Progress,
     /// The slots that need no more work or clean-up.
     settled: Progress,
@@ -266,7 +266,7 @@ impl NodeLog {
         self.state().settled.through()
     }
 
-    /// Up to where commits are decided.
+    /// The slots up to which commits are decided.
     pub(crate) fn decided_through(&self) -> u64 {
         self.state().decided.through()
     }
@@ -288,12 +288,12 @@ impl NodeLog {
         self.state().last
     }
 
-    /// How many slots it has written.
+    /// The number of slots it has written.
     pub(crate) fn slots(&self) -> u64 {
         self.state().slots
     }
 
-    /// Before its first slot.
+    /// The position before its first slot.
     pub(crate) fn start(&self) -> Cursor {
         self.cursor_behind(self.sealed)
     }
@@ -586,7 +586,7 @@ mod tests {
             .map(|draft| Box::pin(node.log.append(draft)));
             let held = node.log.writer.lock().await;
             for waits in [&mut writer, &mut other, &mut plain] {
-                assert!(poll!(waits).is_pending(), "somebody writes");
+                assert!(poll!(waits).is_pending(), "another task writes");
             }
             drop(held);
             assert!(poll!(&mut writer).is_pending(), "the store does not answer");

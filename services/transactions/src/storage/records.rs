@@ -47,12 +47,12 @@ pub struct Write {
 }
 
 impl Write {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         32 + self.key.name().len()
     }
 
-    /// How long its value is.
+    /// The length of its value in bytes.
     pub fn value_bytes(&self) -> u64 {
         match self.place {
             Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
@@ -68,16 +68,16 @@ impl Write {
 pub enum Place {
     /// In the version item.
     Inline {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
     },
     /// Nowhere: the key is deleted.
     Gone,
     /// In separate chunks, under its attempt and write.
     Chunks {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
-        /// In how many chunks.
+        /// Its number of chunks.
         chunks: u32,
         /// The CRC-32 of all of it.
         crc: u32,
@@ -85,7 +85,7 @@ pub enum Place {
     /// In a pack in the object store. The version item holds its pack and position, which may
     /// change.
     Packed {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
         /// The CRC-32 of it.
         crc: u32,
@@ -93,7 +93,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// In how many chunks it is.
+    /// Its number of chunks.
     pub fn chunks(self) -> u32 {
         match self {
             Self::Chunks { chunks, .. } => chunks,
@@ -112,7 +112,7 @@ pub enum WriteSet {
 }
 
 impl WriteSet {
-    /// In how many parts it is.
+    /// Its number of parts.
     pub fn parts(&self) -> u32 {
         match self {
             Self::Inline(_) => 0,
@@ -132,13 +132,13 @@ impl WriteSet {
 /// The contents of a committed decision row beside id and attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRecord {
-    /// The version of all it wrote.
+    /// The version of all its writes.
     pub version: Version,
-    /// Where it was announced.
+    /// The slot that announced it.
     pub position: Position,
     /// Its writes.
     pub writes: WriteSet,
-    /// How many effects it has.
+    /// The number of its effects.
     pub effects: u32,
 }
 
@@ -167,16 +167,16 @@ pub struct StoredSlot {
 /// An attempt that may leave data in the store, announced before or with that data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// A named begin takes its row.
+    /// A begin of a client id, which takes its row.
     Began {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
     },
     /// A commit that writes its data, then its row.
     Committing {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
@@ -189,7 +189,7 @@ pub enum Entry {
     },
     /// An open transaction that spills some values. Confirmed before their first byte is written.
     Spilled {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
@@ -199,7 +199,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         let writes = match self {
             Self::Committing { writes, .. } => writes.bytes_len(),
@@ -230,18 +230,18 @@ pub struct SequencedSlot {
 /// A commit in the sequencer's log: its presence there decides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequencedCommit {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
     /// The attempt.
     pub attempt: Attempt,
     /// Its writes.
     pub writes: WriteSet,
-    /// How many effects it has.
+    /// The number of its effects.
     pub effects: u32,
 }
 
 impl SequencedCommit {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         48 + self.id.as_bytes().len() + self.writes.bytes_len()
     }
@@ -263,13 +263,13 @@ impl SequencedCommit {
 /// A committed attempt, as index entries and read sets share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRecord {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
     /// The attempt that committed.
     pub attempt: Attempt,
-    /// The version of all it wrote.
+    /// The version of all its writes.
     pub version: Version,
-    /// Where it was announced.
+    /// The slot that announced it.
     pub position: Position,
     /// Its writes, in the order of the keys; each key once.
     pub writes: Vec<Write>,
@@ -302,7 +302,7 @@ impl CommitRecord {
         self.write_of(key).map_or(0, Write::value_bytes)
     }
 
-    /// About how much memory it takes.
+    /// Its approximate size in memory.
     pub fn bytes_len(&self) -> usize {
         200 + self
             .writes

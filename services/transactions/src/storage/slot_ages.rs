@@ -37,7 +37,7 @@ impl SlotAges {
         }
     }
 
-    /// `slot` is written now.
+    /// Notes that `slot` is written at `now`.
     pub(crate) fn note(&mut self, slot: u64, now: Monotonic) {
         match self.marks.back_mut() {
             Some(mark) if now.since(mark.first) < self.grain => {

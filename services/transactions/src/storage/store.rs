@@ -148,7 +148,7 @@ impl Store {
     /// Errors: `Unavailable` once the node is fenced.
     pub(crate) fn standing(&self) -> Result<()> {
         if self.fallen.load(Ordering::SeqCst) {
-            return Err(Error::unavailable("the node starts over"));
+            return Err(Error::unavailable("the node restarts"));
         }
         Ok(())
     }
@@ -368,7 +368,7 @@ impl Store {
             Ok(None) => Ok(None),
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Err(Error::OutcomeUnknown),
             Err(error) => {
-                tracing::debug!(%error, "a group of commits goes step by step");
+                tracing::debug!(%error, "a group of commits continues step by step");
                 Ok(None)
             }
         }

@@ -457,7 +457,7 @@ fn effects_of_a_dead_node_are_sent_by_the_next() {
         assert_eq!(
             row.and_then(|row| row.integer("sent")),
             Some(1),
-            "nobody has to look again"
+            "no row has to be scanned again"
         );
     });
     in_virtual_time(async |world| {

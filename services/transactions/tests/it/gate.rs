@@ -114,7 +114,7 @@ impl Gate {
         )
     }
 
-    /// Lets everybody pass.
+    /// Lets all calls pass.
     pub(crate) fn open(&self) {
         self.closed.send_replace(None);
     }

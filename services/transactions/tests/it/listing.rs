@@ -256,7 +256,7 @@ async fn listed_while_overwritten(world: &World, config: Config) -> Vec<(String,
     texts(&listing.await.expect("no panic").keys)
 }
 
-/// T18: a key that exists all the time is listed, whatever collection deletes meanwhile.
+/// T18: a key that exists all the time is listed, even if its versions are collected meanwhile.
 #[test]
 fn what_a_page_has_found_is_kept_until_it_is_shown() {
     in_virtual_time(async |world| {

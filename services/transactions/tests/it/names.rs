@@ -104,7 +104,7 @@ fn random_names_are_kept_for_minutes() {
         assert_eq!(
             node.engine.commit(&calls[5]).await,
             Err(Error::Expired),
-            "nobody does its work once more"
+            "its work is not done again"
         );
         node.begin_named(&random(5)).await;
     });

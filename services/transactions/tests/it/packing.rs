@@ -368,7 +368,7 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
             (1, 2)
         );
         let deleted = calls(&meter, Operation::ObjectDelete);
-        assert_eq!(deleted, 0, "somebody may have looked before");
+        assert_eq!(deleted, 0, "a reader may have read the item before");
         assert_eq!(shown(&node, "k1-3").await, Some(value(2_048, 3)));
         tokio::time::sleep(Duration::from_mins(1)).await;
         assert_eq!(
@@ -425,7 +425,7 @@ async fn read_after_its_item_was_late(
     node.engine
         .put(&aborted, key("l"), value(9_000, 2))
         .await
-        .expect("written ahead");
+        .expect("spilled");
     gate.holds().await;
     assert_eq!(packs(world).await.0, 1, "both are in it");
     node.engine.abort(&aborted).await.expect("aborted");
@@ -477,7 +477,7 @@ fn what_an_aborted_transaction_packed_goes() {
                 .await
                 .expect("taken");
         }
-        assert!(node.engine.figures().packed > 0, "some was written ahead");
+        assert!(node.engine.figures().packed > 0, "some values were spilled");
         node.engine.abort(&call).await.expect("aborted");
         tokio::time::sleep(Duration::from_mins(5)).await;
         assert_eq!(packs(&world).await, (0, 0));

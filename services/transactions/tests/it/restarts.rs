@@ -48,8 +48,8 @@ async fn dies_in_commit(
     call
 }
 
-/// T1, T7, T-2: whatever a commit had stored when its node crashed, its successor closes and
-/// deletes.
+/// T1, T7, T-2: the successor of a node that crashed in a commit closes it and deletes its
+/// data.
 #[test]
 fn a_restart_resolves_what_hangs() {
     let places = [

@@ -20,7 +20,7 @@ struct Disk(Mutex<Room>);
 
 impl Disk {
     fn leave(&self, room: Room) {
-        *self.0.lock().expect("nobody panics while holding it") = room;
+        *self.0.lock().expect("no holder panics") = room;
     }
 }
 
@@ -30,7 +30,7 @@ impl FaultSchedule for Disk {
     }
 
     fn room(&self) -> Room {
-        *self.0.lock().expect("nobody panics while holding it")
+        *self.0.lock().expect("no holder panics")
     }
 }
 

@@ -182,7 +182,7 @@ fn large_values_are_serializable() {
             .put(&late, key("k"), value(400_000, 4))
             .await
             .expect("taken");
-        assert_eq!(chunks_at_rest(&*store, &late).await, 1, "written ahead");
+        assert_eq!(chunks_at_rest(&*store, &late).await, 1, "spilled");
         node.engine
             .put_now(key("k"), Some(new.clone()))
             .await

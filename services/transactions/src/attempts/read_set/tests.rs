@@ -1,4 +1,5 @@
-//! Algorithm 1 against brute force: all sets of versions that are atomic, and the newest that extends the read set.
+//! Algorithm 1 against brute force: all sets of versions that are atomic, and the newest that
+//! extends the read set.
 
 use ports::DurabilityPoint;
 

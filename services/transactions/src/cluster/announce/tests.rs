@@ -113,7 +113,7 @@ fn all_who_live_agree_or_nobody_does() {
     assert_eq!(
         neighbours.minimum(NodeId(2), None),
         Some(Heard::everything()),
-        "there is nobody else"
+        "there is no other node"
     );
 }
 
@@ -134,12 +134,12 @@ fn the_registry_is_listed_from_the_first_that_may_live() {
 #[test]
 fn a_clock_is_compared_with_the_median() {
     let mut neighbours = Neighbours::default();
-    assert_eq!(neighbours.ahead(), Duration::ZERO, "nobody to compare with");
+    assert_eq!(neighbours.ahead(), Duration::ZERO, "no other clock");
     neighbours.peer(NodeId(2), Monotonic::default()).ahead_ms = -60_000;
     assert_eq!(
         neighbours.ahead(),
         Duration::ZERO,
-        "of two nobody knows which is right"
+        "of two clocks either may be right"
     );
     neighbours.peer(NodeId(3), Monotonic::default()).ahead_ms = -50_000;
     assert_eq!(neighbours.ahead(), Duration::from_secs(50));

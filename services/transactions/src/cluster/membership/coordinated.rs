@@ -42,7 +42,7 @@ use super::{
     roster::{self, Present, Roster},
 };
 
-/// Between two attempts to connect again.
+/// The interval between two attempts to reconnect.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The longest wait for the answer to closing a session: otherwise it expires.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
@@ -243,7 +243,7 @@ enum NotJoined {
     Ended(#[from] Ended),
     #[error("{0}")]
     Refused(#[from] coordination::Error),
-    #[error("somebody has deleted a znode of the node's")]
+    #[error("a client deleted a znode of the node")]
     Gone,
 }
 
@@ -377,7 +377,7 @@ impl Follower {
             if let Err(why) = pumped
                 && !self.come_back(&why).await
             {
-                tracing::warn!(node = self.node.0, %why, "no member any more");
+                tracing::warn!(node = self.node.0, %why, "no longer a member");
                 return self.known.gone();
             }
             self.known.renewed(self.member.lease_until());

@@ -26,7 +26,7 @@ const LISTS: [List; 3] = [
     List::Office(Office::Sequencer),
 ];
 
-/// Zookeeper's permissions: all of them.
+/// All of ZooKeeper's permissions.
 const ALL: i32 = 31;
 
 /// A znode whose children are watched.

@@ -322,7 +322,7 @@ impl Store {
 }
 
 impl Decision {
-    /// Whether anybody may still decide.
+    /// Whether it may still be decided.
     pub(crate) fn is_undecided(&self) -> bool {
         self.state == State::Undecided
     }

@@ -30,15 +30,15 @@ const WRITE: &str = "write";
 const VALUE: &str = "value";
 /// The number of chunks of the value.
 const CHUNKS: &str = "chunks";
-/// How long it is then.
+/// The length of the value then.
 const BYTES: &str = "bytes";
 /// Its CRC-32.
 const CRC: &str = "crc";
 /// One: the key is deleted.
 const GONE: &str = "gone";
-/// In which pack the value is.
+/// The pack of the value.
 const PACK: &str = "pack";
-/// From which byte of it on.
+/// The offset of the value in its pack.
 const OFFSET: &str = "offset";
 /// The key, for a key too long for its sort key.
 const KEY: &str = "key";
