@@ -36,8 +36,8 @@ pub enum Broken {
     AdvancesOverGaps,
     /// Announced commits count as applied before they are merged.
     HearsBeforeMerging,
-    /// A commit that is superseded at its sender is not announced, whatever the receiver has
-    /// applied.
+    /// A commit that is superseded at its sender is not announced, regardless of the receiver's
+    /// frontier.
     PrunesByItself,
     /// T-2: a log is followed by timestamps: slots below the highest known one are not read.
     FollowsClockNotSlots,
@@ -133,7 +133,7 @@ pub enum Broken {
     OrdersBehindSuccessor,
     /// T-4: a begin takes this node's frontier for the tail of the sequencer's log.
     ReadsAtWhatItHeard,
-    /// A query about a row that was handed over closes it, whatever the sequencer's log says.
+    /// A query about a row that was handed over closes it without reading the sequencer's log.
     ClosesPreparedRows,
     /// T4: a node keeps asking for a commit whose client was told that its outcome is unknown.
     CommitsAfterUnknown,

@@ -1,5 +1,4 @@
-//! What a node keeps in memory of the store: versions, values, recent commits, and the frontiers
-//! that go with them.
+//! A node's memory of the store: versions, values, recent commits, and their frontiers.
 //!
 //! Invariants
 //! - It is a cache of the store: evicting from it never changes an answer.
@@ -7,8 +6,8 @@
 //! - Only the node that serves changes it. A task of an earlier start finds no [`Cache::of`] its
 //!   node.
 //!
-//! Its lock is held for map operations alone, and is the last of the crate's locks to be taken: the
-//! attempt's, then those of the open attempts or of the cluster, then this one.
+//! Its lock is held only for map operations. The order of locks is: the attempt's, then those of
+//! the open attempts or of the cluster, then this one.
 
 pub(crate) mod data_cache;
 pub(crate) mod recent_commits;

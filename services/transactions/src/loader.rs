@@ -352,8 +352,8 @@ impl Loader {
     }
 }
 
-/// The record of a version, if it is committed: its row is committed by the attempt and write that
-/// wrote it, or was handed over to the sequencer and is in its log.
+/// The record of a version, if it is committed. Either its row is committed by the attempt and
+/// write that wrote it, or the row was handed over and the attempt is in the sequencer's log.
 pub(crate) async fn committed_version(
     node: &Node,
     key: &Key,

@@ -1,7 +1,7 @@
 //! The service's data in the key-value store: keys, records, logs, and every conditional write.
 //!
-//! No other module builds an item key or writes an item. Each transition of the protocol is one
-//! function here, and all of them can be repeated.
+//! Other modules build keys only through [`layout`], and write only through
+//! [`Store`](store::Store). Every conditional write can be repeated.
 
 pub(crate) mod frontier;
 pub(crate) mod hybrid_clock;

@@ -84,7 +84,7 @@ impl RecentCommits {
 
     /// The commits of whole slots with their slots, and the last of these slots. It starts at
     /// `first`, which is not below [`RecentCommits::complete_from`], and ends at `through` at the
-    /// latest. After the first slot it stops before `bytes_max` is exceeded.
+    /// latest. It ends after the slot in which `bytes_max` is reached.
     pub(crate) fn commits(
         &self,
         first: u64,

@@ -9,8 +9,8 @@
 //! versions, and the versions that were newest when the page began are kept from collection until
 //! it ends. Otherwise a version could be collected with its row between the two reads, and its key
 //! would be missing although it existed all the time. If a key has more versions than were read,
-//! all of them are read once the key is known to be in the page: among several nodes the index may
-//! lag.
+//! all of them are read once the key is known to be in the page, because the index may lag among
+//! several nodes.
 //!
 //! A page takes as many keys as requested and then omits those that are deleted or were never
 //! committed. Its cost is bounded. It may hold fewer keys than requested, or none, although more

@@ -8,7 +8,8 @@
 //! start, whose log is sealed and resolved. Neither can commit it any more, so nothing has to be
 //! written. Where its row may have been dropped the answer is *expired*, never *aborted*. That
 //! applies past the window, and to every id that began no later than the last one whose row was
-//! dropped, because a clock that was set back makes old ids look young.
+//! dropped. The second rule is necessary because a clock that was set back makes old ids look
+//! young.
 //!
 //! Every answer from here is durable (P4): errors carry no point.
 

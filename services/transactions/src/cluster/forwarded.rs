@@ -1,4 +1,4 @@
-//! The stored form of a call that one node forwards to another, and of its answer.
+//! The wire form of a call that one node forwards to another, and of its answer.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! The other nodes as this one knows them: their frontiers, horizons and clocks.
 //!
-//! Agreement on collection needs a bound from every node that must be counted: each one with an
-//! unsealed log, even if it is no longer a member. A node without a known bound blocks the
+//! Agreement on collection needs a bound from every node that must be counted: each one whose log
+//! is not resolved, even if it is no longer a member. A node without a known bound blocks the
 //! agreement.
 
 use std::{
@@ -46,7 +46,7 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     pub(super) peers: BTreeMap<NodeId, Peer>,
-    /// The nodes whose logs are not sealed, by the last registry read.
+    /// The nodes whose logs are not resolved, by the last registry read.
     pub(crate) live: BTreeSet<NodeId>,
     pub(super) first_uncounted: NodeId,
     /// Logs that are silent, or of which others have applied more.

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The rows of a node lie in one partition, so a successor finds the unsent effects of a dead node
-//! by one scan. The decision row tells whether they are sent or deleted. A node's partition is
-//! scanned at starts until it is empty.
+//! by one scan. The decision row tells whether they are sent or deleted. Successors scan a node's
+//! partition until it is empty.
 //!
 //! Invariants
 //! - Nothing is sent before the decision row that commits it is durable.

@@ -205,8 +205,8 @@ impl Packing {
     }
 
     /// The packs to count after the death of `nodes`, which may alone have known of dead values
-    /// there. These are all packs, except those that only their live owner knows of, and objects of
-    /// the dead nodes without a row.
+    /// there. These are all packs, except retired ones and, for a single node, its own, and objects
+    /// of the dead nodes without a row.
     pub(crate) async fn packs_to_count(
         &self,
         node: &Node,

@@ -1,7 +1,7 @@
 //! Gathers values into packs, and puts packs to the object store.
 //!
-//! Every put is create-only and repeated under the same name until its outcome is known; a name
-//! with other content is never reused.
+//! Every put is create-only and repeated under the same name until its outcome is known. An
+//! existing object is accepted only if its content is equal.
 
 use std::{collections::BTreeMap, sync::Arc};
 

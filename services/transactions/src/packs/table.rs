@@ -2,9 +2,9 @@
 //! each stored pack.
 //!
 //! Packs are in tiers by size, as in a size-tiered log-structured merge tree. One merge takes a
-//! fixed number of packs of one tier, and its result fits one pack of the tier above; those of the
-//! highest are full. So few packs are not full, however slowly they fill, and a live value moves
-//! once for each tier.
+//! fixed number of packs of one tier, and its result fits one pack of the tier above. Packs of the
+//! highest tier are full. So few packs are not full, however slowly they fill, and a live value
+//! moves once for each tier.
 //!
 //! Invariants
 //! - The dead bytes of a pack only grow, except for a count, and never exceed its size.

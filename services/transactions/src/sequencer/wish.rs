@@ -1,7 +1,6 @@
 //! A request to the sequencer: that an attempt commits, or that it never does.
 //!
-//! Nodes send it to each other and queue it at the leader. It carries everything that a slot says
-//! of a commit.
+//! Other nodes send it to the sequencer's node as a message.
 
 use serde::{Deserialize, Serialize};
 

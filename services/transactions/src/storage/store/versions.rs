@@ -194,7 +194,7 @@ impl Store {
             .transpose()
     }
 
-    /// Writes the parts of a write set in parallel: they are issued before later writes.
+    /// Writes the parts of a write set in parallel; they are issued before the writes that follow.
     pub(crate) async fn put_write_set(&self, attempt: Attempt, parts: &[Vec<Write>]) -> Result<()> {
         let parts = stream::iter((0..).zip(parts).map(Ok));
         let put = |(part, writes)| async move {
