@@ -2,7 +2,8 @@
 //! the values of many transactions are put as one object, a pack.
 //!
 //! ```text
-//!  values of all commits and spills ──▶ gather: a while, or until they fill a pack ──▶ one put, PutMode::Create
+//!  values of all commits and spills ──▶ gather: a while, or until they fill a pack
+//!    ──▶ one put, PutMode::Create
 //!    each position is known at once:    version item ┐
 //!                                       its pack ────┴──▶ both confirmed ──▶ the decision row (P6)
 //!  collected, replaced, aborted ──▶ the pack's estimate ──▶ more than half is dead ─┬─▶ compactor.rs

@@ -1,8 +1,9 @@
 //! The commit, step by step.
 //!
 //! ```text
-//!  1  together, in this order of issue: the entry of the log, which assigns the timestamp; the data. One after the
-//!     other if the write set is large: the entry, the parts of the write set, the data
+//!  1  together, in this order of issue: the entry of the log, which assigns the timestamp; the
+//!     data. One after the other if the write set is large: the entry, the parts of the write set,
+//!     the data
 //!  2  all of that is confirmed
 //!  3  the decision row, with the record: the one write that decides
 //!  4  install: index, data cache, applied frontier of the own log

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //!  announcements ──▶ gathered: until every member has sent one, or for a bounded time
-//!                      the newest version of each key that is read here ──▶ its value, from the store into the cache
-//!                        all of them at one instant ──▶ index, applied frontier
+//!                      the newest version of each key that is read here
+//!                        ──▶ its value, from the store into the cache
+//!                      all of them at one instant ──▶ index, applied frontier
 //! ```
 //!
 //! Announced commits supersede values in the cache, and the next reader of such a key waits for the

@@ -1,7 +1,8 @@
 //! The outbox: sends the effects of committed transactions.
 //!
 //! ```text
-//!  round one of a commit: the outbox row of the attempt, with its effects; large ones in parts of their own
+//!  round one of a commit: the outbox row of the attempt, with its effects; large ones in parts
+//!    of their own
 //!  the decision row commits, and is durable (P5)
 //!  for each effect in order: sent, durable there, the row counts it
 //!  parts and row are deleted

@@ -2,8 +2,10 @@
 //! pack, and deletes the objects.
 //!
 //! ```text
-//!  1  the directory, and the version item of every entry: an entry is live if its item still points here
-//!  2  the row is marked as moving; then live values go into a pack like any other values, together with present writes
+//!  1  the directory, and the version item of every entry: an entry is live if its item still
+//!     points here
+//!  2  the row is marked as moving; then live values go into a pack like any other values, together
+//!     with present writes
 //!  3  each item is moved by a write on condition that it still points to the old position
 //!  4  all of that is durable; then the row is marked as retired
 //!  5  a minute later the object is deleted, then the row

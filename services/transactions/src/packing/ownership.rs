@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  a pack ── its owner, until the owner's log is resolved ──▶ the elected collector
-//!  a version is collected anywhere ──▶ its bytes are added to its pack's row, within a second ──▶ the others are told
-//!                                   that there is more (`noted`) ──▶ each owner of packs reads their rows
+//!  a version is collected anywhere ──▶ its bytes are added to its pack's row, within a second
+//!    ──▶ the others are told that there is more (`noted`) ──▶ each owner of packs reads their rows
 //! ```
 //!
 //! Only a pack's owner knows which items that name it may still be written, because the holds are

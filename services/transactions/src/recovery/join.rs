@@ -2,7 +2,8 @@
 //! frontier.
 //!
 //! ```text
-//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log ──▶ the others' frontiers ──▶ it serves
+//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log
+//!    ──▶ the others' frontiers ──▶ it serves
 //! ```
 //!
 //! Nothing has to be finished before: loads find versions, and the leader resolves the logs of dead

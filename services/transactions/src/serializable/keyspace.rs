@@ -7,9 +7,10 @@
 //!
 //! ```text
 //!  plain ──▶ marking: the row is marked
-//!        ──▶ every node stops giving timestamps there: later commits go to the sequencer, which decides nothing there
-//!            yet; running commits with a timestamp are waited for. A node that does not answer is waited for until its
-//!            log is sealed and resolved; one that begins later reads the mark once it has its row
+//!        ──▶ every node stops giving timestamps there: later commits go to the sequencer, which
+//!            decides nothing there yet; running commits with a timestamp are waited for. A node
+//!            that does not answer is waited for until its log is sealed and resolved; one that
+//!            begins later reads the mark once it has its row
 //!        ──▶ sequenced: the row says so, durably; the sequencer decides, and snapshots are taken
 //! ```
 //!

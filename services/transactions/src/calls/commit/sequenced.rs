@@ -1,7 +1,8 @@
 //! The commit in a sequenced keyspace: the row hands the decision over.
 //!
 //! ```text
-//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the sequencer decides
+//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the
+//!     sequencer decides
 //!  2  all of that is confirmed
 //!  3  a slot of the sequencer's log: that decides, and installs
 //!  4  wait until the slot is durable, and with it all before it
