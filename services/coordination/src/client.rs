@@ -2,7 +2,7 @@
 //!
 //! Requests are executed in the order they were submitted. Updates go to the session's queue, numbered, and
 //! come back through the tail; a read runs when every update before it has come back, and is shown between the
-//! events that are older than what it found and those that are newer ([`crate::read`]). An update is not sent before the reads ahead of it have run:
+//! events that are older than what it found and those that are newer ([`crate::client::read`]). An update is not sent before the reads ahead of it have run:
 //! what they see lies between the session's own updates, as in ZooKeeper, however much is pipelined.
 //!
 //! What was executed is answered once it is durable, in order. Executing does not wait for the disk, so that
@@ -17,27 +17,29 @@
 //! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
 
 mod lease;
+mod read;
+mod shared;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
-use self::lease::Lease;
-pub(crate) use self::lease::RENEWALS_PER_TIMEOUT;
+pub(crate) use self::shared::Shared;
+use self::{lease::Lease, read::Found};
 use crate::{
     Error,
     backlog::Backlog,
-    basis::Basis,
     broken::Broken,
+    dependency::Basis,
     error::{ConnectError, Ended},
-    gateway::Shared,
-    mailbox::{Letter, Mailbox},
     model::{Output, Password, Request, Response, SessionId, Zxid},
-    names,
-    read::{self, Found},
+    queue_names,
     records::{Answer, Operation, Payload, Submitted, encode_sized},
-    tail::Connection,
-    temporary,
+    storage::temporary,
+    tail::{
+        Connection,
+        event_queue::{Letter, Mailbox},
+    },
 };
 
 /// How many requests may wait for their answers before the front end stops reading from its peer.
@@ -379,7 +381,7 @@ impl Client {
                 request,
                 operation,
             };
-            let group = names::request_group(self.session);
+            let group = queue_names::request_group(self.session);
             let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
             messages.push(Message {
                 group,
@@ -395,7 +397,10 @@ impl Client {
             let rest = messages.split_off(messages.len().min(batch));
             self.shared
                 .queue
-                .send(names::REQUEST_QUEUE, std::mem::replace(&mut messages, rest))
+                .send(
+                    queue_names::REQUEST_QUEUE,
+                    std::mem::replace(&mut messages, rest),
+                )
                 .await?;
         }
         Ok(())

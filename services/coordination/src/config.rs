@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{broken::Broken, node::LockOptions, user_store::DataPlacement};
+use crate::broken::Broken;
 
 /// The service's settings.
 #[derive(Debug, Clone)]
@@ -39,6 +39,44 @@ impl Default for Config {
             log_look_period: None,
             locks: LockOptions::default(),
             broken: None,
+        }
+    }
+}
+
+/// Where a znode's data is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPlacement {
+    /// In the item: cheapest to read while data is small.
+    KeyValue,
+    /// In an object named by the update that wrote it: cheapest to keep.
+    Objects,
+    /// In the item up to this many bytes, in an object beyond.
+    Hybrid {
+        /// The largest data kept in the item.
+        inline_bytes_max: usize,
+    },
+}
+
+/// How locks wait and expire.
+#[derive(Debug, Clone, Copy)]
+pub struct LockOptions {
+    /// How long a writer may hold a lock before others ask what became of it.
+    pub hold_max: Duration,
+    /// How far functions' clocks may be apart (the paper: 2 s).
+    pub drift_allowance: Duration,
+    /// The first wait for a lock that is held.
+    pub wait_min: Duration,
+    /// The longest wait between two attempts.
+    pub wait_max: Duration,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            hold_max: Duration::from_secs(5),
+            drift_allowance: Duration::from_secs(2),
+            wait_min: Duration::from_micros(200),
+            wait_max: Duration::from_millis(100),
         }
     }
 }

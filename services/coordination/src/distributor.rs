@@ -44,16 +44,18 @@ use self::{
     order::{Applied, Arrived, Ordered},
 };
 use crate::{
-    basis::Basis,
     broken::Broken,
     config::Config,
-    ephemerals::Ephemerals,
+    dependency::Basis,
     model::{SessionId, Zxid},
-    names,
-    node::Nodes,
+    queue_names,
     records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
-    session::Sessions,
-    user_store::{Change, Step, UserStore},
+    storage::{
+        ephemerals::Ephemerals,
+        node::Nodes,
+        session::Sessions,
+        user_store::{Change, Step, UserStore},
+    },
 };
 
 /// The partition of the log.
@@ -452,7 +454,7 @@ impl Distributor {
             point,
         };
         self.functions
-            .invoke(names::WATCH, encode(&wake))
+            .invoke(queue_names::WATCH, encode(&wake))
             .await
             .map(|_| ())
     }

@@ -6,36 +6,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Clock, Entropy, Functions, Queue, Result, objects::ObjectStore};
+use ports::Result;
 
 use crate::{
-    basis::Basis,
-    client::{Attached, Client},
-    config::Config,
+    client::{Attached, Client, Shared},
+    dependency::Basis,
     error::ConnectError,
     heartbeat,
     model::{Connect, Password, SessionId, Zxid},
-    session::{Moved, Sessions},
-    tail::Tail,
-    user_store::UserStore,
+    storage::session::Moved,
 };
 
 /// How often a new session's id is drawn again because it is taken: never, if the randomness is any good.
 const ID_ATTEMPTS_MAX: u32 = 8;
-
-/// What clients of one process share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) sessions: Sessions,
-    pub(crate) region: UserStore,
-    pub(crate) temporary: Arc<dyn ObjectStore>,
-    pub(crate) queue: Arc<dyn Queue>,
-    pub(crate) functions: Arc<dyn Functions>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
-    pub(crate) tail: Arc<Tail>,
-}
 
 /// One process's view of the tree; makes clients.
 #[derive(Debug, Clone)]
@@ -83,7 +66,10 @@ impl Gateway {
         // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
         shared
             .functions
-            .arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config))
+            .arm_timer(
+                crate::queue_names::HEARTBEAT,
+                heartbeat::period(&shared.config),
+            )
             .await?;
         self.let_in(attached).await
     }

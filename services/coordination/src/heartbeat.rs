@@ -3,7 +3,7 @@
 //! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): where it finds no row it sends
 //! itself an event, and that run disarms and looks again, so that a session which counted itself in between arms it
 //! anew or is found. An event that dies between the two is delivered again; the timer would never fire again.
-//! Each run judges the sessions of all clients ([`crate::judge`]) by what was seen before ([`crate::silence`]). Silence
+//! Each run judges the sessions of all clients ([`crate::heartbeat::failure_detector`]) by what was seen before ([`crate::heartbeat::last_heartbeat`]). Silence
 //! counts only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
 //!
 //! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
@@ -12,6 +12,9 @@
 //!
 //! From FaaSKeeper, section 4.6. There the function asks each client whether it lives; here clients renew a
 //! lease, because many have no address to be asked at.
+
+pub(crate) mod failure_detector;
+pub mod last_heartbeat;
 
 use std::{
     sync::{Arc, Mutex},
@@ -26,16 +29,20 @@ use ports::{
     key_value::{Read, Value},
 };
 
+use self::{
+    failure_detector::Judge,
+    last_heartbeat::{Moment, Notes, Pace, Stored},
+};
 use crate::{
-    basis::Basis,
     broken::Broken,
     config::Config,
-    judge::Judge,
-    names,
+    dependency::Basis,
+    queue_names,
     records::{decode, encode},
-    session::{CLIENTS, Sessions},
-    silence::{self, Moment, Notes, Pace, Stored},
-    temporary::Temporaries,
+    storage::{
+        session::{CLIENTS, Sessions},
+        temporary::Temporaries,
+    },
 };
 
 /// Heartbeats per shortest session timeout.
@@ -48,7 +55,7 @@ const NOTES: &str = "notes";
 const NOTES_BYTES_PER_SESSION: usize = 32;
 
 // Whoever was silent for one renewal when a stall began has a part of its timeout left after it.
-const _: () = assert!(silence::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
+const _: () = assert!(last_heartbeat::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
 
 /// What it sends itself where it finds no session.
 const RETIRE: &[u8] = b"retire";
@@ -135,7 +142,7 @@ impl Heartbeat {
     async fn ask(&self, errand: &'static [u8]) -> Result<()> {
         self.parts
             .functions
-            .send(names::HEARTBEAT, None, Bytes::from_static(errand))
+            .send(queue_names::HEARTBEAT, None, Bytes::from_static(errand))
             .await
             .map(|_| ())
     }
@@ -143,12 +150,15 @@ impl Heartbeat {
     /// The last run, when there is no session; or not the last, if there is one.
     async fn retire(&self) -> Result<()> {
         self.forget().await?;
-        self.parts.functions.disarm_timer(names::HEARTBEAT).await?;
+        self.parts
+            .functions
+            .disarm_timer(queue_names::HEARTBEAT)
+            .await?;
         if self.any_session().await? {
             return self
                 .parts
                 .functions
-                .arm_timer(names::HEARTBEAT, self.pace.period)
+                .arm_timer(queue_names::HEARTBEAT, self.pace.period)
                 .await;
         }
         self.sweep().await;

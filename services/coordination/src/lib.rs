@@ -24,35 +24,25 @@
 //! `docs/coordination.md`.
 
 mod backlog;
-pub mod basis;
 #[doc(hidden)]
 pub mod broken;
 pub mod client;
 pub mod config;
+pub mod dependency;
 pub mod distributor;
-pub mod ephemerals;
 pub mod error;
 pub mod gateway;
 pub mod heartbeat;
-mod judge;
-mod keys;
-mod mailbox;
 pub mod member;
 pub mod model;
-pub mod names;
-pub mod node;
 pub mod path;
-mod read;
+pub mod queue_names;
 pub mod records;
 pub mod service;
-pub mod session;
-pub mod silence;
-#[cfg(test)]
-mod stage;
+pub mod storage;
 pub mod tail;
-pub mod temporary;
-pub mod tree;
-pub mod user_store;
+#[cfg(test)]
+mod test_fixture;
 pub mod watch;
 pub mod writer;
 

@@ -24,15 +24,17 @@ use ports::{Monotonic, Result};
 
 use crate::{
     Client,
-    client::RENEWALS_PER_TIMEOUT,
+    client::Shared,
     error::{ConnectError, Ended},
-    gateway::{Gateway, Shared},
-    heartbeat,
-    judge::Judge,
+    gateway::Gateway,
+    heartbeat::{
+        self,
+        failure_detector::Judge,
+        last_heartbeat::{Notes, Pace},
+    },
     model::{Output, Password, Request, SessionId},
-    names,
-    session::{MEMBERS, Row, State},
-    silence::{Notes, Pace},
+    queue_names,
+    storage::session::{MEMBERS, RENEWALS_PER_TIMEOUT, Row, State},
 };
 
 /// How long a member is silent before it is taken for gone.
@@ -164,7 +166,7 @@ impl Member {
             let period = heartbeat::period(&self.shared.config);
             self.shared
                 .functions
-                .arm_timer(names::HEARTBEAT, period)
+                .arm_timer(queue_names::HEARTBEAT, period)
                 .await?;
         }
         self.others = now_there;

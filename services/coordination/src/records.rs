@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::{
     Error,
     model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
-    node::Holder,
 };
 
 /// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
@@ -50,6 +49,16 @@ pub struct UpdateId {
     pub session: SessionId,
     /// Its place: one above the update before it, over all attaches of the session.
     pub sequence: u64,
+}
+
+/// Whose lock it is: the request, the first of those that are decided together, and the fencing number of the
+/// writer that works for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The request that would be decided.
+    pub request: UpdateId,
+    /// The writer's fencing number.
+    pub fence: u64,
 }
 
 /// A znode in the system store: what the writer validates against. Its zxids are the distributor's to give
@@ -172,7 +181,7 @@ impl Operation {
     }
 
     /// The least room in which it is taken: the last of the room is for sessions. Whether they may be opened, resumed and
-    /// condemned is asked before their rows are changed ([`crate::session`]); what follows from that is finished.
+    /// condemned is asked before their rows are changed ([`crate::storage::session`]); what follows from that is finished.
     pub fn room_min(&self) -> Room {
         match self {
             Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_) => Room::Free,

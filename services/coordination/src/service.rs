@@ -12,20 +12,22 @@ use ports::{
 use primitives::FencedLog;
 
 use crate::{
-    basis::Basis,
+    client::Shared,
     config::Config,
+    dependency::Basis,
     distributor::{Distributor, LOG_PARTITION},
-    gateway::{Gateway, Shared},
+    gateway::Gateway,
     heartbeat::{self, Heartbeat},
     model::{SessionId, Zxid},
-    names,
-    node::Nodes,
-    path,
+    path, queue_names,
     records::{NodeState, Payload, UpdateId},
-    session::{ALL_SHARDS, Sessions},
+    storage::{
+        node::Nodes,
+        session::{ALL_SHARDS, Sessions},
+        temporary::Temporaries,
+        user_store::{Meta, Node, UserStore, encode_acl},
+    },
     tail::Tail,
-    temporary::Temporaries,
-    user_store::{Meta, Node, UserStore, encode_acl},
     watch::Watch,
     writer::{self, Writer},
 };
@@ -144,10 +146,10 @@ impl Service {
             handler,
         };
         vec![
-            definition(names::WRITER, Arc::new(writer)),
-            definition(names::DISTRIBUTOR, Arc::new(distributor)),
-            definition(names::WATCH, Arc::new(Watch::new(self.tail.clone()))),
-            definition(names::HEARTBEAT, Arc::new(self.heartbeat())),
+            definition(queue_names::WRITER, Arc::new(writer)),
+            definition(queue_names::DISTRIBUTOR, Arc::new(distributor)),
+            definition(queue_names::WATCH, Arc::new(Watch::new(self.tail.clone()))),
+            definition(queue_names::HEARTBEAT, Arc::new(self.heartbeat())),
         ]
     }
 
@@ -156,8 +158,8 @@ impl Service {
     pub async fn start(&self) -> Result<()> {
         self.make_built_in_znodes().await?;
         for (queue, function) in [
-            (names::REQUEST_QUEUE, names::WRITER),
-            (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR),
+            (queue_names::REQUEST_QUEUE, queue_names::WRITER),
+            (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
         ] {
             // Order matters more than progress: what fails stays where it is and is tried again (rule P1). What a
             // crash takes is known elsewhere: a request to its client, who is disconnected, and a decided one to its
@@ -184,7 +186,7 @@ impl Service {
             let period = heartbeat::period(&self.config);
             self.parts
                 .functions
-                .arm_timer(names::HEARTBEAT, period)
+                .arm_timer(queue_names::HEARTBEAT, period)
                 .await?;
         }
         self.tail.start_at_cursor().await

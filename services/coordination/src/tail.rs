@@ -9,10 +9,10 @@
 //! [`Tail::durable`] has reached it. So a session's next request need not wait for the disk to be *executed*,
 //! only to be *answered*; whoever waits shares one fsync.
 //!
-//! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`looks`]).
+//! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`poll_schedule`]).
 //!
 //! What was handed out last is kept for readers: while they looked at the store, it changed, and what they saw is made
-//! whole by what happened meanwhile ([`crate::read`]).
+//! whole by what happened meanwhile ([`crate::client::read`]).
 //!
 //! Invariants
 //! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
@@ -23,8 +23,10 @@
 //! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it is known
 //!   not to have changed since; if it has, the event is put where it would have been.
 
-mod looks;
+pub(crate) mod event_queue;
+mod poll_schedule;
 mod registry;
+pub mod watches;
 
 use std::{
     collections::BTreeMap,
@@ -40,18 +42,20 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use self::{
-    looks::Looks,
+    poll_schedule::Looks,
     registry::{Registered, Registry},
 };
 use crate::{
     backlog::Backlog,
     broken::Broken,
     config::Config,
-    mailbox::{Letter, Mailbox},
     model::{EventKind, SessionId, Zxid},
     records::{Answer, Entry, Slot, Wake, decode},
-    user_store::UserStore,
-    watch::Aspect,
+    storage::user_store::UserStore,
+    tail::{
+        event_queue::{Letter, Mailbox},
+        watches::Aspect,
+    },
 };
 
 /// The number of no place: what is said to be handed out from it is not.
@@ -307,7 +311,7 @@ impl Tail {
             // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
             _ if !registry.is_registered(client) => {}
             (Some(registered), Some((zxid, kind))) => {
-                registered.mailbox.put_late(zxid, kind, &look.path)
+                registered.mailbox.put_late(zxid, kind, &look.path);
             }
             (_, _) => registry.watches.arm(client.session, aspect, &look.path),
         }

@@ -26,6 +26,7 @@
 mod batch;
 mod outbox;
 mod plan;
+mod tree;
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -43,14 +44,16 @@ pub(crate) use self::{
 };
 use crate::{
     Error,
-    basis::Basis,
     broken::Broken,
     config::Config,
-    ephemerals::Ephemerals,
+    dependency::Basis,
     model::SessionId,
-    node::Nodes,
     records::{Effect, Operation, Submitted, decode},
-    session::{Moved, Row, Sessions, State},
+    storage::{
+        ephemerals::Ephemerals,
+        node::Nodes,
+        session::{Moved, Row, Sessions, State},
+    },
 };
 
 /// The most requests of one decision. More would save little and keep the distributor waiting.

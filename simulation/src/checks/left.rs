@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use coordination::{
-    basis::Basis,
+    config::DataPlacement,
+    dependency::Basis,
     path,
     records::Payload,
-    session::{CLIENTS, Sessions},
-    user_store::{DataPlacement, UserStore},
+    storage::{
+        session::{CLIENTS, Sessions},
+        user_store::UserStore,
+    },
 };
 use futures_util::TryStreamExt as _;
 use ports::objects::ObjectPath;

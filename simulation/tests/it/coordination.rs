@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::{broken::Broken, user_store::DataPlacement};
+use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
     faults::Weather,
     house::Instances,

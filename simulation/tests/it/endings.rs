@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
-    basis::Basis,
     broken::Broken,
+    dependency::Basis,
     model::{
         Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
         Zxid,
     },
-    session::Sessions,
+    storage::session::Sessions,
 };
 use fastrand::Rng;
 use simulated::{Options, World};

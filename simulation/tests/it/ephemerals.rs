@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Config,
-    basis::Basis,
     broken::Broken,
-    ephemerals::Ephemerals,
+    config::DataPlacement,
+    dependency::Basis,
     model::{Lifetime, Request},
-    user_store::DataPlacement,
+    storage::ephemerals::Ephemerals,
 };
 use ports::faults::Calm;
 use simulated::World;

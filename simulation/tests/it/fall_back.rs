@@ -1,6 +1,6 @@
 //! D4: the store loses what was not durable, and everybody who has seen it lives on.
 
-use coordination::{broken::Broken, user_store::DataPlacement};
+use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
     faults::Weather,
     scenario::{Scenario, contended, ephemerals, everything},

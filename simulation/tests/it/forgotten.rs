@@ -12,12 +12,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts, Region, Service,
-    basis::Basis,
     broken::Broken,
+    dependency::Basis,
     model::{Connect, Lifetime, Output, Password, Request, SessionId, Watching, Zxid},
-    names,
-    session::Sessions,
-    temporary::Temporaries,
+    queue_names,
+    storage::{session::Sessions, temporary::Temporaries},
 };
 use ports::{
     Event, Handler, Key, KeyValue, Update,
@@ -184,7 +183,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         .expect("a calm world");
     assert!(created, "it is the first");
     sessions.externalize(&basis).await.expect("a calm world");
-    // As `coordination::temporary` names them: of the first connection.
+    // As `coordination::storage::temporary` names them: of the first connection.
     let object = ObjectPath::from(format!("temporary/{:016x}-1-1", session.0));
     world
         .objects()
@@ -256,13 +255,13 @@ async fn two_processes(world: &World, first: Parts, config: Config) -> [Arc<Serv
         let definitions = service.functions();
         definitions
             .into_iter()
-            .find(|definition| definition.name == names::WATCH)
+            .find(|definition| definition.name == queue_names::WATCH)
             .expect("it watches")
             .handler
     });
     let both: Arc<dyn Handler> = Arc::new(Both(watches));
     for mut definition in second.functions() {
-        if definition.name == names::WATCH {
+        if definition.name == queue_names::WATCH {
             definition.handler = both.clone();
         }
         world.functions().register(definition);

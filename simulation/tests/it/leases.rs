@@ -11,10 +11,10 @@ use std::{
 use async_trait::async_trait;
 use coordination::{
     Config, Ended, Parts,
-    basis::Basis,
     broken::Broken,
+    dependency::Basis,
     model::{Lifetime, Output, Request, SessionId, Watching},
-    session::{Moved, Sessions, State},
+    storage::session::{Moved, Sessions, State},
 };
 use futures_util::future::join;
 use ports::{
@@ -38,7 +38,7 @@ struct RenewsBehindTheJudge {
 }
 
 impl RenewsBehindTheJudge {
-    /// As `coordination::session` lays rows out.
+    /// As `coordination::storage::session` lays rows out.
     fn condemns(update: &Update) -> bool {
         let closing = Action::set_integer("state", 1);
         matches!(&update.change, Change::Modify(actions) if actions.contains(&closing))

@@ -11,11 +11,11 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Client, Config, Gateway, Parts, Region,
-    basis::Basis,
     broken::Broken,
+    config::DataPlacement,
+    dependency::Basis,
     model::{Connect, Lifetime, Request, Response, Watching, Zxid},
-    session::{Row, Sessions, State},
-    user_store::DataPlacement,
+    storage::session::{Row, Sessions, State},
 };
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
 use simulated::{Options, World};

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Config, Error,
-    basis::Basis,
     broken::Broken,
+    config::DataPlacement,
+    dependency::Basis,
     model::{Lifetime, Output, Request, Response, Watching},
-    names,
+    queue_names,
     records::{Decided, Effect, Payload, UpdateId, encode},
-    session::Sessions,
-    user_store::DataPlacement,
+    storage::session::Sessions,
 };
 use ports::{Incarnation, faults::Calm, queue::Message};
 use simulated::World;
@@ -146,13 +146,13 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
         temporary: None,
     };
     let message = Message {
-        group: names::distributor_group(),
+        group: queue_names::distributor_group(),
         deduplication: None,
         body: encode(&lost),
     };
     world
         .queue()
-        .send(names::DISTRIBUTOR_QUEUE, vec![message])
+        .send(queue_names::DISTRIBUTOR_QUEUE, vec![message])
         .await
         .expect("a calm world");
     world.clock().sleep(Duration::from_secs(1)).await;

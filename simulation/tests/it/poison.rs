@@ -56,7 +56,7 @@ pub(crate) async fn answers(
     answers
 }
 
-/// The row of the znode that does it, as `coordination::node` lays rows out.
+/// The row of the znode that does it, as `coordination::storage::node` lays rows out.
 fn poison() -> Key {
     Key::new("node:/poison", [])
 }

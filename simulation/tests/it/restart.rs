@@ -7,9 +7,9 @@ use std::{
 
 use coordination::{
     Config, Parts,
-    basis::Basis,
+    dependency::Basis,
     model::{Lifetime, Request, Watching},
-    session::Sessions,
+    storage::session::Sessions,
 };
 use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;

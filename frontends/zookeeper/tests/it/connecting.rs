@@ -5,7 +5,7 @@
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service, basis::Basis, session::Sessions};
+use coordination::{Parts, Region, Service, dependency::Basis, storage::session::Sessions};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},

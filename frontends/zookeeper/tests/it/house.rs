@@ -21,10 +21,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Parts, Region, Service,
-    basis::Basis,
+    dependency::Basis,
     model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
-    names,
-    session::Sessions,
+    queue_names,
+    storage::session::Sessions,
 };
 use ports::{
     Event, Handler,
@@ -91,7 +91,7 @@ impl House {
             handler,
         } in service.functions()
         {
-            let handler: Arc<dyn Handler> = if name == names::WRITER {
+            let handler: Arc<dyn Handler> = if name == queue_names::WRITER {
                 Arc::new(HeldUp {
                     inner: handler,
                     by: Arc::clone(&writer),

@@ -18,10 +18,11 @@ use std::{fmt, future::Future, pin::Pin, time::Duration};
 use ports::Monotonic;
 
 use super::Client;
-use crate::{broken::Broken, error::Ended, session::Moved};
-
-/// Renewals per timeout while the peer is active.
-pub(crate) const RENEWALS_PER_TIMEOUT: u32 = 4;
+use crate::{
+    broken::Broken,
+    error::Ended,
+    storage::session::{Moved, RENEWALS_PER_TIMEOUT},
+};
 
 /// A peer that has said nothing for so many renewal periods is said to be silent.
 const SILENT_PERIODS: u32 = 2;
@@ -110,7 +111,7 @@ impl Client {
         if self.lease.is_peer_active {
             match self.renew().await {
                 Ok(Moved::Done(row)) => {
-                    self.lease = Lease::granted(now, self.lease.heard_at, row.renewals)
+                    self.lease = Lease::granted(now, self.lease.heard_at, row.renewals);
                 }
                 Ok(Moved::Refused(_)) => return,
                 Err(error) => {

@@ -7,7 +7,8 @@ use simulated::{Options, World};
 use super::*;
 use crate::{
     Config,
-    stage::{Stage, TIMEOUT},
+    storage::session::RENEWALS_PER_TIMEOUT,
+    test_fixture::{Stage, TIMEOUT},
 };
 
 /// D4, C-6: its requests were lost with the store of the queues, which is none of the others.

@@ -18,7 +18,7 @@ use crate::{
     model::{EventKind, Zxid},
     path,
     records::{Answer, Decided, Effect, Entry, NodeState, Payload, Slot},
-    user_store::{Change, Meta, Node, UserStore, encode_acl},
+    storage::user_store::{Change, Meta, Node, UserStore, encode_acl},
 };
 
 /// A batch with its zxids.

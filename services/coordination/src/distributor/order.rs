@@ -11,12 +11,11 @@ use ports::Result;
 
 use super::Stopped;
 use crate::{
-    basis::Basis,
     broken::Broken,
+    dependency::Basis,
     model::SessionId,
-    node::Nodes,
     records::{Decided, UpdateId},
-    session::Sessions,
+    storage::{node::Nodes, session::Sessions},
     writer,
 };
 
@@ -134,7 +133,7 @@ pub(super) async fn still_decided(
                 }
             }
             _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => {
-                standing.decided.push(decided)
+                standing.decided.push(decided);
             }
             _ => standing.numbered.push(decided.id),
         }

@@ -8,11 +8,11 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
+    config::DataPlacement,
     model::Lifetime,
     records::{Operation, Payload, UpdateId},
-    stage::{Call, Interrupted, Side, Stage, create, is_of_row, set},
-    temporary,
-    user_store::DataPlacement,
+    storage::temporary,
+    test_fixture::{Call, Interrupted, Side, Stage, create, is_of_row, set},
 };
 
 /// Of a distributor that dies at a call.

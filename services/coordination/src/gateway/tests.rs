@@ -5,7 +5,10 @@ use std::time::Duration;
 use simulated::Options;
 
 use super::*;
-use crate::stage::{Call, Side, Stage, TIMEOUT};
+use crate::{
+    Config,
+    test_fixture::{Call, Side, Stage, TIMEOUT},
+};
 
 const SLOW: Duration = Duration::from_secs(5);
 

@@ -5,7 +5,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     model::Lifetime,
-    stage::{Stage, create},
+    test_fixture::{Stage, create},
 };
 
 /// All of it takes milliseconds.

@@ -7,9 +7,11 @@ use ports::DurabilityPoint;
 use super::{Change, Connection};
 use crate::{
     backlog::Backlog,
-    mailbox::{Letter, Mailbox},
     model::{EventKind, SessionId, Zxid},
-    watch::Watches,
+    tail::{
+        event_queue::{Letter, Mailbox},
+        watches::Watches,
+    },
 };
 
 /// How many of the last changes are kept for readers that were overtaken by them.

@@ -4,7 +4,9 @@ use ports::Position;
 use simulated::Options;
 
 use super::*;
-use crate::{distributor::LOG_PARTITION, records::UpdateId, stage::Stage, user_store::Step};
+use crate::{
+    distributor::LOG_PARTITION, records::UpdateId, storage::user_store::Step, test_fixture::Stage,
+};
 
 const SESSION: SessionId = SessionId(4);
 const STRANGER: SessionId = SessionId(8);
@@ -117,7 +119,7 @@ fn changes_of_a_place_that_is_lost_are_forgotten() {
         };
         let applied = tail
             .region
-            .apply(step, &[], &[], &mut crate::basis::Basis::default())
+            .apply(step, &[], &[], &mut crate::dependency::Basis::default())
             .await;
         assert!(applied.expect("calm"));
         tail.start().await.expect("calm");

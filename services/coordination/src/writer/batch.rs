@@ -11,7 +11,7 @@
 //! - A batch is decided whole or not at all.
 //! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
 
-mod anchor;
+mod ancestor_lock;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,13 +20,15 @@ use ports::Result;
 
 use crate::{
     Error,
-    basis::Basis,
     broken::Broken,
-    ephemerals::Ephemerals,
+    dependency::Basis,
     model::SessionId,
-    node::{Holder, Lock, Nodes},
-    records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
-    session::{Decision, Row, State},
+    records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
+    storage::{
+        ephemerals::Ephemerals,
+        node::{Lock, Nodes},
+        session::{Decision, Row, State},
+    },
 };
 
 /// Why there is no plan for a request.

@@ -8,7 +8,12 @@ use bytes::Bytes;
 use ports::{ErrorKind, Queue, Result, queue::Message};
 
 use super::install_outbox;
-use crate::{basis::Basis, model::SessionId, names, node::Nodes, session::Row};
+use crate::{
+    dependency::Basis,
+    model::SessionId,
+    queue_names,
+    storage::{node::Nodes, session::Row},
+};
 
 /// Installs and pushes all of a row's outbox.
 pub(crate) async fn finish(
@@ -42,13 +47,13 @@ pub(super) async fn push(queue: &dyn Queue, outcomes: Vec<Bytes>) -> Result<()> 
     let batch_messages_max = queue.limits().batch_messages_max.max(1);
     for outcomes in outcomes.chunks(batch_messages_max) {
         let message = |body: &Bytes| Message {
-            group: names::distributor_group(),
+            group: queue_names::distributor_group(),
             deduplication: None,
             body: body.clone(),
         };
         queue
             .send(
-                names::DISTRIBUTOR_QUEUE,
+                queue_names::DISTRIBUTOR_QUEUE,
                 outcomes.iter().map(message).collect(),
             )
             .await?;

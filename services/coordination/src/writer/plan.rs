@@ -11,7 +11,7 @@ use crate::{
     model::{Acl, Lifetime, Naming, SessionId},
     path,
     records::{Effect, Operation, Payload, Touched},
-    tree::{self, Locked},
+    writer::tree::{self, Locked},
 };
 
 /// An effect and the znodes it touches.

@@ -11,9 +11,9 @@ use simulated::Options;
 use super::*;
 use crate::{
     model::Lifetime,
-    node::{Holder, Lock},
-    records::UpdateId,
-    stage::{Call, Interrupted, PASSWORD, Side, Stage, TIMEOUT, create, is_of_row, set},
+    records::{Holder, UpdateId},
+    storage::node::Lock,
+    test_fixture::{Call, Interrupted, PASSWORD, Side, Stage, TIMEOUT, create, is_of_row, set},
 };
 
 /// The largest item: the row of a session holds a few of the requests below.

@@ -4,9 +4,9 @@ use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, Parts, Region, Service,
-    basis::Basis,
+    dependency::Basis,
     model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
-    session::Sessions,
+    storage::session::Sessions,
 };
 use embedded::{Embedded, Health};
 use in_process::{Functions, SystemClock, SystemEntropy};

@@ -1,7 +1,7 @@
 //! C-3, C6: the end of a session comes behind what others have deleted of it, whatever is known of that by then.
 
 use super::*;
-use crate::{ephemerals::Ephemerals, user_store::Node};
+use crate::storage::{ephemerals::Ephemerals, user_store::Node};
 
 /// What is at `path` once the end of its session is applied, where the message that tells of the end comes first of all
 /// that `others` have decided meanwhile.

@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::*;
-use crate::names;
+use crate::queue_names;
 
 /// The same messages as they come again.
 fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
@@ -130,7 +130,7 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
         assert!(is_there(&stage, "/a").await, "it is installed");
         assert!(is_free(&stage, "/a").await, "nobody has to wait for a lock");
         let pushed = queue
-            .receive(names::DISTRIBUTOR_QUEUE, 10)
+            .receive(queue_names::DISTRIBUTOR_QUEUE, 10)
             .await
             .expect("calm");
         assert!(!pushed.is_empty(), "nobody would apply it");

@@ -26,11 +26,12 @@ use ports::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    basis::Basis,
-    keys,
+    config::DataPlacement,
+    dependency::Basis,
     model::{Acl, Stat, Zxid},
     path,
     records::{Payload, UpdateId, decode, encode},
+    storage::keys,
 };
 
 const META: &str = "meta";
@@ -46,20 +47,6 @@ const GARBAGE: &str = "garbage";
 
 /// How many children one page holds.
 const PAGE_ITEMS: usize = 1000;
-
-/// Where a znode's data is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DataPlacement {
-    /// In the item: cheapest to read while data is small.
-    KeyValue,
-    /// In an object named by the update that wrote it: cheapest to keep.
-    Objects,
-    /// In the item up to this many bytes, in an object beyond.
-    Hybrid {
-        /// The largest data kept in the item.
-        inline_bytes_max: usize,
-    },
-}
 
 /// A znode as readers see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

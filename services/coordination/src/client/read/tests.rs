@@ -10,7 +10,7 @@ use crate::{
     Client, Config,
     model::{Lifetime, SessionId},
     records::Operation,
-    stage::{Call, Side, Stage, create},
+    test_fixture::{Call, Side, Stage, create},
 };
 
 async fn stage() -> Arc<Stage> {

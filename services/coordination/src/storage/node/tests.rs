@@ -3,7 +3,7 @@
 use simulated::World;
 
 use super::*;
-use crate::model::SessionId;
+use crate::{model::SessionId, records::UpdateId};
 
 /// Locks by `config` on a machine whose clock is off by so much.
 fn nodes(world: &World, config: &Config, off_by_ms: i64) -> Nodes {

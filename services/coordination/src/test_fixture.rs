@@ -23,17 +23,18 @@ use simulated::{Options, World};
 pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
     Client, Config,
-    basis::Basis,
-    client::Attached,
+    client::{Attached, Shared},
+    dependency::Basis,
     distributor::{Distributor, LOG_PARTITION},
-    gateway::Shared,
     model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
-    names,
-    node::Nodes,
+    queue_names,
     records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
-    session::{Decision, Moved, Row, Sessions},
+    storage::{
+        node::Nodes,
+        session::{Decision, Moved, Row, Sessions},
+        user_store::{Node, UserStore, encode_acl},
+    },
     tail::Tail,
-    user_store::{Node, UserStore, encode_acl},
     writer::Writer,
 };
 
@@ -71,7 +72,7 @@ impl Stage {
         let (world, told) = (World::with_options(1, options), Arc::<Told>::default());
         let (options, handler) = (FunctionOptions::default(), told.clone());
         world.functions().register(Definition {
-            name: names::WATCH.into(),
+            name: queue_names::WATCH.into(),
             options,
             handler,
         });
@@ -81,7 +82,7 @@ impl Stage {
             ..QueueOptions::default()
         };
         queue
-            .create(names::DISTRIBUTOR_QUEUE, transient)
+            .create(queue_names::DISTRIBUTOR_QUEUE, transient)
             .await
             .expect("calm");
         let stage = Self {
@@ -342,7 +343,7 @@ impl Stage {
     fn delivery(&self, body: Bytes) -> Delivery {
         let incarnation = self.world.queue().point().incarnation;
         let handle = Handle {
-            group: names::distributor_group(),
+            group: queue_names::distributor_group(),
             sequence: Sequence(1),
             attempt: 1,
             incarnation,

@@ -1,7 +1,7 @@
 //! The judge: whose silence has lasted, whose end has to be asked for.
 //!
 //! Clients' sessions are judged by the heartbeat, those of processes by each other ([`crate::member`]); the rules are the
-//! same. Silence is what the judge has witnessed itself ([`crate::silence`]), and a session is condemned only if nobody
+//! same. Silence is what the judge has witnessed itself ([`crate::heartbeat::last_heartbeat`]), and a session is condemned only if nobody
 //! has renewed it since (rule C-6). Whoever speaks for a client's session hears it for up to a renewal period before it
 //! renews, and may have died in between: so long the session gets besides its timeout, unless it was said that its client was
 //! not heard any more. A member's session dies with its process, and gets nothing besides.
@@ -14,14 +14,13 @@ use std::{sync::Arc, time::Duration};
 use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
 
 use crate::{
-    basis::Basis,
     broken::Broken,
-    client::RENEWALS_PER_TIMEOUT,
+    dependency::Basis,
+    heartbeat::last_heartbeat::{Moment, Notes},
     model::SessionId,
-    names,
+    queue_names,
     records::{Operation, Submitted, encode},
-    session::{Moved, Row, Sessions, State},
-    silence::{Moment, Notes},
+    storage::session::{Moved, RENEWALS_PER_TIMEOUT, Row, Sessions, State},
 };
 
 /// Judges sessions.
@@ -116,14 +115,14 @@ impl Judge {
             request: 0,
             operation: Operation::Expire,
         };
-        let group = names::request_group(session);
+        let group = queue_names::request_group(session);
         let message = Message {
             group,
             deduplication: None,
             body: encode(&submitted),
         };
         self.queue
-            .send(names::REQUEST_QUEUE, vec![message])
+            .send(queue_names::REQUEST_QUEUE, vec![message])
             .await
             .map(|_| ())
     }

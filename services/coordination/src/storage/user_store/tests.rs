@@ -3,7 +3,7 @@
 use simulated::{Options, World};
 
 use super::*;
-use crate::stage::{Call, Interrupted, Side};
+use crate::test_fixture::{Call, Interrupted, Side};
 
 const STEP: Step = Step {
     previous: 0,

@@ -25,13 +25,12 @@ use ports::Result;
 use crate::{
     Error,
     broken::Broken,
-    gateway::Shared,
+    client::Shared,
     model::{EventKind, Output, Request, Response, Watching, Zxid},
     path::split,
     records::Payload,
-    tail::{Change, Connection, Look},
-    user_store::Node,
-    watch::Aspect,
+    storage::user_store::Node,
+    tail::{Change, Connection, Look, watches::Aspect},
 };
 
 /// How often a read looks again for which too much was handed out meanwhile, before others get a turn.

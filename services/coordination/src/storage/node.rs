@@ -9,7 +9,7 @@
 //! installed yet, because installing and unlocking are one write, and a writer locks before it decides.
 //!
 //! A lock need not be durable to be held: whoever works under it rests on it, and is refused where the store has lost
-//! it ([`crate::basis`]).
+//! it ([`crate::dependency`]).
 //!
 //! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s. The time is by two machines' clocks: the one's
 //! that took the lock and the one's that waits. Nothing that is decided rests on it, whatever clocks say, since whoever breaks
@@ -24,15 +24,16 @@ use ports::{
     key_value::{Action, Outcome, Read, Test},
 };
 use primitives::Backoff;
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    basis::Basis,
     broken::Broken,
-    config::Config,
-    keys,
-    records::{NodeState, UpdateId, decode, encode},
-    session::{Moved, Sessions},
+    config::{Config, LockOptions},
+    dependency::Basis,
+    records::{Holder, NodeState, decode, encode},
+    storage::{
+        keys,
+        session::{Moved, Sessions},
+    },
 };
 
 const STATE: &str = "state";
@@ -44,16 +45,6 @@ const PATIENCE_PART: u32 = 4;
 
 /// and after this at the latest.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
-
-/// Whose lock it is: the request, the first of those that are decided together, and the fencing number of the
-/// writer that works for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// The request that would be decided.
-    pub request: UpdateId,
-    /// The writer's fencing number.
-    pub fence: u64,
-}
 
 /// What a holder writes into the rows that it locks, encoded once for all of them.
 #[derive(Debug, Clone)]
@@ -74,30 +65,6 @@ impl Lock {
     /// Whose it is.
     pub fn holder(&self) -> Holder {
         self.holder
-    }
-}
-
-/// How locks wait and expire.
-#[derive(Debug, Clone, Copy)]
-pub struct LockOptions {
-    /// How long a writer may hold a lock before others ask what became of it.
-    pub hold_max: Duration,
-    /// How far functions' clocks may be apart (the paper: 2 s).
-    pub drift_allowance: Duration,
-    /// The first wait for a lock that is held.
-    pub wait_min: Duration,
-    /// The longest wait between two attempts.
-    pub wait_max: Duration,
-}
-
-impl Default for LockOptions {
-    fn default() -> Self {
-        Self {
-            hold_max: Duration::from_secs(5),
-            drift_allowance: Duration::from_secs(2),
-            wait_min: Duration::from_micros(200),
-            wait_max: Duration::from_millis(100),
-        }
     }
 }
 

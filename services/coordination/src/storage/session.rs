@@ -32,10 +32,9 @@ use ports::{
 };
 
 use crate::{
-    basis::Basis,
+    dependency::Basis,
     model::{Password, SessionId},
-    node::Holder,
-    records::{Decided, UpdateId, decode},
+    records::{Decided, Holder, UpdateId, decode},
 };
 
 const STATE: &str = "state";
@@ -63,6 +62,9 @@ pub const MEMBERS: u8 = CLIENT_SHARDS;
 
 /// All of them.
 pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBERS;
+
+/// Renewals per timeout while the peer is active.
+pub const RENEWALS_PER_TIMEOUT: u32 = 4;
 
 /// How many rows one page of [`Rows`] holds.
 const PAGE_ITEMS: usize = 256;

@@ -15,7 +15,7 @@ use ports::{
     key_value::{Read, Scan, Test, Value},
 };
 
-use crate::{basis::Basis, keys, model::SessionId, records::UpdateId};
+use crate::{dependency::Basis, model::SessionId, records::UpdateId, storage::keys};
 
 /// Which of its session's updates made the ephemeral.
 const CREATE: &str = "create";

@@ -16,7 +16,7 @@ use crate::{
 const PERMISSIONS_ALL: i32 = 0x1f;
 
 /// Refuses what needs no look at the tree: the parent of a znode to create.
-pub fn check_create<'path>(
+pub(super) fn check_create<'path>(
     path: &'path str,
     acl: &[Acl],
     naming: Naming,
@@ -54,7 +54,7 @@ fn check_acl(acl: &[Acl]) -> Result<(), Error> {
 }
 
 /// Refuses what needs no look at the tree: the parent of a znode to delete.
-pub fn check_delete(path: &str) -> Result<&str, Error> {
+pub(super) fn check_delete(path: &str) -> Result<&str, Error> {
     // As in ZooKeeper, an invalid path is not looked at twice: there is no such znode.
     if path::is_reserved(path) || path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
@@ -65,7 +65,7 @@ pub fn check_delete(path: &str) -> Result<&str, Error> {
 }
 
 /// Refuses to set data at an invalid path, or at one that is not for clients.
-pub fn check_set_data(path: &str) -> Result<(), Error> {
+pub(super) fn check_set_data(path: &str) -> Result<(), Error> {
     if path::is_valid(path) {
         check_access(path)
     } else {
@@ -74,7 +74,7 @@ pub fn check_set_data(path: &str) -> Result<(), Error> {
 }
 
 /// Refuses to change what ZooKeeper lets nobody but its administrator change, and what is below it.
-pub fn check_access(path: &str) -> Result<(), Error> {
+pub(super) fn check_access(path: &str) -> Result<(), Error> {
     if path == path::CONFIG {
         Err(Error::NotAuthorized)
     } else {
@@ -83,7 +83,7 @@ pub fn check_access(path: &str) -> Result<(), Error> {
 }
 
 /// The whole path of a znode to create in `parent`, which is there and locked.
-pub fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
+pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
     let whole = match naming {
         Naming::Given => path.to_owned(),
         Naming::Sequential => format!("{path}{:010}", parent.creates),
@@ -97,15 +97,15 @@ pub fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Err
 
 /// A znode with the state it was locked in.
 #[derive(Debug, Clone, Copy)]
-pub struct Locked<'path> {
+pub(super) struct Locked<'path> {
     /// Its path.
-    pub path: &'path str,
+    pub(super) path: &'path str,
     /// Its state; none: it is not there.
-    pub state: Option<NodeState>,
+    pub(super) state: Option<NodeState>,
 }
 
 /// Creates `child` in `parent`.
-pub fn create(
+pub(super) fn create(
     id: UpdateId,
     parent: Locked<'_>,
     child: Locked<'_>,
@@ -150,7 +150,7 @@ pub fn create(
 }
 
 /// Deletes `node` from `parent`.
-pub fn delete(
+pub(super) fn delete(
     id: UpdateId,
     parent: Locked<'_>,
     node: Locked<'_>,
@@ -184,7 +184,11 @@ pub fn delete(
 }
 
 /// Replaces the data of `node`.
-pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touched>, Error> {
+pub(super) fn set_data(
+    id: UpdateId,
+    node: Locked<'_>,
+    version: i32,
+) -> Result<Vec<Touched>, Error> {
     let before = node.state.ok_or(Error::NoNode)?;
     check_version(before.version, version)?;
     let after = NodeState {
@@ -201,7 +205,7 @@ pub fn set_data(id: UpdateId, node: Locked<'_>, version: i32) -> Result<Vec<Touc
 
 /// Deletes every znode of `locked` that `session` owns, together; the others of `locked` stay, their parents
 /// with fewer children. Returns what is touched, and the paths that vanish.
-pub fn close(
+pub(super) fn close(
     id: UpdateId,
     session: SessionId,
     locked: &[Locked<'_>],

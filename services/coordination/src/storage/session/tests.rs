@@ -5,7 +5,7 @@ use std::{future::Future, pin::Pin};
 use simulated::World;
 
 use super::*;
-use crate::stage::{PASSWORD, TIMEOUT as GRANTED};
+use crate::test_fixture::{PASSWORD, TIMEOUT as GRANTED};
 
 const SESSION: SessionId = SessionId(4);
 

@@ -24,8 +24,11 @@ use ports::{
 };
 
 use crate::{
-    basis::Basis, broken::Broken, model::SessionId, records::Payload, session::Sessions,
-    user_store::put_object,
+    broken::Broken,
+    dependency::Basis,
+    model::SessionId,
+    records::Payload,
+    storage::{session::Sessions, user_store::put_object},
 };
 
 /// All of them are below.
