@@ -1,20 +1,23 @@
 //! The client library: one session's requests, replies and watch events, in ZooKeeper's order.
 //!
-//! Requests are executed in the order they were submitted. Updates go to the session's queue, numbered, and
-//! come back through the tail; a read runs when every update before it has come back, and is shown between the
-//! events that are older than what it found and those that are newer ([`crate::client::read`]). An update is not sent before the reads ahead of it have run:
-//! what they see lies between the session's own updates, as in ZooKeeper, however much is pipelined.
+//! Requests are executed in the order of submission. Updates go to the session's queue, numbered,
+//! and come back through the tail. A read runs when every update before it has come back. Its
+//! result is placed after the older events and before the newer ones ([`crate::client::read`]). An
+//! update is not sent before the reads ahead of it have run, so these reads see the state between
+//! the session's own updates, as in ZooKeeper, however much is pipelined.
 //!
-//! What was executed is answered once it is durable, in order. Executing does not wait for the disk, so that
-//! a pipeline of reads and updates moves on in microseconds while its replies share an fsync.
+//! Executed requests are answered in order, once they are durable. Execution does not wait for the
+//! disk, so a pipeline of reads and updates advances in microseconds while its replies share an
+//! fsync.
 //!
-//! Every output has a zxid, and they never go back. An update's is its own. A read's is the lowest at which
-//! what it shows is true and which is neither behind an earlier output nor behind what is durable: if possible
-//! it need not wait.
+//! Every output has a zxid, and these never decrease. An update has its own zxid. A read has the
+//! lowest zxid at which its result is true and which is neither below an earlier output nor below
+//! the durable zxid, so that it rarely waits.
 //!
-//! A client speaks for its session only under a lease (rule C-6, [`lease`]).
+//! A client acts for its session only under a lease (rule C-6, [`lease`]).
 //!
-//! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
+//! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without
+//! threads.
 
 mod lease;
 mod read;
@@ -42,24 +45,27 @@ use crate::{
     },
 };
 
-/// How many requests may wait for their answers before the front end stops reading from its peer.
+/// The most requests that may wait for answers. At the bound, the front end stops reading from its
+/// peer.
 const PENDING_MAX: usize = 1000;
 
-/// How many bytes of requests may wait for their answers; at the bound, which one request may exceed, the front end stops
-/// reading as well.
+/// The most bytes of requests that may wait for answers. At the bound, which one request may
+/// exceed, the front end stops reading too.
 const PENDING_BYTES_MAX: usize = 4 << 20;
 
-/// At so many bytes that are held for the client, which one answer may exceed, its reads wait until some have left: a
-/// peer that does not read its answers would else have a thousand of them computed.
+/// At this many bytes of waiting outputs, which one answer may exceed, the client's reads wait.
+/// Otherwise a peer that reads no answers could have a thousand of them computed.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Paths up to so long take nothing of what data may have of a message.
+/// Paths up to this many bytes do not reduce the space for data in a message.
 const PATH_BYTES_FREE: usize = 4 << 10;
 
-/// One connection to one session. Dropping it without [`Request::Close`] leaves the session to its timeout.
+/// One connection to one session. If it is dropped without [`Request::Close`], the session ends at
+/// its timeout.
 ///
-/// A front end loops: [`Client::pump`], write the outputs, then wait for whichever comes first: bytes of
-/// the peer, which become [`Client::submit`] calls, or [`Client::wait`].
+/// A front end loops: it calls [`Client::pump`], writes the outputs, and waits for bytes of the
+/// peer or for [`Client::wait`], whichever comes first. It passes the peer's requests to
+/// [`Client::submit`].
 pub struct Client {
     shared: Arc<Shared>,
     session: SessionId,
@@ -67,46 +73,48 @@ pub struct Client {
     attach: u64,
     timeout: Duration,
     mailbox: Arc<Mailbox>,
-    /// The tail's place that everything in the mailbox was handed out from.
+    /// The tail's position epoch from which everything in the queue was delivered.
     place: u64,
-    /// Requests not yet executed, oldest first.
+    /// Requests that are not executed yet, oldest first.
     pending: Backlog<Pending>,
-    /// How many at the head of `pending` are updates that have been sent.
+    /// How many entries at the head of `pending` are updates that were sent.
     sent: usize,
     last_request: u64,
-    /// What it has seen of its session's row: a store that has lost its attach gives the same number to another.
+    /// Everything observed of the session's row. A store that lost this attach assigns its number
+    /// to another connection.
     basis: Basis,
-    /// The start of the store that the requests were sent to.
+    /// The incarnation of the store that received the requests.
     incarnation: Incarnation,
-    /// The head of `pending` is a read that must not run before the view is here.
+    /// The head of `pending` is a read that must wait until the view reaches this zxid.
     blocked_until: Option<Zxid>,
-    /// What that read has found, and the least zxid to show it at. Until it is shown nothing newer leaves the mailbox.
+    /// The result of that read, and the least zxid at which it may be placed. Until it is placed,
+    /// no newer event leaves the queue.
     kept: Option<(Found, Zxid)>,
-    /// Outputs that wait for their zxid to be durable, in order.
+    /// Outputs whose zxid is not durable yet, in order.
     held: Backlog<(Zxid, Output)>,
-    /// The head of `pending` is a read that could run, was there room for its answer.
+    /// The head of `pending` is a read that could run if there were room for its answer.
     is_held_up: bool,
-    /// The zxid of the last output, or of what a watch was armed by since: none is shown as of an earlier one.
+    /// The zxid of the last output or of the last armed watch. No later output has a lower one.
     last_shown: Zxid,
-    /// How it will end once everything held has left.
+    /// How the client ends once all outputs are delivered.
     end: Option<Ended>,
-    /// Its peer has asked to close the session.
+    /// The peer has asked to close the session.
     is_closing: bool,
     lease: Lease,
 }
 
-/// A session as its row was opened or taken over for one connection.
+/// A session that was opened or resumed for one connection.
 pub(crate) struct Attached {
     pub(crate) session: SessionId,
     pub(crate) password: Password,
     pub(crate) attach: u64,
     pub(crate) timeout: Duration,
-    /// From before it was asked for.
+    /// The time before the attach was requested.
     pub(crate) asked_at: Monotonic,
-    /// How often its lease was renewed up to then.
+    /// The lease renewals counted in the row at that time.
     pub(crate) renewals: i64,
     pub(crate) basis: Basis,
-    /// The start of the queues' store from before it was asked for.
+    /// The incarnation of the queues' store before the attach was requested.
     pub(crate) incarnation: Incarnation,
 }
 
@@ -169,28 +177,30 @@ impl Client {
         self.session
     }
 
-    /// Its password.
+    /// The session's password.
     pub fn password(&self) -> Password {
         self.password
     }
 
-    /// The timeout granted.
+    /// The granted timeout.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
+    /// Whether another request may be submitted now. If not, the front end stops reading from the
+    /// peer (back-pressure).
     pub fn has_room(&self) -> bool {
         self.pending.len() + self.held.len() < PENDING_MAX
             && self.pending.bytes() < PENDING_BYTES_MAX
     }
 
-    /// Whether some of what was submitted has not been sent yet.
+    /// Whether any submitted request has not been sent yet.
     pub fn has_unsent(&self) -> bool {
         self.pending.len() > self.sent
     }
 
-    /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
+    /// Takes the next request. Its reply carries the same `tag`. It makes no call to a store,
+    /// except to read the store's room.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.lease.has_spoken = true;
         let bytes = request.bytes_len();
@@ -231,8 +241,8 @@ impl Client {
             }
         };
         if self.shared.sessions.room() < operation.room_min() {
-            // Answered in its place among its session's requests, and by this process alone: a request that cannot be
-            // taken must not use up room.
+            // Answered in order by this process alone, because a refused request must not use up
+            // room.
             let refusal = if let Operation::Refuse(error) = operation {
                 error
             } else {
@@ -260,9 +270,9 @@ impl Client {
         self.pending.push_back(bytes, update);
     }
 
-    /// Executes what may be executed, and appends every output that may leave, in order. Does not wait for
-    /// anything but stores. Not cancellation safe: run it to its end. What it appends is a mebibyte and one output at most:
-    /// who has taken that, calls it again.
+    /// Executes all requests that can run, and appends every output that may be sent, in order. It
+    /// waits only for stores. Not cancellation safe: run it to its end. It appends at most a
+    /// mebibyte and one output, so the caller calls it again once these are taken.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         self.keep_lease().await?;
         loop {
@@ -275,11 +285,11 @@ impl Client {
             }
         }
         self.release(outputs)?;
-        // With a read waiting, an answer is worth having before it is durable.
+        // A waiting read needs the answer before it is durable.
         let is_eager = self.pending.len() > self.sent;
         self.mailbox.set_eager(is_eager);
         if is_eager && self.kept.is_none() && !self.mailbox.is_empty() {
-            // It came while nobody was eager: look again at once.
+            // An event arrived while the client was not eager, so run again at once.
             self.mailbox.wake();
         }
         self.end
@@ -319,8 +329,9 @@ impl Client {
         }
     }
 
-    /// Submits the attach and waits until its answer is durable, and keeps the lease meanwhile: the peer is there
-    /// and waits too. Whatever else arrives belongs to an end.
+    /// Submits the attach and waits until its answer is durable. Meanwhile it renews the lease,
+    /// because the peer is connected and waits too. Any other event means that the connection
+    /// ended.
     pub(crate) async fn first_request(&mut self) -> Result<(), ConnectError> {
         self.submit_update(0, 0, Operation::Attach);
         self.send().await?;
@@ -335,7 +346,8 @@ impl Client {
                 .iter()
                 .any(|output| matches!(output, Output::Reply { .. }))
             {
-                // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
+                // The answer is durable, and the attach precedes it. If the attach itself was lost,
+                // another connection has its number.
                 if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
                     self.shared.sessions.externalize(&self.basis).await?;
                 }
@@ -351,14 +363,14 @@ impl Client {
         }
     }
 
-    /// Sends the updates that no read has to run before.
+    /// Sends the updates that have no read ahead of them.
     async fn send(&mut self) -> Result<(), ports::Error> {
         let mut messages = Vec::new();
         while let Some(Pending::Update {
             request, operation, ..
         }) = self.pending.get_mut(self.sent)
         {
-            let mut operation = operation.take().expect("what is sent is counted");
+            let mut operation = operation.take().expect("sent requests are counted");
             let request = *request;
             self.sent += 1;
             match detach_payload(
@@ -406,7 +418,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes in the letters up to `until`.
+    /// Processes the queued events up to `until`.
     fn open_mailbox(&mut self, until: Zxid) -> Result<(), Ended> {
         let unavailable =
             |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
@@ -431,21 +443,22 @@ impl Client {
                 Letter::Moved => return Err(Ended::Moved),
                 Letter::LostPlace => return unavailable("follow the distributor's log"),
                 Letter::Overflow => {
-                    return unavailable("hold more events for a client that takes none");
+                    return unavailable("queue more events for a client that does not read them");
                 }
             }
         }
         Ok(())
     }
 
-    /// Answers come in the order of the updates, and no read stands before an update that was sent.
+    /// Handles the answer of an update. Answers come in the order of the updates, and no read is
+    /// ahead of a sent update.
     fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<Answer, crate::Error>) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
-            panic!("request {answered}: a session's updates are answered in order, and none is due")
+            panic!("request {answered}: got an answer, but no update is waiting for one")
         };
         assert_eq!(
             request, answered,
-            "a session's updates are answered in order, those of this attach alone"
+            "only this attach's updates are answered, in order"
         );
         self.sent -= 1;
         if answer == Ok(Answer::Closed) {
@@ -461,19 +474,20 @@ impl Client {
         );
     }
 
-    /// Takes an output that may leave once `zxid` is durable.
+    /// Queues an output that may be sent once `zxid` is durable.
     fn show(&mut self, zxid: Zxid, output: Output) {
         assert!(
             zxid >= self.last_shown,
-            "{zxid:?} would be shown after {:?}",
+            "output {zxid:?} would follow {:?}",
             self.last_shown
         );
         self.last_shown = zxid;
         self.held.push_back(output.bytes_len(), (zxid, output));
     }
 
-    /// Lets the outputs go that are durable, and has the client woken for the first that is not. By then the lease may have run
-    /// out, however short a time ago it was renewed: what came before may have taken long.
+    /// Moves durable outputs to `outputs`, and schedules a wake-up for the first one that is not
+    /// durable. The lease may have run out by now even if it was renewed recently, because the work
+    /// before may have taken long.
     fn release(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         if !self.held.is_empty() && self.has_fallen_silent() {
             return Err(Ended::LeaseLost);
@@ -498,7 +512,7 @@ impl Client {
         }
     }
 
-    /// Runs the read at the head; false if it has to wait for the view.
+    /// Runs the read at the head. Returns false if it must wait for the view.
     async fn run_read(&mut self) -> Result<bool, Ended> {
         if self
             .blocked_until
@@ -508,7 +522,7 @@ impl Client {
         }
         self.blocked_until = None;
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
-            unreachable!("the head was seen to be a read")
+            unreachable!("the caller checked that the head is a read")
         };
         let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsWhichWatchesAreSet);
         let whole = is_forgetful.then(|| request.clone());
@@ -539,7 +553,7 @@ impl Client {
             let is_whole = found.is_whole();
             match found.output(tag, zxid) {
                 Some(output) => self.show(zxid, output),
-                // A watch that was armed in silence: what comes behind it is not shown as of before.
+                // A watch was armed without output. Later outputs must not have a lower zxid.
                 None => self.last_shown = zxid,
             }
             if is_whole {
@@ -552,19 +566,21 @@ impl Client {
             }
             attempts = 0;
         }
-        // More is handed out than is kept, again and again: the rest of the process gets a turn.
+        // More changes were delivered than are kept, several times in a row. The rest of the
+        // process gets a turn.
         let zxid = self.shared.tail.applied();
         Ok(self.block(tag, request, zxid))
     }
 
-    /// Puts a read back until the view has reached `zxid`: it has not run.
+    /// Returns an unfinished read to the head until the view reaches `zxid`.
     fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> bool {
         self.blocked_until = Some(zxid);
         self.put_back(tag, request);
         false
     }
 
-    /// Up to where the mailbox may be opened: what a read at the head has found may have to be shown before the rest.
+    /// The zxid up to which events may be processed now. The result of a waiting read may have to
+    /// be placed before the rest.
     fn due(&self) -> Zxid {
         self.kept
             .as_ref()
@@ -596,7 +612,7 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
     data.map_or(Payload::Null, Payload::Inline)
 }
 
-/// Data that does not fit into a message travels as a temporary object.
+/// Moves data that does not fit into a message to a temporary object.
 async fn detach_payload(
     shared: &Shared,
     session: SessionId,
@@ -611,7 +627,7 @@ async fn detach_payload(
     let Payload::Inline(bytes) = data else {
         return Ok(());
     };
-    // The message to the distributor says a path three times.
+    // The message to the distributor contains the path three times.
     let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
     if !bytes.is_empty() && bytes.len() + beside > shared.config.message_payload_bytes_max {
         *data = temporary::put(&*shared.temporary, session, attach, request, bytes.clone()).await?;
@@ -624,7 +640,7 @@ fn response(answer: Answer) -> Response {
         Answer::Created { path, stat } => Response::Created { path, stat },
         Answer::Deleted => Response::Deleted,
         Answer::Set(stat) => Response::Stat(stat),
-        // The attach's answer is seen by `first_request` alone.
+        // Only `first_request` sees the answer of the attach.
         Answer::Closed | Answer::Attached => Response::Closed,
     }
 }

@@ -1,4 +1,4 @@
-//! What can be set, and the defaults: ZooKeeper's where it has them.
+//! The service's settings and their defaults, which are ZooKeeper's where it has the setting.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use crate::broken::Broken;
 pub struct Config {
     /// The shortest session timeout granted (ZooKeeper: two ticks of 2 s).
     pub session_timeout_min: Duration,
-    /// The longest (twenty ticks).
+    /// The longest session timeout granted (ZooKeeper: twenty ticks of 2 s).
     pub session_timeout_max: Duration,
-    /// Data beyond this travels to the writer as a temporary object.
+    /// Data beyond this many bytes travels to the writer as a temporary object.
     pub message_payload_bytes_max: usize,
-    /// How often temporary objects that nobody needs any more are looked for while there are sessions; also
-    /// when the last one has ended.
+    /// How often unneeded temporary objects are swept while there are sessions. They are also swept
+    /// when the last session has ended.
     pub temporary_sweep_period: Duration,
-    /// Where znodes' data is kept.
+    /// Where the data of znodes is stored.
     pub placement: DataPlacement,
-    /// Where several processes run the functions: how often each reads the log for what the others distributed, while
-    /// it has clients. None: this process is told of everything.
+    /// How often a process with clients reads the log for slots that other processes distributed.
+    /// `None` if every slot is announced to this process.
     pub log_look_period: Option<Duration>,
-    /// How locks wait and expire.
+    /// Wait and expiry times of locks.
     pub locks: LockOptions,
-    /// A rule to drop, for tests alone.
+    /// A rule to drop, only for tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
 }
@@ -43,28 +43,28 @@ impl Default for Config {
     }
 }
 
-/// Where a znode's data is kept.
+/// Where the data of a znode is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DataPlacement {
     /// In the item: cheapest to read while data is small.
     KeyValue,
-    /// In an object named by the update that wrote it: cheapest to keep.
+    /// In an object named after the update that wrote it: cheapest to store.
     Objects,
-    /// In the item up to this many bytes, in an object beyond.
+    /// In the item up to this many bytes, otherwise in an object.
     Hybrid {
-        /// The largest data kept in the item.
+        /// The largest data stored in the item, in bytes.
         inline_bytes_max: usize,
     },
 }
 
-/// How locks wait and expire.
+/// Wait and expiry times of locks.
 #[derive(Debug, Clone, Copy)]
 pub struct LockOptions {
-    /// How long a writer may hold a lock before others ask what became of it.
+    /// How long a writer may hold a lock before others may break it.
     pub hold_max: Duration,
-    /// How far functions' clocks may be apart (the paper: 2 s).
+    /// The largest assumed difference between functions' clocks (the paper: 2 s).
     pub drift_allowance: Duration,
-    /// The first wait for a lock that is held.
+    /// The first wait for a held lock.
     pub wait_min: Duration,
     /// The longest wait between two attempts.
     pub wait_max: Duration,

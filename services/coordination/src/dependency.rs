@@ -1,18 +1,22 @@
-//! What a function rests on: how far it has seen a store that may yet lose it.
+//! Causal dependencies: which state of a store a function has observed, although the store may
+//! still lose it.
 //!
-//! Inside the house nobody waits for the disk, so what a function reads, a lock that it took, a row that it moved, may
-//! not be durable yet. A store that fails to make it durable goes back to what is (embedded: in process, while
-//! functions under way go on), and hands the same locks, fencing numbers, zxids and attach numbers out again: a
-//! condition on one row cannot tell them apart. So every update names the last point that its function has seen, and
-//! the store refuses it where it has lost that (promise D4). It costs no call: each answer brings its point along.
+//! Functions do not wait for the disk, so a row that a function reads, or a lock that it takes, may
+//! not be durable yet. A store that fails to make it durable rolls back to its durable state. The
+//! embedded store does so in process, while functions continue. It then assigns the same locks,
+//! fencing numbers, zxids and attach numbers again, and a condition on one row cannot tell them
+//! apart. So every update names the last point that its function has observed. The store refuses
+//! the update if it has lost that point (promise D4). This costs no extra call, because each answer
+//! contains its point.
 //!
 //! Invariants
-//! - A basis is of one start of its store. Whoever sees the next one begins again, by what is there then.
-//! - Each store has a basis of its own, since points of two stores say nothing about each other.
+//! - A dependency belongs to one incarnation of its store. Work that observes the next incarnation
+//!   starts again from the state that it finds.
+//! - Each store has its own dependency, because points of two stores cannot be compared.
 
 use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Result};
 
-/// All that one piece of work has seen of one store.
+/// Everything that one piece of work has observed of one store.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Basis {
     point: DurabilityPoint,
@@ -20,7 +24,8 @@ pub struct Basis {
 }
 
 impl Basis {
-    /// Of work that begins now on `store`. One that has seen nothing yet is the default.
+    /// The dependency of work that begins now on `store`. The default dependency has observed
+    /// nothing.
     pub fn now<S: Externalize + ?Sized>(store: &S) -> Self {
         Self {
             point: store.point(),
@@ -28,7 +33,7 @@ impl Basis {
         }
     }
 
-    /// Of work that updates whatever it finds. A broken variant.
+    /// The dependency of a mutant that updates any state it finds.
     pub(crate) fn ignored() -> Self {
         Self {
             is_ignored: true,
@@ -36,12 +41,12 @@ impl Basis {
         }
     }
 
-    /// The start of the store that the work is done in.
+    /// The incarnation of the store in which the work runs.
     pub fn incarnation(&self) -> Incarnation {
         self.point.incarnation
     }
 
-    /// What an update names: the last point that was seen.
+    /// The last observed point, which updates name.
     pub fn point(&self) -> DurabilityPoint {
         if self.is_ignored {
             DurabilityPoint::DURABLE
@@ -50,7 +55,7 @@ impl Basis {
         }
     }
 
-    /// Takes in an answer of the store.
+    /// Adds an answer of the store.
     ///
     /// Errors: `Lost` if the store has restarted since the work began.
     pub fn seen(&mut self, point: DurabilityPoint) -> Result<()> {
@@ -59,7 +64,9 @@ impl Basis {
             let (begun, now) = (self.point.incarnation.0, point.incarnation.0);
             return Err(Error::new(
                 ErrorKind::Lost,
-                format!("go on in start {now} of a store with what was seen in start {begun}"),
+                format!(
+                    "continue in incarnation {now} of a store with state observed in incarnation {begun}"
+                ),
             ));
         }
         self.point = if self.is_ignored {
@@ -70,7 +77,7 @@ impl Basis {
         Ok(())
     }
 
-    /// Takes in everything that was read of `store` up to now.
+    /// Adds everything that was read of `store` up to now.
     ///
     /// Errors: as [`Basis::seen`].
     pub fn look<S: Externalize + ?Sized>(&mut self, store: &S) -> Result<()> {
@@ -92,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_last_point_of_one_start() {
+    fn a_dependency_is_the_last_point_of_one_incarnation() {
         let mut basis = Basis::default();
         assert_eq!(basis.point(), DurabilityPoint::DURABLE);
         for seen in [point(2, 7), point(2, 5)] {
@@ -106,7 +113,7 @@ mod tests {
         assert_eq!(
             basis.point(),
             point(2, 7),
-            "and nothing of the other start is taken in"
+            "the other incarnation is not observed"
         );
     }
 

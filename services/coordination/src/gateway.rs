@@ -1,8 +1,9 @@
 //! The gateway: opens and resumes sessions for the clients of one process.
 //!
-//! A session is opened by one conditional write of its row, resumed by one that raises its attach number.
-//! Either is followed by a first request, numbered like every other, that does nothing: once it is answered
-//! all that was queued before it is applied, and this process's view has reached it (rule C-6).
+//! One conditional write creates a session's row, or raises its attach number to resume it. The
+//! client then sends a first request, numbered like every other, that changes nothing. Once it is
+//! answered, all requests queued before it are applied, and this process's view has reached it
+//! (rule C-6).
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +18,10 @@ use crate::{
     storage::session::Moved,
 };
 
-/// How often a new session's id is drawn again because it is taken: never, if the randomness is any good.
+/// Attempts to find an unused session id. With good randomness the first one succeeds.
 const ID_ATTEMPTS_MAX: u32 = 8;
 
-/// One process's view of the tree; makes clients.
+/// One process's view of the tree. It creates clients.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     pub(crate) shared: Arc<Shared>,
@@ -31,22 +32,23 @@ impl Gateway {
         Self { shared }
     }
 
-    /// The last zxid whose answers and events may leave here.
+    /// The last zxid whose answers and events this process may send.
     pub fn applied(&self) -> Zxid {
         self.shared.tail.durable()
     }
 
-    /// How many clients are connected here, and how many watches they have armed.
+    /// The numbers of connected clients and armed watches in this process.
     pub fn counts(&self) -> (usize, usize) {
         self.shared.tail.counts()
     }
 
-    /// Opens or resumes a session; returns once the client may read everything decided before. A caller that
-    /// waits no longer may drop the future: a session that nobody speaks for ends by its timeout.
+    /// Opens or resumes a session. Returns once the client may read everything decided before. A
+    /// caller may drop the future at any time: a session without a connection ends at its timeout.
     ///
-    /// Errors: [`ConnectError::Expired`] for a session that is not there, has ended, or has another password;
-    /// [`ConnectError::ClientAhead`] for a client that has seen what this state has not reached;
-    /// [`ConnectError::Store`] also while this process has no place in the log.
+    /// Errors: [`ConnectError::Expired`] if the session does not exist, has ended, or has another
+    /// password; [`ConnectError::ClientAhead`] if the client has seen a zxid that this process has
+    /// not reached; [`ConnectError::Store`] if a store fails or this process has no position in the
+    /// log.
     pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
         let shared = &self.shared;
         let (cursor, _) = shared.region.cursor().await?.value;
@@ -63,7 +65,8 @@ impl Gateway {
         let attached = self
             .attach(timeout, connect.resume, SessionId::of_client)
             .await?;
-        // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
+        // The row is written before the timer is armed, because the heartbeat disarms itself only
+        // if it finds no row.
         shared
             .functions
             .arm_timer(
@@ -74,7 +77,7 @@ impl Gateway {
         self.let_in(attached).await
     }
 
-    /// The session of this process: no heartbeat judges it.
+    /// Opens or resumes the session of this process, which no heartbeat checks.
     pub(crate) async fn attach_member(
         &self,
         timeout: Duration,

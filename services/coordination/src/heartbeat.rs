@@ -1,17 +1,21 @@
-//! The heartbeat: ends sessions that nobody renews, and itself when there are none.
+//! The heartbeat: ends sessions whose leases are not renewed, and disarms itself when there are
+//! none.
 //!
-//! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): where it finds no row it sends
-//! itself an event, and that run disarms and looks again, so that a session which counted itself in between arms it
-//! anew or is found. An event that dies between the two is delivered again; the timer would never fire again.
-//! Each run judges the sessions of all clients ([`crate::heartbeat::failure_detector`]) by what was seen before ([`crate::heartbeat::last_heartbeat`]). Silence
-//! counts only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
+//! A scheduled function. Every connect arms it, and only the heartbeat itself disarms it (rule
+//! C-6). When it finds no row, it sends itself an event. That run disarms the timer and scans
+//! again, so that a session opened in between either arms the timer again or is found. If the run
+//! dies between the two steps, the event is delivered again; the timer alone would never fire
+//! again. Each run checks all client sessions ([`crate::heartbeat::failure_detector`]) against the
+//! last heartbeats seen before ([`crate::heartbeat::last_heartbeat`]). Silence counts only while
+//! heartbeats run to observe it, so after a stall or a restart sessions get their full timeout.
 //!
-//! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
-//! then; one that was not there before reads what others have written. So sessions end on platforms that keep no
-//! instance warm, and where one is kept a run makes no more calls than its scan. Without sessions nothing is kept.
+//! Observations are kept twice. A warm instance continues with its own and stores them every few
+//! runs. A cold instance reads the stored ones. Sessions therefore end also on platforms that keep
+//! no instance warm, and a warm instance makes no calls beyond its scan. Without sessions nothing
+//! is stored.
 //!
-//! From FaaSKeeper, section 4.6. There the function asks each client whether it lives; here clients renew a
-//! lease, because many have no address to be asked at.
+//! From FaaSKeeper, section 4.6. There the function probes each client; here clients renew a lease,
+//! because many clients have no address to probe.
 
 pub(crate) mod failure_detector;
 pub mod last_heartbeat;
@@ -48,19 +52,21 @@ use crate::{
 /// Heartbeats per shortest session timeout.
 const BEATS_PER_TIMEOUT_MIN: u32 = 4;
 
-/// The attribute of the heartbeat's row that holds its notes.
+/// The attribute of the heartbeat's row that holds its observations.
 const NOTES: &str = "notes";
 
-/// What one session takes in the notes, at most; what is beyond the largest item is left out.
+/// The most bytes that one session takes in the stored observations. Sessions beyond the largest
+/// item are left out.
 const NOTES_BYTES_PER_SESSION: usize = 32;
 
-// Whoever was silent for one renewal when a stall began has a part of its timeout left after it.
+// A session that was silent for one renewal when a stall began has part of its timeout left after
+// it.
 const _: () = assert!(last_heartbeat::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
 
-/// What it sends itself where it finds no session.
+/// The heartbeat's message to itself when it finds no session.
 const RETIRE: &[u8] = b"retire";
 
-/// What it sends itself where temporary objects have to be swept.
+/// The heartbeat's message to itself when temporary objects are due for a sweep.
 const SWEEP: &[u8] = b"sweep";
 
 /// How often the heartbeat runs while there are sessions.
@@ -71,11 +77,11 @@ pub fn period(config: &Config) -> Duration {
 /// The ports that the heartbeat needs.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where the sessions' rows are, and its own.
+    /// The store of the session rows and of the heartbeat's row.
     pub system: Arc<dyn KeyValue>,
-    /// To the writer.
+    /// The queue to the writer.
     pub queue: Arc<dyn Queue>,
-    /// Where its timer is.
+    /// The service with the heartbeat's timer.
     pub functions: Arc<dyn Functions>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -90,14 +96,14 @@ pub struct Heartbeat {
     pace: Pace,
     sweep_period: Duration,
     broken: Option<Broken>,
-    /// What a warm instance knows of its last run that came to its end; none before the first.
+    /// The observations of a warm instance's last completed run; none before the first.
     own: Mutex<Option<Arc<Notes>>>,
 }
 
 impl Heartbeat {
-    /// A heartbeat over the sessions of a system store.
+    /// A heartbeat for the sessions of a system store.
     pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
-        // Each machine's clock may be wrong by as much as locks allow for.
+        // Each machine's clock may be off by the drift allowance of the locks.
         let clocks_apart_max = config.locks.drift_allowance * 2;
         let judge = Judge {
             sessions: Sessions::new(parts.system.clone()),
@@ -119,7 +125,7 @@ impl Heartbeat {
         }
     }
 
-    /// One run: judges every session; retires if there is none.
+    /// One run: checks every session, and retires if there is none.
     async fn beat(&self) -> Result<()> {
         let mut basis = Basis::now(&*self.parts.system);
         let before = self.recall(self.judge.moment(), &mut basis).await?;
@@ -130,15 +136,15 @@ impl Heartbeat {
         }
         let sweep_is_due = notes.sweep_is_due(self.sweep_period);
         self.remember(notes, &mut basis).await?;
-        // Apart from this run: nobody's silence waits for objects, however long they take.
+        // In a run of its own, so that failure detection does not wait for objects.
         if sweep_is_due && self.ask(SWEEP).await.is_err() {
-            // A full disk has no room for the errand, and gets some by it.
+            // On a full disk the message cannot be sent, and sweeping frees space.
             self.sweep().await;
         }
         Ok(())
     }
 
-    /// Has itself run with an errand, at least once.
+    /// Sends a command to the heartbeat itself, which runs at least once for it.
     async fn ask(&self, errand: &'static [u8]) -> Result<()> {
         self.parts
             .functions
@@ -147,7 +153,7 @@ impl Heartbeat {
             .map(|_| ())
     }
 
-    /// The last run, when there is no session; or not the last, if there is one.
+    /// Disarms the timer, and arms it again if a session was opened meanwhile.
     async fn retire(&self) -> Result<()> {
         self.forget().await?;
         self.parts
@@ -165,7 +171,7 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Whether there is any session at all.
+    /// Whether any client session exists.
     pub async fn any_session(&self) -> Result<bool> {
         let mut basis = Basis::default();
         for shard in CLIENTS {
@@ -179,7 +185,7 @@ impl Heartbeat {
         Ok(false)
     }
 
-    /// Forgets who was silent: everybody's timeout starts afresh.
+    /// Deletes the stored observations: every session's timeout starts again.
     pub async fn forget(&self) -> Result<()> {
         self.parts
             .system
@@ -188,12 +194,17 @@ impl Heartbeat {
             .map(|_| ())
     }
 
-    /// The notes of the run before: this instance's own, if it made it, or those in the store.
+    /// The observations of the run before: this instance's own if they are fresh, otherwise the
+    /// stored ones.
     ///
-    /// Only those of the same start of the store count: one that has gone back may have lost renewals, and counts the
-    /// next ones by the same numbers.
+    /// Only observations from the same incarnation of the store count. A store that rolled back may
+    /// have lost renewals, and counts the next ones with the same numbers.
     async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Arc<Notes>> {
-        let own = self.own.lock().expect("no panic while it is held").clone();
+        let own = self
+            .own
+            .lock()
+            .expect("no panic while it is locked")
+            .clone();
         let first = || Arc::new(Notes::first(now, basis.incarnation()));
         if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
@@ -212,16 +223,18 @@ impl Heartbeat {
         let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
             return Ok(first());
         };
-        Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
-            Ok(stored) if counts(stored.incarnation, basis) => {
-                Arc::new(Notes::taken_up(stored, now, self.pace))
-            }
-            Ok(_) => first(),
-            Err(error) => {
-                tracing::warn!(%error, "every session's silence is counted afresh");
-                first()
-            }
-        })
+        Ok(
+            match decode::<Stored>(stored, "the heartbeat's observations") {
+                Ok(stored) if counts(stored.incarnation, basis) => {
+                    Arc::new(Notes::taken_up(stored, now, self.pace))
+                }
+                Ok(_) => first(),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the stored heartbeats; counting every session's silence from zero");
+                    first()
+                }
+            },
+        )
     }
 
     async fn remember(&self, mut notes: Notes, basis: &mut Basis) -> Result<()> {
@@ -243,7 +256,7 @@ impl Heartbeat {
                     .point,
             )?;
         }
-        *self.own.lock().expect("no panic while it is held") = Some(Arc::new(notes));
+        *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(notes));
         Ok(())
     }
 
@@ -254,15 +267,15 @@ impl Heartbeat {
         Ok(())
     }
 
-    /// Sessions do not wait for objects that nobody needs: what fails here is done by the next sweep.
+    /// Removes temporary objects. A failure is left to the next sweep, because sessions must not
+    /// depend on it.
     async fn sweep(&self) {
         match self.temporaries.sweep().await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(
-                count,
-                "removed temporary objects that nobody needs any more"
-            ),
-            Err(error) => tracing::warn!(%error, "temporary objects are left for the next sweep"),
+            Ok(count) => tracing::info!(count, "removed unneeded temporary objects"),
+            Err(error) => {
+                tracing::warn!(%error, "could not sweep temporary objects; the next sweep retries")
+            }
         }
     }
 }
@@ -280,7 +293,7 @@ impl Handler for Heartbeat {
             Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
             _ => {
                 return Err(Failure::new(
-                    "the heartbeat takes its timer and its own errands only",
+                    "the heartbeat accepts only its timer and its own commands",
                 ));
             }
         }

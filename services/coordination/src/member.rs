@@ -1,22 +1,24 @@
-//! Members: the sessions that processes on one store have among themselves.
+//! Members: the sessions that processes on one store keep to detect each other's failure.
 //!
-//! A process that is to be missed soon after its death keeps a session of its own: a client of this service like others,
-//! but for a shorter timeout than any client is granted, in a shard apart. It renews that session by one write a quarter
-//! of its timeout, and after each renewal goes through the shard once and judges the others. So who is gone is condemned
-//! within its timeout and two renewals by whoever is left, and no function has to run for it: a member that has nothing
-//! else to do makes two calls per renewal (promise C7).
+//! A process whose death must be noticed soon keeps a session of its own. The process is a client
+//! of this service, with a timeout shorter than any granted to clients and a separate shard. It
+//! renews its session with one write every quarter of the timeout. After each renewal it scans the
+//! shard once and checks the other members. A dead member is therefore expired by the remaining
+//! ones within its timeout and two renewals, and no function has to run for it. An idle member
+//! makes two calls per renewal (promise C7).
 //!
-//! That scan brings two more things. What changes in the rows of members, besides renewals, has been or is about to be
-//! distributed, perhaps elsewhere: so the log is looked at. And with a process its timers are gone, the heartbeat's too,
-//! on which the clients it had depend: whoever misses it arms its own.
+//! The scan serves two more purposes. If a member's row changed by more than a renewal, another
+//! process may be distributing, so this process reads the log. And a process takes its timers with
+//! it, including the heartbeat that its clients depend on. A member that notices a death therefore
+//! arms its own heartbeat.
 //!
 //! Invariants
-//! - Nobody condemns a member before its lease has run out on its own clock: the lease counts from before a renewal was
-//!   sent, the silence from when that renewal, or a later one, was seen.
-//! - A run that comes late has not witnessed what was before it: silence begins anew then.
+//! - A member is never expired before its lease has run out on its own clock. The lease counts from
+//!   before the renewal was sent, the silence from when that renewal or a later one was seen.
+//! - A late run did not observe the time before it, so all silence is counted from zero.
 //!
-//! From FaaSKeeper, section 4.6, whose heartbeat is a function that is billed per run; a process that runs anyway need not
-//! be asked by one.
+//! From FaaSKeeper, section 4.6. Its heartbeat is a function that is billed per run; a process that
+//! runs anyway does not need it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -37,31 +39,30 @@ use crate::{
     storage::session::{MEMBERS, RENEWALS_PER_TIMEOUT, Row, State},
 };
 
-/// How long a member is silent before it is taken for gone.
+/// The silence after which a member counts as dead.
 pub const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it renews its session and looks at the others.
+/// How often a member renews its session and checks the others.
 pub const RENEWAL_PERIOD: Duration =
     Duration::from_millis(MEMBER_TIMEOUT.as_millis() as u64 / RENEWALS_PER_TIMEOUT as u64);
 
-/// What a row says besides renewals.
+/// The part of a row that changes by more than renewals.
 type Progress = (State, u64, u64);
 
-/// This process as a member. Dropping it leaves it to the others to miss it.
+/// This process as a member. When it is dropped, the others detect its absence.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
     client: Client,
     judge: Judge,
-    /// What the last look at the others came to; none before the first, and when it was in another start of the store.
+    /// The observations of the last check of the others. None before the first, or if the last was
+    /// in another incarnation of the store.
     notes: Option<Notes>,
     others: BTreeMap<SessionId, Progress>,
 }
 
 impl Gateway {
-    /// Opens a session for this process, or takes it over again after a connection of it has ended.
-    ///
-    /// Errors: as [`Gateway::connect`].
+    /// Opens a session for this process, or resumes it after its connection ended.
     pub async fn connect_member(
         &self,
         resume: Option<(SessionId, Password)>,
@@ -85,23 +86,23 @@ impl Gateway {
 }
 
 impl Member {
-    /// What to come back with.
+    /// The session and password with which the process can resume.
     pub fn resume(&self) -> (SessionId, Password) {
         (self.client.session(), self.client.password())
     }
 
-    /// Until when this process may count on being a member, by its own clock.
+    /// Until when this process is certainly a member, on its own clock.
     pub fn lease_until(&self) -> Monotonic {
         self.client.lease_until()
     }
 
-    /// Takes the next request; `tag` comes back with its reply.
+    /// Takes the next request. Its reply carries the same `tag`.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.client.submit(tag, request);
     }
 
-    /// Executes what may be executed, renews the session where that is due, and looks at the others after that. Not
-    /// cancellation safe: run it to its end.
+    /// Executes pending requests, renews the session if that is due, and then checks the other
+    /// members. Not cancellation safe: run it to its end.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         let before = self.client.lease_until();
         self.client.is_here();
@@ -110,7 +111,7 @@ impl Member {
         if self.client.lease_until() != before
             && let Err(error) = self.look_at_others().await
         {
-            tracing::debug!(%error, "the other members could not be looked at");
+            tracing::debug!(%error, "could not check the other members");
         }
         Ok(())
     }
@@ -143,7 +144,7 @@ impl Member {
         {
             Ok(rows) => rows,
             Err(error) => {
-                // It has seen nothing, and takes nothing from what the one before it knew.
+                // The failed check observed nothing, so the earlier observations stay valid.
                 self.notes = Some(before);
                 return Err(error);
             }

@@ -1,4 +1,4 @@
-//! The names of the service's functions, queues and groups.
+//! The names of the service's functions, queues and queue groups.
 
 use bytes::Bytes;
 
@@ -13,17 +13,17 @@ pub const WATCH: &str = "coordination-watch";
 /// The heartbeat function.
 pub const HEARTBEAT: &str = "coordination-heartbeat";
 
-/// Requests on their way to the writer, one group per session.
+/// The queue of requests for the writer, with one group per session.
 pub const REQUEST_QUEUE: &str = "coordination-requests";
-/// Decided requests on their way to the distributor, in one group.
+/// The queue of decided requests for the distributor, with one group.
 pub const DISTRIBUTOR_QUEUE: &str = "coordination-decided";
 
-/// The group of a session's requests.
+/// The queue group of a session's requests.
 pub fn request_group(session: SessionId) -> Bytes {
     Bytes::copy_from_slice(&session.0.to_be_bytes())
 }
 
-/// The one group of decided requests.
+/// The queue group of all decided requests.
 pub fn distributor_group() -> Bytes {
     Bytes::from_static(b"all")
 }

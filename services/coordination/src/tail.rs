@@ -1,27 +1,31 @@
-//! The tail: one process's place in the distributor's log, and what it hands to its clients from there.
+//! The tail: one process's position in the distributor's log, and delivery from there to its
+//! clients.
 //!
-//! Slots are taken in order and handed out as soon as they are applied: answers and events, in the order of
-//! their zxids, into the clients' mailboxes. [`Tail::applied`] is the view that this gives: every event up to
-//! it stands in its client's mailbox. A read that would show something newer waits for the view (rule C-5).
-//! This is what FaaSKeeper's clients do with MRD and epoch (section 4.5).
+//! The tail takes slots in order. As soon as a slot is applied, it delivers the answers and events
+//! to the clients' event queues, in the order of their zxids. [`Tail::applied`] is the resulting
+//! view: every event up to it is in its client's queue. A read of newer state waits for the view
+//! (rule C-5). FaaSKeeper's clients do this with MRD and epoch (section 4.5).
 //!
-//! Nothing of it leaves before it is durable (rule P5): clients hold back what they have computed until
-//! [`Tail::durable`] has reached it. So a session's next request need not wait for the disk to be *executed*,
-//! only to be *answered*; whoever waits shares one fsync.
+//! Clients hold back their outputs until [`Tail::durable`] has reached them (rule P5). A session's
+//! next request therefore waits for the disk only to be *answered*, not to be *executed*, and
+//! waiting clients share one fsync.
 //!
-//! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`poll_schedule`]).
+//! Where several processes distribute, a slot is announced in only one of them. The others poll the
+//! log ([`poll_schedule`]).
 //!
-//! What was handed out last is kept for readers: while they looked at the store, it changed, and what they saw is made
-//! whole by what happened meanwhile ([`crate::client::read`]).
+//! The tail keeps the most recent changes for readers. A reader uses them to correct a result that
+//! changed while it was read ([`crate::client::read`]).
 //!
 //! Invariants
-//! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
-//!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
-//! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
-//!   everybody is disconnected, and the next place is looked for. What is durable from there on says nothing of what was
-//!   handed out before, so a client lets nothing go by it ([`Tail::durable_from`]).
-//! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it is known
-//!   not to have changed since; if it has, the event is put where it would have been.
+//! - While the tail has no position in the log, no client is registered, and applied slots are
+//!   delivered to no client. A registered client therefore receives every answer to the requests
+//!   that it sends from then on, or is disconnected.
+//! - A position belongs to one incarnation of the store. After a restart of the store, the slots
+//!   delivered from the position may be lost. So the tail disconnects all clients and looks for a
+//!   new position. What is durable at the new position says nothing about earlier deliveries, so a
+//!   client ignores it ([`Tail::durable_from`]).
+//! - A watch is armed for its connection under the same lock that shows that the znode has not
+//!   changed since it was read. If the znode has changed, the event is inserted at its place.
 
 pub(crate) mod event_queue;
 mod poll_schedule;
@@ -58,16 +62,16 @@ use crate::{
     },
 };
 
-/// The number of no place: what is said to be handed out from it is not.
+/// The epoch of no position. No delivery from it is ever durable.
 const NO_PLACE: u64 = 0;
 
-/// How many slots are read at a time where they were not told.
+/// Slots per page when the tail reads unannounced slots from the log.
 const LOG_PAGE_SLOTS: usize = 64;
 
-/// How long the tail waits after a store failed before it reads on.
+/// How long the tail waits after a store failed before it continues.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// One process's place in the log.
+/// One process's position in the log.
 #[derive(Debug)]
 pub struct Tail {
     region: UserStore,
@@ -75,21 +79,21 @@ pub struct Tail {
     clock: Arc<dyn Clock>,
     broken: Option<Broken>,
     look_period: Option<Duration>,
-    /// Somebody waits for something that another process may distribute.
+    /// A client waits for something that another process may distribute.
     is_expecting: AtomicBool,
     inbox: Mutex<BTreeMap<u64, Wake>>,
     offered: Notify,
     registry: Mutex<Registry>,
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
-    /// The number of its place among those of this process; zero while it has none.
+    /// The number of the current position among those of this process, or zero without one.
     place: AtomicU64,
     handed_out: Notify,
-    /// The place that was found before anybody follows the log from it.
+    /// A position that was found before [`Tail::run`] follows the log from it.
     found: Mutex<Option<Place>>,
 }
 
-/// What was handed out.
+/// A delivered change.
 #[derive(Debug)]
 pub(crate) struct Change {
     pub(crate) zxid: Zxid,
@@ -104,14 +108,14 @@ pub(crate) struct Connection {
     pub(crate) attach: u64,
 }
 
-/// What a request looked at, and the watch that it asks for there.
+/// The znode that a request read, and the watch that it asks for there.
 #[derive(Debug)]
 pub(crate) struct Look {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
 }
 
-/// A slot that is applied, as it was told or read.
+/// An applied slot, announced or read from the log.
 #[derive(Debug)]
 struct Told {
     index: u64,
@@ -120,12 +124,12 @@ struct Told {
     point: DurabilityPoint,
 }
 
-/// The slot that was handed out last.
+/// The slot that was delivered last.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     index: u64,
     epoch: u64,
-    /// The start of the store in which it was found.
+    /// The incarnation of the store in which the position was found.
     incarnation: Incarnation,
 }
 
@@ -150,27 +154,28 @@ impl Tail {
         }
     }
 
-    /// The view of this process: the answers and events up to this zxid are handed out.
+    /// The view of this process: the answers and events up to this zxid are delivered.
     pub fn applied(&self) -> Zxid {
         *self.applied.borrow()
     }
 
-    /// Everything up to this zxid is durable, of what was handed out since the tail has found its place.
+    /// The zxid up to which all deliveries since the current position are durable.
     pub fn durable(&self) -> Zxid {
         Zxid(self.durable.load(Ordering::Acquire))
     }
 
-    /// Up to where everything may leave that was handed out from `place`; none once that is lost: zxids that were not durable
-    /// then are another's by now.
+    /// The zxid up to which deliveries from `place` may be sent. `None` once that position is lost,
+    /// because zxids that were not durable then may have been assigned to other updates.
     pub(crate) fn durable_from(&self, place: u64) -> Option<Zxid> {
-        // In this order: a place is lost before the next one says what is durable.
+        // In this order: a position is lost before its successor reports durability.
         let durable = self.durable();
         let is_lost = place == NO_PLACE || self.place.load(Ordering::Acquire) != place;
         let is_blind = self.broken == Some(Broken::ConfirmsWhatAnotherPlaceLost);
         (!is_lost || is_blind).then_some(durable)
     }
 
-    /// Has `mailbox` woken once `zxid` is durable; false if it is already. Who was replaced has been woken to hear so.
+    /// Schedules a wake-up of `mailbox` for when `zxid` is durable. Returns false if it is durable
+    /// already. A replaced connection has been woken already to learn that.
     pub(crate) fn wake_when_durable(
         &self,
         client: Connection,
@@ -187,13 +192,14 @@ impl Tail {
         true
     }
 
-    /// How many clients are connected here, and how many watches are armed.
+    /// The numbers of connected clients and armed watches in this process.
     pub fn counts(&self) -> (usize, usize) {
         let registry = self.registry();
         (registry.clients().count(), registry.watches.count())
     }
 
-    /// Somebody waits for something: if another process may distribute it, the log is looked at soon.
+    /// Announces that a client waits for something. If another process may distribute it, the tail
+    /// polls the log soon.
     pub(crate) fn expect(&self) {
         if self.look_period.is_some() {
             self.is_expecting.store(true, Ordering::Release);
@@ -211,19 +217,22 @@ impl Tail {
             .await;
     }
 
-    /// Takes what the distributor has told. Slots known already are dropped, early ones wait for theirs.
+    /// Takes a slot that the distributor announces. The tail drops known slots and keeps early ones
+    /// until their predecessors arrive.
     pub fn offer(&self, wake: Wake) {
         self.inbox
             .lock()
-            .expect("no panic while the inbox is held")
+            .expect("no panic while the inbox is locked")
             .insert(wake.index, wake);
         self.offered.notify_one();
     }
 
-    /// Registers the one client that speaks for `session` here; one of an earlier attach is told that it no longer does,
-    /// whichever of the two comes first.
-    /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
-    /// there is one, and be handed to nobody. Answers which place it is handed everything from.
+    /// Registers the one client that acts for `session` here, and returns the number of the current
+    /// position. If two attaches of a session register, the earlier attach is told that it was
+    /// replaced, even if it registers last.
+    ///
+    /// Without a position in the log, the client is disconnected at once. Otherwise its requests
+    /// might be applied before there is a position, and their answers would be lost.
     pub(crate) fn register(
         &self,
         Connection { session, attach }: Connection,
@@ -244,7 +253,7 @@ impl Tail {
                 Some(mailbox)
             }
             _ => {
-                // What the one before waits for is not what this one waits for.
+                // The new client does not wait for the same things as the earlier one.
                 registry.watches.disarm_all(session);
                 registry.waiting.remove(&session);
                 let earlier = registry
@@ -260,7 +269,7 @@ impl Tail {
         place
     }
 
-    /// Forgets a client that has gone, unless another has taken its place.
+    /// Removes a client that disconnected, unless another client has replaced it.
     pub(crate) fn unregister(&self, client: Connection) {
         let mut registry = self.registry();
         if registry.is_registered(client) {
@@ -270,8 +279,8 @@ impl Tail {
         }
     }
 
-    /// What `pick` takes of the changes after `since`, up to `until`, in order; none: more was handed out than is kept. The
-    /// view has reached `until`.
+    /// The changes after `since` and up to `until` that `pick` selects, in order. `None` if more
+    /// changes were delivered than are kept. The view must have reached `until`.
     pub(crate) fn changes<T>(
         &self,
         since: Zxid,
@@ -291,8 +300,9 @@ impl Tail {
         )
     }
 
-    /// Leaves the watch that `look` asks for, as of `at`: what has happened since fires it at once. False if more was handed
-    /// out since than is kept, and nobody knows. The view has reached `at`.
+    /// Arms the watch that `look` asks for, as of `at`. A change since then fires it at once.
+    /// Returns false if more changes were delivered since than are kept, so it is unknown whether
+    /// the watch has fired. The view must have reached `at`.
     pub(crate) fn watch(&self, look: &Look, at: Zxid, client: Connection) -> bool {
         let Some(aspect) = look.watch else {
             return true;
@@ -308,7 +318,8 @@ impl Tail {
         };
         let missed = missed.map(|change| (change.zxid, change.kind));
         match (registry.clients.get(&client.session), missed) {
-            // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
+            // A connection that was replaced or ended meanwhile must not leave a watch for its
+            // successor.
             _ if !registry.is_registered(client) => {}
             (Some(registered), Some((zxid, kind))) => {
                 registered.mailbox.put_late(zxid, kind, &look.path);
@@ -318,10 +329,14 @@ impl Tail {
         true
     }
 
-    /// Reads on for ever: the task that the program runs beside its front ends.
+    /// Follows the log forever, as a task of the program beside its front ends.
     pub async fn run(&self) {
         loop {
-            let found = self.found.lock().expect("no panic while it is held").take();
+            let found = self
+                .found
+                .lock()
+                .expect("no panic while it is locked")
+                .take();
             let started = match found {
                 Some(place) => Ok(place),
                 None => self.start().await,
@@ -334,16 +349,17 @@ impl Tail {
                 },
                 Err(failure) => failure,
             };
-            tracing::warn!(error = %failure, "lost the place in the log; every client here reconnects");
+            tracing::warn!(error = %failure, "lost the position in the log; disconnecting all clients");
             self.disconnect_all();
             self.clock.sleep(RETRY_AFTER).await;
         }
     }
 
-    /// Finds its place at the cursor: clients may connect from here on, and [`Tail::run`] follows from there.
+    /// Takes the position at the cursor. Clients may connect afterwards, and [`Tail::run`]
+    /// continues from there.
     pub async fn start_at_cursor(&self) -> Result<()> {
         let place = self.start().await?;
-        *self.found.lock().expect("no panic while it is held") = Some(place);
+        *self.found.lock().expect("no panic while it is locked") = Some(place);
         Ok(())
     }
 
@@ -355,10 +371,7 @@ impl Tail {
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
         let place = self.place.load(Ordering::Relaxed);
-        assert_eq!(
-            place, NO_PLACE,
-            "a place is looked for only where there is none"
-        );
+        assert_eq!(place, NO_PLACE, "a tail without a position starts");
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
@@ -375,7 +388,7 @@ impl Tail {
 
     async fn follow(&self, mut place: Place) -> ports::Error {
         let mut looks = self.look_period.map(Looks::new);
-        // The last slot that is known to be applied although nobody has told of it.
+        // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
             let slots = match self.next_slots(place, found).await {
@@ -404,7 +417,7 @@ impl Tail {
         }
     }
 
-    /// Makes what was handed out durable, all of it at once, and says so.
+    /// Makes all deliveries durable together, and wakes the waiting clients.
     async fn confirm(&self) -> ports::Error {
         let items = self.region.items();
         loop {
@@ -429,7 +442,8 @@ impl Tail {
         }
     }
 
-    /// What was handed out before may be lost in a store that has restarted since, and its zxids given to others.
+    /// Fails if the store has restarted. Earlier deliveries may then be lost, and their zxids
+    /// assigned to other updates.
     fn check_start(&self, place: Place, point: DurabilityPoint) -> Result<()> {
         if point.incarnation == place.incarnation || self.broken == Some(Broken::FollowsALostLog) {
             return Ok(());
@@ -439,7 +453,8 @@ impl Tail {
         ))
     }
 
-    /// Returns once there may be more: what was told, or what the cursor shows to be applied.
+    /// Returns once there may be more slots: announced ones, or ones that the cursor shows to be
+    /// applied.
     async fn more_may_be_there(
         &self,
         place: Place,
@@ -467,7 +482,8 @@ impl Tail {
         let cursor = self.region.cursor().await;
         let is_in_use = self.registry().clients().next().is_some();
         looks.looked(self.clock.monotonic(), is_in_use);
-        // A store that does not answer has nothing to show; clients notice by themselves.
+        // If the store fails, there is nothing to deliver. Clients notice the failure by
+        // themselves.
         let Ok(Read {
             value: (cursor, _),
             point,
@@ -479,15 +495,18 @@ impl Tail {
         Ok(Some((cursor.slot, point)))
     }
 
-    /// The applied slots behind `place`: those that were told, or, where one is missing or more were `found` to be
-    /// applied, those of the log.
+    /// The applied slots after `place`. These are the announced ones. If one is missing, or the
+    /// cursor in `found` is ahead, they come from the log.
     async fn next_slots(
         &self,
         place: Place,
         found: Option<(u64, DurabilityPoint)>,
     ) -> Result<Vec<Told>> {
         let (told, behind_a_gap) = {
-            let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
+            let mut inbox = self
+                .inbox
+                .lock()
+                .expect("no panic while the inbox is locked");
             *inbox = inbox.split_off(&(place.index + 1));
             let mut told = Vec::new();
             let mut last = place.index;
@@ -527,7 +546,8 @@ impl Tail {
         told.into_iter().map(decoded).collect()
     }
 
-    /// The slots up to `until` that nobody told, from the log: they are applied, since that one is.
+    /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
+    /// is.
     async fn read_log(
         &self,
         place: Place,
@@ -622,19 +642,20 @@ impl Tail {
         registry.waiting.clear();
         self.inbox
             .lock()
-            .expect("no panic while the inbox is held")
+            .expect("no panic while the inbox is locked")
             .clear();
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry
             .lock()
-            .expect("no panic while the registry is held")
+            .expect("no panic while the registry is locked")
     }
 }
 
-/// What the client of a session hears of one of its updates. What nobody there has asked for is answered to nobody: a
-/// part of an end that takes several; the end itself tells that the session is over.
+/// The event that the client of a session receives for one of its updates. An update without a request number
+/// has no recipient, for example one part of a session's end. The last part tells the client that
+/// the session is over.
 fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
     match (entry.request, &entry.answer) {
         (0, Ok(Answer::Closed)) => Some(Letter::Expired),

@@ -1,6 +1,6 @@
-//! A calm world in which a test calls each function by hand, and nobody else does.
+//! A test fixture without concurrency: the test calls each function by hand.
 //!
-//! Each function is given a store of its own, where it can be interrupted ([`Interrupted`]).
+//! Each function gets its own store handle, at which it can be interrupted ([`Interrupted`]).
 
 mod interrupted;
 
@@ -38,11 +38,11 @@ use crate::{
     writer::Writer,
 };
 
-/// Of every session.
+/// The timeout of every session.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 pub(crate) const PASSWORD: Password = Password([7; 16]);
 
-/// What the distributors have told, in order.
+/// The announced slots, in order.
 #[derive(Debug, Default)]
 struct Told(Mutex<Vec<Wake>>);
 
@@ -53,12 +53,15 @@ impl Handler for Told {
             panic!("{event:?}")
         };
         let wake = decode::<Wake>(&payload, "what is told")?;
-        self.0.lock().expect("nobody panics holding it").push(wake);
+        self.0
+            .lock()
+            .expect("no panic while it is locked")
+            .push(wake);
         Ok(Bytes::new())
     }
 }
 
-/// The world with its root, and what a test asks of it.
+/// The simulated world with its root znode.
 #[derive(Debug)]
 pub(crate) struct Stage {
     pub(crate) world: World,
@@ -67,7 +70,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// A world that imitates a cloud with `options`.
+    /// A world that simulates a cloud with `options`.
     pub(crate) async fn new(options: Options, config: Config) -> Self {
         let (world, told) = (World::with_options(1, options), Arc::<Told>::default());
         let (options, handler) = (FunctionOptions::default(), told.clone());
@@ -84,7 +87,7 @@ impl Stage {
         queue
             .create(queue_names::DISTRIBUTOR_QUEUE, transient)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let stage = Self {
             world,
             config,
@@ -105,13 +108,13 @@ impl Stage {
             .nodes(stage.world.key_value())
             .put_if_absent("/", state)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
         stage
             .region(stage.world.key_value())
             .put_if_absent("/", &root)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         stage
     }
 
@@ -128,7 +131,7 @@ impl Stage {
         self.nodes_by(system, self.world.clock())
     }
 
-    /// The same on a machine with another clock.
+    /// Nodes on a machine with another clock.
     pub(crate) fn nodes_by(&self, system: Arc<dyn KeyValue>, clock: Arc<dyn Clock>) -> Nodes {
         Nodes::new(system, clock, self.world.entropy(), &self.config)
     }
@@ -151,7 +154,7 @@ impl Stage {
         self.writer_by(store, self.world.clock())
     }
 
-    /// The same on a machine with another clock.
+    /// A writer on a machine with another clock.
     pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
         let nodes = self.nodes_by(store.clone(), clock.clone());
         Writer::new(
@@ -174,7 +177,7 @@ impl Stage {
             .sessions()
             .create(session, PASSWORD, TIMEOUT, &mut Basis::default())
             .await;
-        assert!(opened.expect("calm"), "it is not there");
+        assert!(opened.expect("no fault is injected"), "it is not there");
         session
     }
 
@@ -182,11 +185,12 @@ impl Stage {
         self.sessions()
             .get(session, &mut Basis::default())
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .expect("it is open")
     }
 
-    /// `operations` of a session as the writer is given them, behind what was decided.
+    /// The messages with which the writer receives `operations` of a session, after those decided
+    /// so far.
     pub(crate) async fn asked(
         &self,
         session: SessionId,
@@ -213,7 +217,7 @@ impl Stage {
         submitted.map(|body| self.delivery(body)).collect()
     }
 
-    /// Has `operations` of a session decided; what the distributor is given of them, in order.
+    /// Has `operations` of a session decided. Returns the messages for the distributor, in order.
     pub(crate) async fn decided(
         &self,
         session: SessionId,
@@ -224,14 +228,14 @@ impl Stage {
         self.writer(&self.store())
             .handle(Stage::messages(asked))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let row = self.row(session).await;
         self.outbox(session)
             .await
             .split_off((before - row.applied) as usize)
     }
 
-    /// What the distributor would be given of everything that is decided in a session and not applied.
+    /// The distributor's messages for everything that is decided in a session and not applied.
     pub(crate) async fn outbox(&self, session: SessionId) -> Vec<Delivery> {
         self.row(session)
             .await
@@ -241,7 +245,7 @@ impl Stage {
             .collect()
     }
 
-    /// Leaves what nobody can read in a session's outbox; its row then.
+    /// Puts an entry that does not decode into a session's outbox, and returns the row.
     pub(crate) async fn damage_outbox(&self, session: SessionId) -> Row {
         let Row {
             sequence,
@@ -276,12 +280,13 @@ impl Stage {
         }
     }
 
-    /// What clients of one process share, which begins where the region is applied, and is shown nothing by itself.
+    /// The shared state of clients. The tail starts at the cursor and receives no announcements by
+    /// itself.
     pub(crate) async fn shared(&self, store: Arc<Interrupted>) -> Arc<Shared> {
         let (region, clock) = (self.region(store.clone()), self.world.clock());
         let log = FencedLog::new(store.clone(), LOG_PARTITION);
         let tail = Arc::new(Tail::new(region.clone(), log, clock.clone(), &self.config));
-        tail.start_at_cursor().await.expect("calm");
+        tail.start_at_cursor().await.expect("no fault is injected");
         let follower = tail.clone();
         tokio::spawn(async move { follower.run().await });
         Arc::new(Shared {
@@ -297,7 +302,7 @@ impl Stage {
         })
     }
 
-    /// A client of a new session, which is taken for attached.
+    /// A client of a new session that counts as attached.
     pub(crate) async fn client(&self, shared: &Arc<Shared>, number: u64) -> Client {
         let attached = Attached {
             session: self.open(number).await,
@@ -312,13 +317,13 @@ impl Stage {
         Client::new(shared.clone(), attached)
     }
 
-    /// Shows them everything that was told; returns once the view is there.
+    /// Delivers all announced slots to the clients, and returns once the view has reached them.
     pub(crate) async fn show(&self, shared: &Shared) {
         let told = self
             .told
             .0
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no panic while it is locked")
             .clone();
         let slot = told
             .last()
@@ -332,7 +337,7 @@ impl Stage {
             .await;
     }
 
-    /// What a writer or a distributor is given.
+    /// The event with which a writer or a distributor is invoked.
     pub(crate) fn messages(deliveries: Vec<Delivery>) -> Event {
         Event::Messages {
             queue: String::new(),
@@ -356,16 +361,19 @@ impl Stage {
         }
     }
 
-    /// Makes everything durable, and has the store go back to that: it is another start of it.
+    /// Makes everything durable and restarts the store, which begins a new incarnation.
     pub(crate) async fn restart(&self) {
         let store = self.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
         self.world.fall_back();
     }
 
-    /// How often each update was told of.
+    /// How often this update was announced.
     pub(crate) fn told(&self, id: UpdateId) -> usize {
-        let told = self.told.0.lock().expect("nobody panics holding it");
+        let told = self.told.0.lock().expect("no panic while it is locked");
         let slots = told
             .iter()
             .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
@@ -382,7 +390,7 @@ impl Stage {
             .list(None)
             .try_collect()
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         listed
             .into_iter()
             .map(|object| object.location.to_string())
@@ -390,7 +398,7 @@ impl Stage {
     }
 }
 
-/// Makes a znode without data.
+/// Creates a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Operation {
     let acl = vec![Acl {
         permissions: 31,
@@ -415,7 +423,7 @@ pub(crate) fn set(path: &str, data: impl Into<Bytes>) -> Operation {
     }
 }
 
-/// Whether a call is about the row of `session`.
+/// Whether a call concerns the row of `session`.
 pub(crate) fn is_of_row(call: &Call<'_>, session: SessionId) -> bool {
     let key = match call {
         Call::Get(key) => key,

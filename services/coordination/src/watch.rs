@@ -1,13 +1,14 @@
-//! Watches: who is to hear of which change, and the function that brings the news.
+//! The watch function: announces applied slots to the clients of its process.
 //!
-//! A watch lives in the gateway that its client is connected to, and dies with the connection, as in
-//! ZooKeeper; the distributor knows nothing of it. That is where this departs from FaaSKeeper (sections 3.3
-//! and 4.4), whose watches are rows that the distributor reads on every change and whose epoch counter
-//! tells clients of deliveries under way. Here every gateway reads the distributor's log in order, so the
-//! log itself is the epoch: what lies between a gateway's place in it and the cursor is under way.
+//! A watch is state of the gateway that its client is connected to, and ends with the connection,
+//! as in ZooKeeper ([`crate::tail::watches`]). The distributor knows no watches. In this we depart
+//! from FaaSKeeper (sections 3.3 and 4.4). Its watches are rows that the distributor reads on every
+//! change, and its epoch counter tells clients of deliveries under way. Here every gateway reads
+//! the distributor's log in order, so the log is the epoch: the slots between a gateway's position
+//! and the cursor are under way.
 //!
-//! The watch *function* stays: a free function that the distributor invokes with each applied slot, and
-//! that wakes the gateways of its process. If the wake-up is lost the log still has the slot.
+//! The watch *function* remains: a function that the distributor invokes with each applied slot,
+//! and that wakes the gateways of its process. If a wake-up is lost, the log still has the slot.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ impl Watch {
 impl Handler for Watch {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let Event::Call { payload, .. } = event else {
-            return Err(Failure::new("the watch function is called only"));
+            return Err(Failure::new("the watch function accepts only calls"));
         };
         let wake: Wake = decode(&payload, "a wake-up")?;
         self.tail.offer(wake);

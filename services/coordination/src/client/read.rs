@@ -1,22 +1,26 @@
-//! Reads: straight from the user store, in step with the process's view.
+//! Reads: directly from the user store, consistent with the process's view.
 //!
-//! A read looks at the store, which may be ahead of the view, and is shown as of a zxid at which what it found is the
-//! whole truth: once the view has reached that, between the events up to it and those behind it (rule C-5). So nothing that
-//! others change makes it look again, however fast they are:
+//! The store may be ahead of the view. A read's result is therefore placed at a zxid at which it is
+//! completely true, once the view has reached that zxid, between the events up to it and the events
+//! after it (rule C-5). Concurrent changes never force a read to start again, however fast they
+//! are:
 //!
-//! - What is found of a znode that is there is true from the zxid of its last change, which it carries, to beyond the
-//!   view of when the read began.
-//! - Of one that is missing the cursor, read afterwards, says how far the view has to come; what was handed out up to
-//!   there says whether it was created in between, before which it was missing.
-//! - Children are listed in several calls, and a child that changes meanwhile may be seen as it was or as it is. What was
-//!   handed out since the read began says which it is as of the last change of the parent, read last. A slot that is
-//!   applied in parts changes parents first.
-//! - A watch is left as of that zxid too: if it would have fired since, its event is put where it would have been.
+//! - The state of an existing znode is true from the zxid of its last change, which it contains, to
+//!   beyond the view at the time when the read began.
+//! - For a missing znode the cursor, read afterwards, says how far the view must advance. The
+//!   changes delivered up to there tell whether the znode was created meanwhile. In that case it
+//!   was missing before the create.
+//! - Children are listed in several calls, so a child that changes meanwhile may appear in either
+//!   state. The changes delivered since the read began tell its state as of the last change of the
+//!   parent, which is read last. A slot that is applied in parts changes parents first.
+//! - A watch is also armed as of that zxid. If it would have fired since, its event is inserted at
+//!   its place.
 //!
-//! Only if more was handed out since the read began than the tail keeps it looks again.
+//! A read starts again only if more changes were delivered since it began than the tail keeps.
 //!
-//! Watches that are set again after a reconnect are looked at one by one, each as a read of its own, as in ZooKeeper: a
-//! watch that is armed, or has been told what it missed, is done with, whatever changes while the others are looked at.
+//! After a reconnect, watches are set again one by one, each as a read of its own, as in ZooKeeper.
+//! A watch that is armed, or whose missed event is delivered, stays done even if other znodes
+//! change while the remaining watches are read.
 
 use std::collections::BTreeSet;
 
@@ -33,33 +37,35 @@ use crate::{
     tail::{Change, Connection, Look, watches::Aspect},
 };
 
-/// How often a read looks again for which too much was handed out meanwhile, before others get a turn.
+/// How often a read starts again because it fell behind the kept changes, before other work gets a
+/// turn.
 pub(crate) const ATTEMPTS_MAX: u32 = 8;
 
-/// How often children are listed that are not as many as their parent has, although nothing has changed.
+/// How often a list is retried whose length differs from the parent's child count although nothing
+/// changed.
 const LISTS_MAX: u32 = 100;
 
-/// What a read saw: it can be shown once the view has reached `zxid`.
+/// The result of a read. It can be placed once the view has reached `zxid`.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// The view when it began.
+    /// The view when the read began.
     since: Zxid,
-    /// Everything it rests on has this zxid or an earlier one.
+    /// No state that the result is based on is newer than this.
     pub(crate) zxid: Zxid,
     sight: Sight,
-    /// None while there is another watch to set again.
+    /// None while another watch remains to be set.
     result: Option<Result<Response, Error>>,
     looked_at: Option<Look>,
-    /// The event of a watch that has missed something (set watches).
+    /// The event that a watch missed (set watches).
     missed: Option<(EventKind, String)>,
 }
 
-/// What has to be known of what was handed out meanwhile.
+/// Which changes delivered meanwhile affect the result.
 #[derive(Debug)]
 enum Sight {
-    /// Nothing: it carries its own zxid, or says nothing of a znode.
+    /// None: the result contains its own zxid, or does not concern a znode.
     Whole,
-    /// Whether the znode that was missing was created.
+    /// Whether the missing znode was created.
     Missing(String),
     /// Which children were created and deleted.
     Children(String),
@@ -91,8 +97,9 @@ impl Found {
         }
     }
 
-    /// The zxid at which it is shown, at `floor` or later, and made true there; none: too much was handed out meanwhile to
-    /// know. The view has reached `zxid`.
+    /// Corrects the result to be true at one zxid, `floor` or later, and returns that zxid. Returns
+    /// `None` if more changes were delivered meanwhile than are kept. The view must have reached
+    /// `zxid`.
     pub(crate) fn settle(&mut self, shared: &Shared, floor: Zxid) -> Option<Zxid> {
         if self.looks_again(shared) {
             return None;
@@ -108,7 +115,7 @@ impl Found {
                     is_its.then_some((change.zxid, change.kind))
                 })?;
                 match changes.last() {
-                    // It was looked at before that.
+                    // The znode was read before its create.
                     Some((created, EventKind::NodeCreated)) => Some(Zxid(created.0 - 1)),
                     _ => Some(at),
                 }
@@ -138,7 +145,7 @@ impl Found {
         }
     }
 
-    /// Whether what it looked at was handed out as changed meanwhile, in the variants that begin again then.
+    /// Whether the znode's changes were delivered meanwhile, in the mutants that then start again.
     fn looks_again(&self, shared: &Shared) -> bool {
         let begins_again = [
             Some(Broken::LooksAgainForEver),
@@ -157,20 +164,21 @@ impl Found {
         changes.is_none_or(|changes| !changes.is_empty())
     }
 
-    /// Leaves the watch that it asks for, as of `at`; false: too much was handed out meanwhile to know whether it has fired.
+    /// Arms the requested watch as of `at`. Returns false if more changes were delivered since than
+    /// are kept, so it is unknown whether the watch has fired.
     pub(crate) fn watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
-        // What it saw has not changed up to `since`.
+        // The observed state did not change up to `since`.
         self.looked_at
             .as_ref()
             .is_none_or(|look| shared.tail.watch(look, at.max(self.since), client))
     }
 
-    /// Whether this is all that was asked for.
+    /// Whether the request is complete.
     pub(crate) fn is_whole(&self) -> bool {
         self.result.is_some()
     }
 
-    /// The event or the reply it comes to, shown at `zxid`.
+    /// The event or the reply, placed at `zxid`.
     pub(crate) fn output(self, tag: i32, zxid: Zxid) -> Option<Output> {
         let event = |(kind, path)| Output::Event {
             zxid: None,
@@ -184,7 +192,7 @@ impl Found {
     }
 }
 
-/// Looks for what `request` asks.
+/// Runs `request` against the store.
 pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
     let since = shared.tail.applied();
     match request {
@@ -235,7 +243,7 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
     (watching == Watching::Yes).then_some(aspect)
 }
 
-/// A znode, or that it is missing, and how far the view has to come to show that.
+/// A znode or its absence, and the zxid that the view must reach before it is shown.
 struct Seen {
     node: Option<Node>,
     zxid: Zxid,
@@ -270,7 +278,8 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
                 .at(path, None));
         };
         let Some(data) = shared.region.load(&node.data).await? else {
-            // It has changed since, and names another one by now: an object goes only after that.
+            // The znode changed and names another object now, because an object is only removed
+            // after such a change.
             check_object(path, &node.data, &mut gone)?;
             continue;
         };
@@ -282,11 +291,12 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
     }
 }
 
-/// Notes an object that is not there. One that is named still, although it was seen to be gone, is damage.
+/// Records a missing object. If the znode still names an object that was missing before, the data
+/// is damaged.
 fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Result<()> {
     if gone.as_ref() == Some(data) {
         return Err(ports::Error::corrupt(format!(
-            "read the data of {path:?}, whose object is gone"
+            "read the data of {path:?}: its object is missing"
         )));
     }
     *gone = Some(data.clone());
@@ -312,11 +322,11 @@ async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> R
         return Ok(found.seen(Sight::Children(path.to_owned())).at(path, watch));
     }
     Err(ports::Error::corrupt(format!(
-        "list the children of {path:?}, which are not as many as it has"
+        "list the children of {path:?}: their number differs from its count"
     )))
 }
 
-/// What a client watched before it reconnected.
+/// A kind of watch that a client had before it reconnected.
 #[derive(Debug, Clone, Copy)]
 enum Watched {
     Data,
@@ -324,8 +334,8 @@ enum Watched {
     Children,
 }
 
-/// Turns the lists of watches that are to be set again over: looked at as in ZooKeeper, list by list and in the order of each,
-/// they are taken off from the end.
+/// Reverses the lists of watches to set again. They are processed from the end, and this restores
+/// ZooKeeper's order: list by list, each from its start.
 pub(crate) fn turn_over(request: &mut Request) {
     if let Request::SetWatches {
         data,
@@ -340,7 +350,7 @@ pub(crate) fn turn_over(request: &mut Request) {
     }
 }
 
-/// The watch that is looked at next, of lists that were turned over.
+/// The next watch of reversed lists.
 fn next_watch<'request>(
     data: &'request [String],
     exists: &'request [String],
@@ -356,7 +366,7 @@ fn next_watch<'request>(
         .find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
 }
 
-/// Takes the watch off a request that was looked at last: it is armed, or its event is shown.
+/// Removes the watch that was processed last: it is armed, or its event is delivered.
 pub(crate) fn take_watch_off(request: &mut Request) {
     if let Request::SetWatches {
         data,
@@ -371,10 +381,10 @@ pub(crate) fn take_watch_off(request: &mut Request) {
     }
 }
 
-/// Sets a watch again after a reconnect: what has changed since the client last looked fires at once.
+/// Sets a watch again after a reconnect. It fires at once if the znode changed after `relative`.
 ///
-/// As in ZooKeeper the empty path is the root here too; but who watches it so hears nothing of what changes later, since that
-/// is told of `/`.
+/// As in ZooKeeper, the empty path means the root here too. But a watch on the empty path misses
+/// later changes, because their events name `/`.
 async fn look_for_missed(
     shared: &Shared,
     relative: Zxid,

@@ -1,4 +1,4 @@
-//! What the clients of one process share.
+//! State shared by the clients of one process.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     tail::Tail,
 };
 
-/// What clients of one process share.
+/// State shared by the clients of one process.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,

@@ -1,4 +1,4 @@
-//! D4: what a client waits for that its store has lost.
+//! C-6, D4: clients whose answers the store has lost, and clients without activity.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use crate::{
     test_fixture::{Stage, TIMEOUT},
 };
 
-/// D4, C-6: its requests were lost with the store of the queues, which is none of the others.
+/// C-6, D4: the client's requests were lost with the queues' store, which is separate from the
+/// other stores.
 #[test]
-fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
+fn a_client_whose_queue_has_restarted_must_reconnect() {
     simulated::run(async {
         let stage = Stage::new(Options::default(), Config::default()).await;
         let (queues, shared) = (World::new(2), stage.shared(stage.store()).await);
-        let mut shared = Arc::into_inner(shared).expect("nobody else has it");
+        let mut shared = Arc::into_inner(shared).expect("it is the only reference");
         shared.queue = queues.queue();
         let shared = Arc::new(shared);
         let mut client = stage.client(&shared, 1).await;
@@ -37,9 +38,10 @@ fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
     });
 }
 
-/// C-6: the row says how long it was silent before its last renewal, and whoever judges it believes that.
+/// C-6: the row says how long the client was silent before its last renewal, and the failure
+/// detector relies on that.
 #[test]
-fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
+fn the_lease_of_a_silent_client_lasts_one_timeout_from_its_last_message() {
     simulated::run(async {
         let stage = Stage::new(Options::default(), Config::default()).await;
         let shared = stage.shared(stage.store()).await;
@@ -50,7 +52,7 @@ fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
         );
         client.shared.clock.sleep(eighth).await;
         client.is_here();
-        // Heard after an eighth, renewed after two, said to be silent after six.
+        // Active after an eighth, renewed after two, recorded as silent after six.
         for eighths in [1, 2, 6, 8] {
             let due = began + eighth * eighths;
             shared

@@ -1,13 +1,16 @@
-//! Step 2: what a batch of decided requests makes of the tree, once each has its zxid.
+//! Step 2: the changes that a batch of decided requests makes to the tree, once each request has
+//! its zxid.
 //!
-//! Computed per region, since each has its own items and objects; the answers and events are the same in
-//! all and taken from the first. Znodes changed several times in one batch are written once, in their last
-//! state: a slot is applied whole or not at all.
+//! The changes are computed per region, because each region has its own items and objects. The
+//! answers and events are the same in all regions and are taken from the first. A znode that
+//! changes several times in one batch is written once, in its last state, because a slot is applied
+//! completely or not at all.
 //!
-//! New states are absolute: they come from the decided request and from what the znode was, in such a way
-//! that computing them again over a half-applied slot gives the same (a successor does that). What becomes garbage does not
-//! come out the same: an object that the slot has put in its place already looks like one that is to be replaced. It is
-//! right if nothing of the slot was applied before, and only then does it reach the region ([`UserStore::apply`]).
+//! New states are absolute. They are computed from the decided request and the znode's earlier
+//! state so that a successor gets the same result over a partly applied slot. The garbage is not
+//! the same then: an object that the slot itself put already looks like one to replace. The list is
+//! right only if nothing of the slot was applied before, and only then is it recorded in the region
+//! ([`UserStore::apply`]).
 
 use std::collections::BTreeMap;
 
@@ -24,25 +27,28 @@ use crate::{
 /// A batch with its zxids.
 #[derive(Debug)]
 pub(super) struct Numbered {
-    /// What is logged.
+    /// The slot for the log.
     pub(super) slot: Slot,
-    /// What becomes of which znode, per region.
+    /// The changes of znodes, per region.
     pub(super) changes: Vec<Vec<Change>>,
-    /// Objects that nothing names once the slot is applied, per region, if nothing of it was applied there before.
+    /// Objects that no znode names once the slot is applied, per region. Valid only if nothing of
+    /// the slot was applied there before.
     pub(super) garbage: Vec<Vec<Bytes>>,
 }
 
-/// What one slot may hold.
+/// The bounds of a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotLimits {
-    /// Paths of what vanishes or changes: the slot says each of them up to three times.
+    /// Paths that are changed or deleted, in bytes. The slot contains each of them up to three
+    /// times.
     pub(super) path_bytes_max: usize,
-    /// Data, all of which is in memory and in one request of a store while it is applied.
+    /// Data in bytes. While the slot is applied, all of it is in memory and in one request to a
+    /// store.
     pub(super) data_bytes_max: usize,
 }
 
 impl SlotLimits {
-    /// How many of `ordered` go into the next slot: one at least, since each alone fits.
+    /// How many of `ordered` go into the next slot. At least one, because each fits alone.
     pub(super) fn count(self, ordered: &[Decided]) -> usize {
         let (mut path_bytes, mut data_bytes) = (0, 0);
         let fits = |decided: &&Decided| {
@@ -54,7 +60,7 @@ impl SlotLimits {
     }
 }
 
-/// Numbers `ordered` from `first` on.
+/// Numbers the requests in `ordered`, beginning with `first`.
 pub(super) async fn number(
     regions: &[UserStore],
     first: Zxid,
@@ -92,9 +98,9 @@ pub(super) async fn number(
     })
 }
 
-/// One region's znodes as the batch makes them.
+/// The znodes of one region as the batch changes them.
 struct Working<'regions> {
-    /// Where temporary objects are.
+    /// The region that holds the temporary objects.
     leader: &'regions UserStore,
     region: &'regions UserStore,
     nodes: BTreeMap<String, Option<Node>>,
@@ -166,7 +172,8 @@ impl Working<'_> {
     ) -> Result<Answer> {
         let data = self.place(decided, data).await?;
         let Some(before) = self.node(path).await? else {
-            // Only where a half-applied slot is computed again: the znode goes later in the same slot.
+            // Only when a partly applied slot is computed again: a later request of the same slot
+            // deletes the znode.
             return Ok(Answer::Deleted);
         };
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
@@ -225,7 +232,7 @@ impl Working<'_> {
         Ok(())
     }
 
-    /// The znode as the batch has made it so far.
+    /// The znode as the batch has changed it so far.
     async fn node(&self, path: &str) -> Result<Option<Node>> {
         match self.nodes.get(path) {
             Some(node) => Ok(node.clone()),
@@ -233,7 +240,7 @@ impl Working<'_> {
         }
     }
 
-    /// Puts `after` in the place of `before`; an object that only that named is garbage then.
+    /// Replaces `before` with `after`. An object that only `before` named becomes garbage.
     fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
         let object = |node: Option<&Node>| match node.map(|node| &node.data) {
             Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
@@ -246,7 +253,7 @@ impl Working<'_> {
         self.nodes.insert(path.to_owned(), after);
     }
 
-    /// Data that came in a temporary object is fetched from there; then it goes where this region keeps it.
+    /// Loads data from its temporary object if it has one, and puts it where this region stores it.
     async fn place(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {

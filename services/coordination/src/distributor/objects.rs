@@ -1,14 +1,17 @@
-//! What becomes of objects: those that a slot has left without a name, and those that came too late.
+//! Removes objects: those that a slot has replaced, and those that were put too late.
 //!
-//! An object is put before the slot that names it is logged, under the name of its update, and by whoever numbers that. So one
-//! may put it that has been overtaken since, when its successor has applied the update, and perhaps another one after it and
-//! removed the object. Whoever may have been overtaken therefore looks: once an update is applied, no znode will name its
-//! object that does not name it now. If it dies before it has looked, whoever gets its messages next looks; only where another
-//! had got them too, and has taken them off the queue, the object is left.
+//! A distributor puts an object, named after its update, before it logs the slot that names the
+//! object. Meanwhile its successor may have applied the update, and perhaps a later update that
+//! removed the object. Then the late object has no name. A distributor that may have been overtaken
+//! therefore checks its objects. Once an update is applied, a znode that does not name its object
+//! will never name it. If the distributor dies before this check, the next instance that receives
+//! its messages does the check. The object is left only if another instance also received these
+//! messages and already acknowledged them.
 //!
-//! Only what is surely decided is looked at: what was decided in this start of the store, or was found in its row. Of a message
-//! of an earlier start the decision may be lost, and its name and its object's be another's by now. So where whoever put an object
-//! has died and the store has restarted since, that is left as well.
+//! The check covers only requests that are certainly decided: in this incarnation of the store, or
+//! according to their row. The decision of an older message may be lost, and another update may
+//! have its id and object name. So if the distributor that put an object died and the store has
+//! restarted since, the object is left too.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
@@ -18,8 +21,9 @@ use super::{Distributor, Grounds};
 use crate::records::{Decided, Effect};
 
 impl Distributor {
-    /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
-    /// then whoever applies it again reads them (rule P5, for a delete in another store).
+    /// Removes the unnamed objects of each region, once everything applied so far is durable in
+    /// every region. Until then a distributor that applies it again reads them (rule P5, for a
+    /// delete in another store).
     pub(super) async fn collect(
         &self,
         garbage: &[Vec<Bytes>],
@@ -43,7 +47,7 @@ impl Distributor {
         Ok(())
     }
 
-    /// Removes the objects of those of `decided` that are applied, and whose znodes name others.
+    /// Removes the objects of applied requests in `decided` whose znodes do not name them.
     pub(super) async fn remove_what_came_late(
         &self,
         decided: &[Decided],
@@ -54,7 +58,8 @@ impl Distributor {
         self.collect(&late, grounds).await
     }
 
-    /// Adds to the garbage the objects of those of `decided` that are applied, and whose znodes name others.
+    /// Adds to `garbage` the objects of applied requests in `decided` whose znodes do not name
+    /// them.
     pub(super) async fn add_what_came_late(
         &self,
         decided: &[Decided],

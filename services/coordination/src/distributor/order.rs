@@ -1,9 +1,9 @@
 //! Step 1: which decided requests may be numbered now, and in which order.
 //!
-//! The queue brings them in the order they were pushed, which is almost the right one. Two writers may push
-//! across each other, and one may die before it pushes at all; the names that each request carries (its
-//! place in its session, and the update it follows on each znode) say what is missing, and the outbox of
-//! the session so named has it (rule C-3).
+//! The queue delivers requests in the order of the pushes, which is almost the right order. But two
+//! writers may push concurrently, and a writer may die before it pushes. Each request carries its
+//! sequence number in its session and the update that it follows on each znode. These ids show
+//! which request is missing, and its session's outbox contains it (rule C-3).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,8 @@ use crate::{
     writer,
 };
 
-/// How far each session is numbered. Sessions that have ended count as numbered for ever.
+/// The last numbered request of each session. Sessions that have ended count as completely
+/// numbered.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     through: BTreeMap<SessionId, Through>,
@@ -28,9 +29,10 @@ pub(super) struct Applied {
 /// How far one session is numbered.
 #[derive(Debug, Clone, Copy)]
 struct Through {
-    /// The last sequence numbered.
+    /// The last numbered sequence.
     sequence: u64,
-    /// Up to here by others: this instance does not know whether they came to tell of it.
+    /// The last sequence that another instance numbered. This instance does not know whether it was
+    /// announced.
     by_others: u64,
 }
 
@@ -64,7 +66,7 @@ impl Applied {
         }
     }
 
-    /// Whether this instance has numbered `id`.
+    /// Whether this instance numbered `id`.
     fn is_own(&self, id: UpdateId) -> bool {
         let through = self.through.get(&id.session);
         through.is_some_and(|through| {
@@ -72,7 +74,7 @@ impl Applied {
         })
     }
 
-    /// Notes that `session` is numbered up to `sequence` by this instance.
+    /// Records that this instance numbered `session` up to `sequence`.
     pub(super) fn advance(&mut self, session: SessionId, sequence: u64) {
         let through = self.through.entry(session).or_insert(Through {
             sequence,
@@ -81,37 +83,39 @@ impl Applied {
         through.sequence = sequence;
     }
 
-    /// Forgets a session whose row is gone.
+    /// Forgets a session whose row is removed.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.through.remove(&session);
     }
 }
 
-/// What became of the requests that arrived.
+/// The arrived requests, sorted by their progress.
 #[derive(Debug, Default)]
 pub(super) struct Ordered {
-    /// Those to number now, in order.
+    /// The requests to number now, in order.
     pub(super) next: Vec<Decided>,
-    /// Those that are numbered, as they were decided.
+    /// The requests that are numbered already, as they were decided.
     pub(super) known: Vec<Decided>,
-    /// Whether another instance has numbered some of these.
+    /// Whether another instance numbered some of them.
     pub(super) has_foreign: bool,
 }
 
-/// Of the requests that arrived, what the store has not lost.
+/// The arrived requests that the store has not lost.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
-    /// As they were decided.
+    /// The requests that are certainly decided, as they were decided.
     pub(super) decided: Vec<Decided>,
-    /// Those of an earlier start of the store that are numbered: under their names others may have been decided, and what
-    /// their messages say beside the name is hearsay.
+    /// Numbered requests from an earlier incarnation of the store. Other requests may have been
+    /// decided under their ids, so only the ids of these messages can be trusted.
     pub(super) numbered: Vec<UpdateId>,
 }
 
-/// `arrived`, without what the store has lost. What was planned in this start of the store, and pushed before `basis`
-/// looked, is decided and installed in it. Of the rest the rows say what became of it: a queue takes what its writer
-/// pushed also where the decision is lost, and its session's next request is decided under the same name; or where the
-/// decision is there and its installation lost, without which it must not leave its outbox (rule C-3).
+/// Removes the requests that the store has lost from `arrived`. A request that was planned in this
+/// incarnation of the store, and pushed before the observation in `basis`, is decided and
+/// installed. For the others, the session's row decides. A queue keeps pushed messages even if
+/// their decision is lost, and the session's next request then gets the same id. Or the decision
+/// survives without its installation; then it is installed here, because it must not leave its
+/// outbox before that (rule C-3).
 pub(super) async fn still_decided(
     sessions: &Sessions,
     nodes: &Nodes,
@@ -141,7 +145,8 @@ pub(super) async fn still_decided(
     Ok(standing)
 }
 
-/// `arrived`, without what is numbered already, behind whatever it has to follow.
+/// Sorts `arrived`: removes requests that are numbered already, and puts the others after all
+/// requests that they must follow.
 pub(super) async fn ordered(
     sessions: &Sessions,
     nodes: &Nodes,
@@ -176,7 +181,7 @@ pub(super) async fn ordered(
     Ok(ordered)
 }
 
-/// `arrived`, without what was numbered before; what is missing is not looked for. A broken variant.
+/// Removes only requests that were numbered before, and fetches no missing ones. A mutant.
 pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered {
     let mut is_new = |decided: &Decided| {
         let through = applied
@@ -196,7 +201,7 @@ pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered
     }
 }
 
-/// The first update that `decided` has to wait for.
+/// The first update that `decided` must wait for.
 async fn missing(
     sessions: &Sessions,
     applied: &mut Applied,
@@ -223,8 +228,8 @@ async fn missing(
     Ok(None)
 }
 
-/// A decided request that the queue has not brought. Its writer may have died before installing it.
-/// What is in no outbox any more was numbered by another distributor.
+/// Fetches a decided request that the queue has not delivered. Its writer may have died before
+/// installing it. A request that is no longer in its outbox was numbered by another distributor.
 async fn fetch(
     sessions: &Sessions,
     nodes: &Nodes,

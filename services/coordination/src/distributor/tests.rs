@@ -1,4 +1,4 @@
-//! C-3, C-4, P5: what several distributors leave to each other, step by step.
+//! C-3, C-4, P5: how distributors hand over to each other, step by step.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     test_fixture::{Call, Interrupted, Side, Stage, create, is_of_row, set},
 };
 
-/// Of a distributor that dies at a call.
+/// The error of a distributor that dies at a call.
 fn death() -> ports::Error {
     ports::Error::unavailable("go on")
 }
@@ -32,7 +32,7 @@ async fn in_items() -> Stage {
     Stage::new(Options::default(), Config::default()).await
 }
 
-/// A distributor, and where it is interrupted.
+/// A distributor and its interruptible store.
 struct Instance {
     store: Arc<Interrupted>,
     distributor: Arc<Distributor>,
@@ -47,7 +47,7 @@ impl Instance {
         }
     }
 
-    /// One that holds the log, after it has numbered the first requests of a session of its own.
+    /// An instance that holds the log, after it has numbered the first requests of its own session.
     async fn warm(stage: &Stage, number: u64) -> Self {
         let instance = Self::on(stage);
         let session = stage.open(number).await;
@@ -56,7 +56,7 @@ impl Instance {
             .distributor
             .handle_messages(&attached)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         instance
     }
 
@@ -64,7 +64,7 @@ impl Instance {
         self.distributor.handle_messages(deliveries).await
     }
 
-    /// Has `other` handle `deliveries`, to the end, right before or after the next call that is meant.
+    /// Lets `other` handle `deliveries` completely, right before or after the next matching call.
     fn overtaken(
         &self,
         side: Side,
@@ -88,7 +88,7 @@ fn id_of(delivery: &Delivery) -> UpdateId {
         .id
 }
 
-/// Objects are about to be put: their decisions are made durable.
+/// The call before objects are put, which makes their decisions durable.
 fn is_placing(call: &Call<'_>) -> bool {
     matches!(call, Call::Externalize)
 }
@@ -97,7 +97,7 @@ fn is_append(call: &Call<'_>) -> bool {
     matches!(call, Call::Update(Update { key, .. }) if key.partition() == LOG_PARTITION.as_bytes())
 }
 
-/// The last step of collecting.
+/// The last step of a garbage collection.
 fn is_collected(call: &Call<'_>) -> bool {
     let Call::Update(Update {
         change: ports::key_value::Change::Modify(actions),
@@ -111,19 +111,20 @@ fn is_collected(call: &Call<'_>) -> bool {
         .any(|action| matches!(action, Action::RemoveElements(..)))
 }
 
-/// A znode without data, made by a session, and its data set twice: the first is garbage once the second is there.
+/// A session creates a znode without data and sets its data twice. The first object is garbage once
+/// the second is applied.
 async fn set_twice(stage: &Stage, maker: &Instance) -> Vec<Delivery> {
     let session = stage.open(1).await;
     let made = stage
         .decided(session, vec![create("/a", Lifetime::Persistent)])
         .await;
-    maker.handle(&made).await.expect("calm");
+    maker.handle(&made).await.expect("no fault is injected");
     stage
         .decided(session, vec![set("/a", "late"), set("/a", "kept")])
         .await
 }
 
-/// The name of the object of an update is all there is.
+/// Asserts that only the object of this update exists.
 async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
     let UpdateId { session, sequence } = id_of(kept);
     assert_eq!(
@@ -132,9 +133,9 @@ async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
     );
 }
 
-/// P5: one has put an object late and died; its messages come to another.
+/// P5: an instance put an object late and died, and another instance receives its messages.
 #[test]
-fn an_object_that_came_late_goes_with_the_message_that_it_came_for() {
+fn a_late_object_is_removed_with_the_message_of_its_update() {
     simulated::run(async {
         let stage = in_objects().await;
         let late = Instance::warm(&stage, 2).await;
@@ -144,14 +145,17 @@ fn an_object_that_came_late_goes_with_the_message_that_it_came_for() {
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
         assert_eq!(stage.objects().await.len(), 2, "the late one is there");
-        other.handle(&sets[..1]).await.expect("calm");
+        other
+            .handle(&sets[..1])
+            .await
+            .expect("no fault is injected");
         assert_is_kept_alone(&stage, &sets[1]).await;
     });
 }
 
-/// P5: the same where that one learns only by taking over that it is numbered.
+/// P5: like above, but the other instance learns that the update is numbered only from a takeover.
 #[test]
-fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
+fn a_late_object_is_removed_although_its_message_seemed_new() {
     simulated::run(async {
         let stage = in_objects().await;
         let unaware = Instance::warm(&stage, 2).await;
@@ -171,14 +175,15 @@ fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
         unaware
             .handle(&[sets[0].clone(), attach[0].clone()])
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_is_kept_alone(&stage, &sets[1]).await;
     });
 }
 
-/// P5: the same where it lives on, and the store has restarted since the decision, which was found in its row.
+/// P5: like above, but the instance survives, and the store has restarted since the decision, which
+/// is found in its row.
 #[test]
-fn who_was_fenced_removes_the_object_that_it_has_put_for_an_earlier_start() {
+fn a_fenced_distributor_removes_its_object_of_an_earlier_incarnation() {
     simulated::run(async {
         let stage = in_objects().await;
         let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
@@ -193,9 +198,10 @@ fn who_was_fenced_removes_the_object_that_it_has_put_for_an_earlier_start() {
     });
 }
 
-/// P5: whoever looks for a late object while another collects finds that the update is applied.
+/// P5: an instance that checks for late objects while another collects garbage finds the update
+/// applied.
 #[test]
-fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
+fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
     simulated::run(async {
         let stage = in_objects().await;
         let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
@@ -226,7 +232,7 @@ fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
         };
         let other_work = async {
             is_late.notified().await;
-            other.handle(&sets).await.expect("calm");
+            other.handle(&sets).await.expect("no fault is injected");
         };
         tokio::join!(is_late_work, other_work);
         assert!(late.store.is_through() && other.store.is_through());
@@ -234,9 +240,9 @@ fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
     });
 }
 
-/// P5: whoever does a slot again that another does as well may put its objects last.
+/// P5: if two instances repeat a slot, either may put its objects last.
 #[test]
-fn who_does_a_slot_again_removes_what_it_has_put_late() {
+fn a_distributor_that_repeats_a_slot_removes_its_late_objects() {
     simulated::run(async {
         let stage = in_objects().await;
         let first = Instance::warm(&stage, 2).await;
@@ -250,7 +256,7 @@ fn who_does_a_slot_again_removes_what_it_has_put_late() {
         let is_found =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         late.overtaken(Side::After, is_found, (&other, sets.clone()));
-        // Of the slot it knows by the log alone.
+        // It knows the slot only from the log.
         late.handle(&attach)
             .await
             .expect_err("the log is the other's");
@@ -259,15 +265,16 @@ fn who_does_a_slot_again_removes_what_it_has_put_late() {
     });
 }
 
-/// P5: what has carried a request's data goes once it is applied, however long its session lives.
+/// P5: the temporary object of a request is removed once the request is applied, even if its
+/// session lives on.
 #[test]
-fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
+fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
     simulated::run(async {
         let (stage, data) = (in_items().await, Bytes::from("large"));
         let (session, objects) = (stage.open(1).await, stage.world.objects());
         let data = temporary::put(&*objects, session, 1, 1, data)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let set = Operation::SetData {
             path: "/".into(),
             data,
@@ -275,12 +282,16 @@ fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
         };
         let decided = stage.decided(session, vec![set]).await;
         assert_eq!(stage.objects().await.len(), 1);
-        Instance::on(&stage).handle(&decided).await.expect("calm");
+        Instance::on(&stage)
+            .handle(&decided)
+            .await
+            .expect("no fault is injected");
         assert_eq!(stage.objects().await, Vec::<String>::new());
     });
 }
 
-/// One numbers a request, applies it, and dies before it tells anybody; its message comes to `other`.
+/// An instance numbers and applies a request and dies before it announces it. `other` receives its
+/// message.
 async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delivery]) {
     let dying = Instance::on(stage);
     let session = id_of(&message[0]).session;
@@ -295,12 +306,13 @@ async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delive
         ),
         (1, 0)
     );
-    other.handle(message).await.expect("calm");
+    other.handle(message).await.expect("no fault is injected");
 }
 
-/// C-3: a message that is numbered by another may be all that is left to say so, also in the next start of the store.
+/// C-3: a message that another instance numbered may be the only sign of it, also in the next
+/// incarnation of the store.
 #[test]
-fn what_another_has_numbered_is_told_before_its_message_goes() {
+fn a_slot_of_another_instance_is_announced_before_its_message_is_acknowledged() {
     for restarts in [false, true] {
         simulated::run(async {
             let stage = in_items().await;
@@ -316,23 +328,26 @@ fn what_another_has_numbered_is_told_before_its_message_goes() {
     }
 }
 
-/// C-3: the same while it takes the log over for another message.
+/// C-3: like above, while the instance takes over the log for another message.
 #[test]
-fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
+fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowledged() {
     simulated::run(async {
         let stage = in_items().await;
         let (known, rest) = (stage.open(1).await, stage.open(2).await);
         let mut messages = stage.decided(known, vec![Operation::Attach]).await;
         messages.extend(stage.decided(rest, vec![Operation::Attach]).await);
         let (taking_over, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
-        other.handle(&messages[..1]).await.expect("calm");
+        other
+            .handle(&messages[..1])
+            .await
+            .expect("no fault is injected");
         let is_looked_up =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, rest);
-        // Before it takes over it finds that nobody has numbered it,
+        // Before it takes over, it finds the request unnumbered.
         taking_over
             .store
             .once(Side::Before, is_looked_up, async { Ok(()) });
-        // and afterwards somebody has, who dies before it tells.
+        // Then another instance numbers it and dies before it announces it.
         other.dies(Side::After, move |call| {
             matches!(call, Call::Update(_)) && is_of_row(call, rest)
         });
@@ -343,16 +358,20 @@ fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
                 dying.handle_messages(&message).await.expect_err("it dies");
                 Ok(())
             });
-        taking_over.handle(&messages).await.expect("calm");
+        taking_over
+            .handle(&messages)
+            .await
+            .expect("no fault is injected");
         assert!(taking_over.store.is_through() && other.store.is_through());
         assert_eq!(stage.row(rest).await.applied, 1);
         assert!(stage.told(id_of(&messages[1])) > 0);
     });
 }
 
-/// C-3: what an instance has told itself it need not tell again, however often its message comes, and whenever it was decided.
+/// C-3: an instance announces a request once, however often its message arrives, and in whichever
+/// incarnation it was decided.
 #[test]
-fn a_message_that_comes_again_is_not_told_again() {
+fn a_redelivered_message_is_not_announced_again() {
     for restarts in [false, true] {
         simulated::run(async {
             let stage = in_items().await;
@@ -363,16 +382,20 @@ fn a_message_that_comes_again_is_not_told_again() {
             }
             let instance = Instance::on(&stage);
             for _ in 0..2 {
-                instance.handle(&message).await.expect("calm");
+                instance
+                    .handle(&message)
+                    .await
+                    .expect("no fault is injected");
             }
             assert_eq!(stage.told(id_of(&message[0])), 1, "restarts: {restarts}");
         });
     }
 }
 
-/// C-3, D4: what a start has decided and not installed is installed before it leaves its outbox.
+/// C-3, D4: a decision that an earlier incarnation did not install is installed before it leaves
+/// its outbox.
 #[test]
-fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
+fn a_decision_of_an_earlier_incarnation_is_installed_before_it_is_numbered() {
     simulated::run(async {
         let stage = in_items().await;
         let (session, store) = (stage.open(1).await, stage.store());
@@ -380,7 +403,7 @@ fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
         let is_of_root = |call: &Call<'_>| matches!(call, Call::Update(Update { key, .. }) if key.partition() == b"node:/");
-        // It is locked, and would be unlocked when its new state is installed.
+        // The row is locked; installing its new state would unlock it.
         store.once(Side::Before, is_of_root, async { Ok(()) });
         store.once(Side::Before, is_of_root, async { Err(death()) });
         stage
@@ -391,23 +414,34 @@ fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
         assert!(store.is_through());
         let message = stage.outbox(session).await;
         stage.restart().await;
-        Instance::on(&stage).handle(&message).await.expect("calm");
+        Instance::on(&stage)
+            .handle(&message)
+            .await
+            .expect("no fault is injected");
         let (nodes, mut basis) = (stage.nodes(stage.world.key_value()), Basis::default());
-        assert!(nodes.is_there("/a", &mut basis).await.expect("calm"));
+        assert!(
+            nodes
+                .is_there("/a", &mut basis)
+                .await
+                .expect("no fault is injected")
+        );
     });
 }
 
-/// D4, C-3: what an instance has numbered in a start of the store that is lost, it does not take for numbered.
+/// C-3, D4: an instance forgets what it numbered in a lost incarnation of the store.
 #[test]
-fn an_instance_begins_anew_with_the_store() {
+fn an_instance_starts_cold_after_a_restart_of_the_store() {
     simulated::run(async {
         let stage = in_items().await;
         let session = stage.open(1).await;
         let message = stage.decided(session, vec![Operation::Attach]).await;
         let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
         let warm = Instance::on(&stage);
-        warm.handle(&message).await.expect("calm");
+        warm.handle(&message).await.expect("no fault is injected");
         assert_eq!(stage.row(session).await.applied, 1);
         stage.world.fall_back();
         assert_eq!(
@@ -415,12 +449,12 @@ fn an_instance_begins_anew_with_the_store() {
             0,
             "the decision is durable, and nothing else"
         );
-        warm.handle(&message).await.expect("calm");
+        warm.handle(&message).await.expect("no fault is injected");
         assert_eq!(stage.row(session).await.applied, 1);
     });
 }
 
-/// C-5: where a slot is applied in parts, a znode is there only once its parent says so.
+/// C-5: if a slot is applied in parts, a znode appears only after its parent lists it.
 #[test]
 fn parents_are_changed_before_their_children() {
     const PARTS: usize = 3;
@@ -454,14 +488,17 @@ fn parents_are_changed_before_their_children() {
                 },
             );
         }
-        instance.handle(&messages).await.expect("calm");
+        instance
+            .handle(&messages)
+            .await
+            .expect("no fault is injected");
         assert!(instance.store.is_through());
     });
 }
 
-/// C-3: what another has numbered since, of a session that this instance knows.
+/// C-3: another instance numbers a later request of a session that this instance knows.
 #[test]
-fn a_later_request_of_a_known_session_is_told() {
+fn a_later_request_of_a_known_session_is_announced() {
     simulated::run(async {
         let stage = in_items().await;
         let session = stage.open(1).await;
@@ -470,8 +507,11 @@ fn a_later_request_of_a_known_session_is_told() {
             .await;
         stage.restart().await;
         let (other, dying) = (Instance::on(&stage), Instance::on(&stage));
-        other.handle(&messages[..1]).await.expect("calm");
-        // It takes over, and does the first slot again.
+        other
+            .handle(&messages[..1])
+            .await
+            .expect("no fault is injected");
+        // It takes over and repeats the first slot.
         dying.store.once(
             Side::After,
             move |call| matches!(call, Call::Update(_)) && is_of_row(call, session),
@@ -488,14 +528,17 @@ fn a_later_request_of_a_known_session_is_told() {
             ),
             (2, 0)
         );
-        other.handle(&messages[1..]).await.expect("calm");
+        other
+            .handle(&messages[1..])
+            .await
+            .expect("no fault is injected");
         assert!(stage.told(id_of(&messages[1])) > 0);
     });
 }
 
-/// C-3: the end of a session that another has numbered and removed.
+/// C-3: another instance has numbered a session's end and removed its row.
 #[test]
-fn an_end_that_another_has_applied_is_told() {
+fn a_session_end_that_another_instance_applied_is_announced() {
     simulated::run(async {
         let stage = in_items().await;
         let session = stage.open(1).await;
@@ -507,52 +550,67 @@ fn an_end_that_another_has_applied_is_told() {
         });
         dying.handle(&message).await.expect_err("it dies");
         assert_eq!(stage.told(id_of(&message[0])), 0);
-        other.handle(&message).await.expect("calm");
+        other.handle(&message).await.expect("no fault is injected");
         assert!(stage.told(id_of(&message[0])) > 0);
     });
 }
 
-/// D4: the row says what was decided, not the message of one that was lost.
+/// D4: the row is authoritative, not the message of a lost decision.
 #[test]
-fn the_message_of_a_lost_decision_is_hearsay() {
+fn the_message_of_a_lost_decision_is_ignored() {
     simulated::run(async {
         let stage = in_items().await;
         let session = stage.open(1).await;
         let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
         let lost = stage.decided(session, vec![set("/", "lost")]).await;
         stage.world.fall_back();
         let kept = stage.decided(session, vec![set("/", "kept")]).await;
         assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
-        Instance::on(&stage).handle(&lost).await.expect("calm");
+        Instance::on(&stage)
+            .handle(&lost)
+            .await
+            .expect("no fault is injected");
         let root = stage
             .region(stage.world.key_value())
             .get("/")
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .expect("it is there");
         assert_eq!(root.data, Payload::Inline("kept".into()));
     });
 }
 
-/// P5: an object goes once the store cannot come back to what names it.
+/// P5: an object is removed once the store cannot roll back to state that names it.
 #[test]
-fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
+fn an_object_is_removed_once_its_replacement_is_durable() {
     simulated::run(async {
         let stage = in_objects().await;
         let instance = Instance::warm(&stage, 2).await;
         let sets = set_twice(&stage, &instance).await;
-        instance.handle(&sets[..1]).await.expect("calm");
+        instance
+            .handle(&sets[..1])
+            .await
+            .expect("no fault is injected");
         let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
-        instance.handle(&sets[1..]).await.expect("calm");
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
+        instance
+            .handle(&sets[1..])
+            .await
+            .expect("no fault is injected");
         assert_is_kept_alone(&stage, &sets[1]).await;
         stage.world.fall_back();
         let a = stage
             .region(store)
             .get("/a")
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .expect("it is there");
         let Payload::Object { name, .. } = a.data else {
             panic!("{a:?}")
@@ -561,9 +619,10 @@ fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
     });
 }
 
-/// P5: whoever is fenced before its update is applied leaves its object: it is about to be named.
+/// P5: an instance that is fenced before its update is applied leaves the object, because its
+/// successor will name it.
 #[test]
-fn an_object_that_is_about_to_be_named_is_left() {
+fn an_object_that_a_successor_will_name_is_kept() {
     simulated::run(async {
         let stage = in_objects().await;
         let late = Instance::warm(&stage, 2).await;
@@ -584,7 +643,7 @@ fn an_object_that_is_about_to_be_named_is_left() {
         });
         late.dies(Side::After, is_collected);
         let (goes, done) = (goes_on.clone(), is_done.clone());
-        // and the other has logged the update, behind its seal.
+        // and the other instance has logged the update, after its seal.
         other.store.once(Side::After, is_append, async { Ok(()) });
         other.store.once(Side::After, is_append, async move {
             goes.notify_one();

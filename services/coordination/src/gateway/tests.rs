@@ -1,4 +1,4 @@
-//! C-6: from when a lease counts.
+//! C-6: the time from which a lease counts.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::{
 
 const SLOW: Duration = Duration::from_secs(5);
 
-/// C-6: the row grants the timeout from when it was changed, whenever the answer comes.
+/// C-6: the row grants the timeout from the time of the write, however late its answer arrives.
 #[test]
-fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
+fn a_lease_counts_from_before_its_session_was_opened_or_resumed() {
     simulated::run(async {
         let (stage, mut resume) = (
             Stage::new(Options::default(), Config::default()).await,
@@ -34,7 +34,7 @@ fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
                 },
             );
             let Ok(attached) = gateway.attach(TIMEOUT, resume, SessionId::of_client).await else {
-                panic!("attach {attach}: calm")
+                panic!("attach {attach}: no fault is injected")
             };
             assert!(store.is_through());
             assert_eq!((attached.attach, attached.asked_at), (attach, begun));

@@ -1,13 +1,16 @@
-//! The judge: whose silence has lasted, whose end has to be asked for.
+//! The failure detector: decides which sessions have expired, and requests their end.
 //!
-//! Clients' sessions are judged by the heartbeat, those of processes by each other ([`crate::member`]); the rules are the
-//! same. Silence is what the judge has witnessed itself ([`crate::heartbeat::last_heartbeat`]), and a session is condemned only if nobody
-//! has renewed it since (rule C-6). Whoever speaks for a client's session hears it for up to a renewal period before it
-//! renews, and may have died in between: so long the session gets besides its timeout, unless it was said that its client was
-//! not heard any more. A member's session dies with its process, and gets nothing besides.
+//! The heartbeat checks client sessions, and processes check each other's sessions
+//! ([`crate::member`]) by the same rules. The detector counts only silence that it observed
+//! ([`crate::heartbeat::last_heartbeat`]), and expires a session only if no renewal came since
+//! (rule C-6). The process of a client may receive messages for up to a renewal period before it
+//! renews, and may die in between. A client session therefore gets one renewal period on top of its
+//! timeout, unless its row says that the client was already silent. A member's session dies with
+//! its process and gets nothing extra.
 //!
-//! An end that is decided and not applied for a whole timeout is asked for again, so that its writer pushes it again: no
-//! request and no other end comes after it, and the message that told of it may be lost.
+//! If an end is decided but not applied for a whole timeout, the detector requests it again, so
+//! that its writer pushes it again. No other request follows an end, and the message for it may be
+//! lost.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,18 +26,19 @@ use crate::{
     storage::session::{Moved, RENEWALS_PER_TIMEOUT, Row, Sessions, State},
 };
 
-/// Judges sessions.
+/// Finds expired sessions and requests their end.
 #[derive(Debug, Clone)]
 pub(crate) struct Judge {
     pub(crate) sessions: Sessions,
-    /// To the writer.
+    /// The queue to the writer.
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) broken: Option<Broken>,
 }
 
 impl Judge {
-    /// Judges every session of a shard by what was seen `before`, and notes what is seen now. Says which there are.
+    /// Checks every session of a shard against the observations in `before`, and records the new
+    /// ones in `notes`. Returns the rows.
     pub(crate) async fn judge(
         &self,
         shard: u8,
@@ -49,7 +53,7 @@ impl Judge {
             for (session, row) in &rows {
                 let silence = before.silence(*session, row.renewals, notes, seen_at);
                 let is_over = match self.is_over(*session, row, silence, basis).await {
-                    // Nor may its client have been able to resume it: it gets its time again.
+                    // Its client could not have resumed it either, so its timeout starts again.
                     Err(error) if error.kind() == ErrorKind::NoRoom => {
                         notes.begin_anew(*session, self.moment());
                         false
@@ -66,9 +70,9 @@ impl Judge {
         Ok(judged)
     }
 
-    /// Whether the end of a session has to be asked for: it is condemned now, or was a whole timeout ago and
-    /// whoever condemned it has died before it said so; or its end is decided, and the store has lost the message that
-    /// would have had it applied.
+    /// Whether the session's end must be requested. This holds in three cases: the session expires
+    /// now; it expired a whole timeout ago and the detector died before it requested the end; or
+    /// its end is decided and the store lost the message that would apply it.
     async fn is_over(
         &self,
         session: SessionId,
@@ -95,7 +99,7 @@ impl Judge {
         }
     }
 
-    /// How long a session may be silent.
+    /// The longest silence before the session expires.
     fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
         let is_exact = session.is_members() || row.state != State::Open;
         if is_exact || self.broken == Some(Broken::TakesRowsForExact) {
@@ -108,7 +112,7 @@ impl Judge {
     }
 
     async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
-        tracing::info!(?session, "expires");
+        tracing::info!(?session, "session expired");
         let submitted = Submitted {
             session,
             attach: row.attach,
@@ -127,7 +131,7 @@ impl Judge {
             .map(|_| ())
     }
 
-    /// Now, by both clocks.
+    /// The current time on both clocks.
     pub(crate) fn moment(&self) -> Moment {
         let clock = &self.clock;
         Moment {

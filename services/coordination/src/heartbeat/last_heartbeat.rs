@@ -1,22 +1,24 @@
-//! Silence: how long nobody has renewed each session, as far as a heartbeat was there to witness it.
+//! The last heartbeat of each session, and how long the session has been silent since, as observed
+//! by heartbeat runs.
 //!
-//! Every run of the heartbeat takes notes, and starts from those of the run before. An instance that made that
-//! run itself goes on with its own notes, by its own clock that never goes back. Any other takes up what was
-//! left in the system store, perhaps by another machine: the times in there are those of a wall clock, which no
-//! two machines read alike, so that what they may differ by is taken off once.
+//! Every run records its observations and starts from those of the run before. If the same instance
+//! made that run, it continues with its own observations and its monotonic clock. Any other
+//! instance reads the stored observations, perhaps from another machine. Their times are from a
+//! wall clock, so the possible difference between two wall clocks is subtracted once.
 //!
-//! Silence ends sessions, so each doubt is decided for the session (rule C-6).
+//! Silence ends sessions, so each doubt is decided in favour of the session (rule C-6).
 //!
 //! Invariants
-//! - A sighting was made no later than its times say, and is compared with a row that is read later than the
-//!   run began: what is called silence has lasted at least as long.
-//! - Notes are of one start of the store. One that has gone back may have lost renewals, and gives their numbers to the
-//!   next ones; so every silence begins anew then.
-//! - Time in which no heartbeat ran does not count, however long it was, beyond the period or two that a run may be late.
-//! - A sighting keeps the time of its wall clock for as long as it is carried on, by whomever: what is taken
-//!   off for the difference of two clocks is taken off once, not once in each run. A wall clock that is set,
-//!   forward or back, takes the sightings of its instance with it; where notes are taken up by a wall clock that
-//!   was set back by more than two may differ, they are taken back with it.
+//! - An observation was made no later than its times say. It is compared with a row that is read
+//!   after the run began, so the real silence is at least as long as the computed one.
+//! - Observations belong to one incarnation of the store. A store that rolled back may have lost
+//!   renewals and reuses their numbers, so all silence is then counted from zero.
+//! - Time without a running heartbeat does not count, beyond the one or two periods by which a run
+//!   may be late.
+//! - An observation keeps its wall-clock time while instances carry it on. The allowance for clock
+//!   differences is therefore subtracted once, not once per run. If an instance's wall clock is
+//!   set, its observations move with it. If observations are loaded under a wall clock that was set
+//!   back by more than two clocks may differ, they are moved back too.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -25,73 +27,76 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::SessionId;
 
-/// An instance whose last run began at most so many periods ago goes on with its own notes.
+/// An instance continues with its own observations if its last run began at most this many periods
+/// ago.
 const OWN_PERIODS_MAX: u32 = 2;
 
-/// An instance writes its notes into the store once in so many periods.
+/// An instance stores its observations once in this many periods.
 const STORED_ONCE_IN_PERIODS: u32 = 4;
 
-/// Between the notes in the store and the run that takes them up at most so many periods count: whether heartbeats
-/// ran in the rest nobody can say. One that did not is a stall, in which nobody could renew anything.
+/// At most this many periods count between the stored observations and the run that loads them. It
+/// is unknown whether heartbeats ran in the rest of that time; if none did, it was a stall, in
+/// which no session could be renewed.
 pub(crate) const UNWITNESSED_PERIODS_MAX: u32 = 1;
 
-/// A moment as an instance reads it, in milliseconds.
+/// A moment on the clocks of one instance, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Moment {
-    /// By the clock of the instance, which never goes back and which no other can read.
+    /// The instance's monotonic clock, which other instances cannot read.
     pub own_ms: i64,
-    /// By the wall clock.
+    /// The wall clock.
     pub wall_ms: i64,
 }
 
-/// How time is judged.
+/// The timing of heartbeats.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// From one run of the heartbeat to the next.
+    /// Time from one run of the heartbeat to the next.
     pub period: Duration,
-    /// How far the wall clocks of two machines may be apart.
+    /// The largest difference between the wall clocks of two machines.
     pub clocks_apart_max: Duration,
 }
 
-/// What a session was last seen to have changed.
+/// The last observed renewal of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sighting {
     renewals: i64,
-    /// It was seen by then, with what clocks may differ by added.
+    /// A monotonic time by which it was observed, including the allowance for clock differences.
     own_ms: i64,
-    /// It was seen by then, by the clock of the machine that saw it.
+    /// A wall-clock time by which it was observed, on the observing machine.
     wall_ms: i64,
 }
 
-/// What a run of the heartbeat knows, and leaves to the next one.
+/// The observations of one run, passed on to the next.
 #[derive(Debug, Clone, Default)]
 pub struct Notes {
-    /// The start of the store whose sessions these are.
+    /// The incarnation of the store that holds these sessions.
     incarnation: Incarnation,
     /// When the run began.
     begun: Moment,
-    /// By how much the wall clock was set since the run before; less than zero: back.
+    /// How far the wall clock was set since the run before; negative if it was set back.
     set_ms: i64,
-    /// When the notes in the store were written by this instance, by its own clock; none: by another.
+    /// When this instance last stored its observations, on its monotonic clock. None if it never
+    /// did.
     stored_ms: Option<i64>,
-    /// When temporary objects were swept last, by some wall clock.
+    /// When temporary objects were last swept, on some instance's wall clock.
     swept_ms: i64,
     seen: BTreeMap<SessionId, Sighting>,
 }
 
-/// Notes in the store.
+/// Observations in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stored {
-    /// The start of the store whose sessions these are.
+    /// The incarnation of the store that holds these sessions.
     pub incarnation: Incarnation,
     begun_ms: i64,
     swept_ms: i64,
-    /// Session, renewals, and when it was seen.
+    /// Session, renewals, and the wall-clock time of the observation.
     seen: Vec<(SessionId, i64, i64)>,
 }
 
 impl Notes {
-    /// Of a first run in a start of the store, which knows nothing.
+    /// Empty observations for the first run in an incarnation of the store.
     pub fn first(now: Moment, incarnation: Incarnation) -> Self {
         Self {
             incarnation,
@@ -101,7 +106,7 @@ impl Notes {
         }
     }
 
-    /// Takes up what another instance left in the store.
+    /// Continues from the stored observations of another instance.
     pub fn taken_up(stored: Stored, now: Moment, pace: Pace) -> Self {
         let apart = ms(pace.clocks_apart_max);
         let age_max = ms(pace.period) * i64::from(UNWITNESSED_PERIODS_MAX) + apart;
@@ -129,17 +134,17 @@ impl Notes {
         }
     }
 
-    /// The start of the store whose sessions these are.
+    /// The incarnation of the store that holds these sessions.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// Whether the instance that took them may go on with them.
+    /// Whether the instance that made these observations may continue with them.
     pub fn are_fresh(&self, now: Moment, pace: Pace) -> bool {
         now.own_ms - self.begun.own_ms <= ms(pace.period) * i64::from(OWN_PERIODS_MAX)
     }
 
-    /// Empty notes of a run that begins now and goes on with these.
+    /// Empty observations for a run that begins now and follows this one.
     pub fn next(&self, now: Moment) -> Self {
         let (by_own, by_wall) = (
             now.own_ms - self.begun.own_ms,
@@ -156,7 +161,8 @@ impl Notes {
         }
     }
 
-    /// How long `session` had as many renewals when the run of `next` began. `next` notes it, as seen now.
+    /// How long `session` had had this many renewals when the run of `next` began. Records the
+    /// observation in `next`, as of `now`.
     pub fn silence(
         &self,
         session: SessionId,
@@ -181,19 +187,20 @@ impl Notes {
         )
     }
 
-    /// Begins the silence of `session` anew.
+    /// Counts the silence of `session` from zero again.
     pub fn begin_anew(&mut self, session: SessionId, now: Moment) {
         if let Some(sighting) = self.seen.get_mut(&session) {
             (sighting.own_ms, sighting.wall_ms) = (now.own_ms, now.wall_ms);
         }
     }
 
-    /// How many sessions there are.
+    /// Number of observed sessions.
     pub fn session_count(&self) -> usize {
         self.seen.len()
     }
 
-    /// Whether temporary objects have not been swept for `period`; notes that they are swept now if so.
+    /// Whether the last sweep of temporary objects is at least `period` ago. If so, records a sweep
+    /// now.
     pub fn sweep_is_due(&mut self, period: Duration) -> bool {
         let is_due = self.begun.wall_ms - self.swept_ms >= ms(period);
         if is_due {
@@ -202,8 +209,8 @@ impl Notes {
         is_due
     }
 
-    /// What to leave in the store, if that is due: the sessions that have been silent for longest, at most
-    /// `sessions_max`. The others lose nothing but time.
+    /// The observations to store, if that is due: the sessions that have been silent for longest,
+    /// at most `sessions_max`. The others only lose time.
     pub fn to_store(&mut self, pace: Pace, sessions_max: usize) -> Option<Stored> {
         let lasting = ms(pace.period) * i64::from(STORED_ONCE_IN_PERIODS);
         if self

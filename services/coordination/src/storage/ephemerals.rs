@@ -1,12 +1,19 @@
-//! Which znodes die with which session: an index, one small item per ephemeral.
+//! An index of the ephemerals of each session, with one small item per ephemeral.
 //!
-//! Kept apart from the session's row, so that a session with many ephemerals costs no more per request than
-//! one with few. An entry is written before the create it stands for is decided, and removed after the delete is decided if
-//! that is the session's own, else after it is applied: it may outlive its znode, or name one that never came to be, and
-//! whoever reads the index looks at the znode's owner. What another session has deleted and nobody has applied yet has its
-//! entry, by which the end of its session comes behind that (rule C-3), or a part of the end has come behind it already. An entry names the create it was written for, so that a writer who is late in
-//! removing it leaves the entry of a znode that was made again meanwhile; and one who is late in writing it leaves a
-//! later one as it is. So as long as the znode is there, its entry is.
+//! The index is apart from the session's row, so that the cost of a request does not grow with the
+//! number of ephemerals. The writer adds an entry before it decides the create. When the session
+//! itself deletes the znode, the writer removes the entry after the decision. When another session
+//! deletes the znode, the distributor removes the entry after the deletion is applied. An entry may
+//! therefore outlive its znode, or name a znode that was never created. A reader of the index
+//! checks the owner of each znode.
+//!
+//! While a deletion by another session is decided but not applied, its entry is present. This makes
+//! the end of the owning session follow the deletion (rule C-3), unless a part of the end already
+//! followed it.
+//!
+//! An entry names the create that it was written for. A late removal therefore does not remove the
+//! entry of a znode that was created again, and a late addition does not overwrite a newer entry.
+//! So as long as a znode exists, its entry exists.
 
 use std::sync::Arc;
 
@@ -17,7 +24,7 @@ use ports::{
 
 use crate::{dependency::Basis, model::SessionId, records::UpdateId, storage::keys};
 
-/// Which of its session's updates made the ephemeral.
+/// The sequence of the update that created the ephemeral.
 const CREATE: &str = "create";
 
 const PAGE_ITEMS: usize = 500;
@@ -34,7 +41,7 @@ impl Ephemerals {
         Self { system }
     }
 
-    /// Notes that `path` may become an ephemeral, made by `create`.
+    /// Records that `create` may create an ephemeral at `path`.
     pub async fn add(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let mut attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
         attributes.extend(keys::beside(path));
@@ -47,7 +54,7 @@ impl Ephemerals {
         .await
     }
 
-    /// Notes that the ephemeral made at `path` by `create` is gone.
+    /// Records that the ephemeral created at `path` by `create` is gone.
     pub async fn remove(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
         let is_its = Condition::attribute(CREATE, Test::is_integer(create.sequence as i64));
         self.update(
@@ -57,12 +64,13 @@ impl Ephemerals {
         .await
     }
 
-    /// Removes the entry of `path`, whatever it was written for: its session is at its end and makes no more.
+    /// Removes the entry of `path` regardless of its create. The session is ending and creates no
+    /// more.
     pub async fn discard(&self, session: SessionId, path: &str, basis: &mut Basis) -> Result<()> {
         self.update(Update::delete(key(session, path)), basis).await
     }
 
-    /// Removes the whole index of a session whose end is applied.
+    /// Removes the index of a session whose end is applied.
     pub async fn clear(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
         for path in self.all(session, basis).await? {
             self.discard(session, &path, basis).await?;
@@ -70,12 +78,12 @@ impl Ephemerals {
         Ok(())
     }
 
-    /// All that may be ephemerals of `session`, in path order.
+    /// All paths that may be ephemerals of `session`, in path order.
     pub async fn all(&self, session: SessionId, basis: &mut Basis) -> Result<Vec<String>> {
         self.first(session, usize::MAX, basis).await
     }
 
-    /// Some of them in path order, `count` if there are as many.
+    /// At most `count` of these paths, in path order.
     pub async fn first(
         &self,
         session: SessionId,

@@ -1,13 +1,14 @@
-//! How paths and names become parts of keys, however long they are.
+//! Encodes paths and names of any length as parts of keys.
 //!
-//! ZooKeeper takes any path that fits a packet; a provider's key is a thousand bytes or two. So what is longer than
-//! [`PLAIN_BYTES_MAX`] lies by its SHA-256, behind a byte that no text has: clients choose paths, so a hash whose
-//! collisions can be made will not do. Where keys are read back, the item holds the text beside it. (Transactions keep
-//! long keys in the same way.)
+//! ZooKeeper accepts any path that fits a packet, but a provider's key holds one or two thousand
+//! bytes. A text longer than [`PLAIN_BYTES_MAX`] is therefore stored under its SHA-256, after a
+//! byte that no text contains. Clients choose paths, so the hash must resist deliberate collisions.
+//! Where keys are read back, the item also holds the text. Transactions store long keys in the same
+//! way.
 //!
 //! Invariants
-//! - Two texts never share a key: a text is UTF-8, in which [`DIGEST_FOLLOWS`] does not occur.
-//! - What is stored of a short text does not change with any of this.
+//! - Two texts never share a key: texts are UTF-8, in which [`DIGEST_FOLLOWS`] does not occur.
+//! - The encoding of a short text is the text itself.
 
 use bytes::Bytes;
 use ports::{
@@ -16,10 +17,11 @@ use ports::{
 };
 use sha2::{Digest, Sha256};
 
-/// The longest text that is part of a key as it is: what every provider takes, less what is put in front of it.
+/// The longest text that is stored unhashed, in bytes: the limit that every provider accepts, less
+/// the prefix.
 const PLAIN_BYTES_MAX: usize = 1000;
 
-/// Stands before a digest.
+/// Marks a digest.
 const DIGEST_FOLLOWS: u8 = 0xff;
 
 /// The attribute that holds the text of a digest.
@@ -33,7 +35,7 @@ pub(crate) fn of(kind: &str, text: &str) -> Vec<u8> {
     [kind.as_bytes(), &[DIGEST_FOLLOWS], &Sha256::digest(text)].concat()
 }
 
-/// What an item holds so that [`read`] finds the text of its key; none, if the key itself is the text.
+/// The attribute from which [`read`] restores a long text. `None` if the key contains the text.
 pub(crate) fn beside(text: &str) -> Option<(Name, Value)> {
     let is_long = text.len() > PLAIN_BYTES_MAX;
     is_long.then(|| {
@@ -44,9 +46,9 @@ pub(crate) fn beside(text: &str) -> Option<(Name, Value)> {
     })
 }
 
-/// The text of a key that [`of`] made without a kind.
+/// The text of a key that [`of`] encoded without a kind.
 ///
-/// Errors: `Corrupt` if the item does not hold the text that the digest is of.
+/// Errors: `Corrupt` if the item does not hold the text of the digest.
 pub(crate) fn read(key: &Bytes, item: &Item, what: &'static str) -> Result<String> {
     let corrupt = || Error::corrupt(format!("read {what}"));
     let text = match key.split_first() {
@@ -62,9 +64,9 @@ pub(crate) fn read(key: &Bytes, item: &Item, what: &'static str) -> Result<Strin
     String::from_utf8(text.to_vec()).map_err(|cause| corrupt().caused_by(cause))
 }
 
-/// Puts what was read in the order of its keys into the order of its texts.
+/// Sorts texts that were read in the order of their keys.
 pub(crate) fn sort(texts: &mut [String]) {
-    // Digests come last, in an order of their own.
+    // Digests come last, in hash order.
     if texts
         .last()
         .is_some_and(|last| last.len() > PLAIN_BYTES_MAX)
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_part_of_a_key_up_to_a_thousand_bytes_and_lies_by_its_digest_beyond() {
+    fn a_text_above_a_thousand_bytes_is_stored_under_its_digest() {
         let (plain, long) = ("x".repeat(1000), "x".repeat(1001));
         assert_eq!(of("node:", "/a"), b"node:/a");
         assert_eq!(of("", &plain), plain.as_bytes());
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_without_its_text_or_with_another_is_damage() {
+    fn a_digest_without_its_text_is_corrupt() {
         let key = Bytes::from(of("", &"x".repeat(2000)));
         for item in [item("short"), item(&"y".repeat(2000))] {
             let error = read(&key, &item, "a child's name").expect_err("it is damaged");
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_in_order_with_long_ones_among_them() {
+    fn long_texts_are_sorted_among_short_ones() {
         let mut texts = vec!["a".to_owned(), "c".to_owned(), "b".repeat(1001)];
         sort(&mut texts);
         assert_eq!(texts[1].len(), 1001);

@@ -1,20 +1,22 @@
 //! Node rows: a znode's state in the system store, and the timed lock on it.
 //!
-//! A row holds the installed state and, while a writer works on it, a lock naming the request it works for
-//! (rule C-1). Nothing is decided here: whoever finds a lock that has outlived its time looks into the row
-//! of the session it names. There it finds the outcome and installs it, or finds none and dooms the
-//! request; only then does it take the lock. A row without state and lock does not exist.
+//! A row holds the installed state. While a writer works on the znode, it also holds a lock that
+//! names the writer's request (rule C-1). Nothing is decided here. A writer that finds a lock past
+//! its time reads the row of the session that the lock names. If the request is decided there, it
+//! installs the outcome. If not, it fences the request out. Only then does it take the lock. A row
+//! with neither state nor lock does not exist.
 //!
-//! Invariant: a lock that carries the fencing number under which its request was decided has not been
-//! installed yet, because installing and unlocking are one write, and a writer locks before it decides.
+//! Invariant: a lock with the fencing number under which its request was decided has not been
+//! installed yet. Installing and unlocking are one write, and a writer locks before it decides.
 //!
-//! A lock need not be durable to be held: whoever works under it rests on it, and is refused where the store has lost
-//! it ([`crate::dependency`]).
+//! A lock need not be durable to be held. Work under a lock depends on it and is refused if the
+//! store lost the lock ([`crate::dependency`]).
 //!
-//! The timed lock is FaaSKeeper's (section 2.2), with the drift allowance of 2 s. The time is by two machines' clocks: the one's
-//! that took the lock and the one's that waits. Nothing that is decided rests on it, whatever clocks say, since whoever breaks
-//! a lock first shuts its holder out; the allowance is there to let a living one finish: none is shut out before
-//! [`LockOptions::hold_max`] of true time by a clock that is ahead of its own by no more than that.
+//! The timed lock is FaaSKeeper's (section 2.2), with its drift allowance of 2 s. Two machines'
+//! clocks measure the time: the clock of the lock's holder and the clock of the waiter. Safety does
+//! not depend on these clocks, because breaking a lock first fences its holder out. The allowance
+//! only lets a live holder finish. If a waiter's clock is ahead of the holder's by at most the
+//! allowance, the holder keeps the lock for at least [`LockOptions::hold_max`] of true time.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,13 +42,14 @@ const STATE: &str = "state";
 const LOCK: &str = "lock";
 const LOCKED_AT: &str = "locked_at_ms";
 
-/// A lock that one holder has been seen to keep is looked at again after this part of that time at the earliest,
+/// A waiter adds the time for which it has seen the same holder, divided by this, to its retry
+/// delay,
 const PATIENCE_PART: u32 = 4;
 
-/// and after this at the latest.
+/// but at most this.
 const PATIENCE_MAX: Duration = Duration::from_secs(1);
 
-/// What a holder writes into the rows that it locks, encoded once for all of them.
+/// The lock value that a holder writes into rows, encoded once for all of them.
 #[derive(Debug, Clone)]
 pub struct Lock {
     holder: Holder,
@@ -62,17 +65,17 @@ impl Lock {
         }
     }
 
-    /// Whose it is.
+    /// The lock's holder.
     pub fn holder(&self) -> Holder {
         self.holder
     }
 }
 
-/// What came of trying to lock a row.
+/// The result of an attempt to lock a row.
 enum Attempt {
-    /// It is locked for the one who tried; the znode's state.
+    /// The caller holds the lock. The znode's state.
     Locked(Option<NodeState>),
-    /// Another holds it: the row, if the store gave it.
+    /// Another holder has the lock. The row, if the store returned it.
     Held(Option<Arc<Item>>),
 }
 
@@ -88,7 +91,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// The rows in `system`; waits by `clock` and `entropy`.
+    /// The rows in `system`. `clock` and `entropy` time the retries.
     pub fn new(
         system: Arc<dyn KeyValue>,
         clock: Arc<dyn Clock>,
@@ -106,7 +109,8 @@ impl Nodes {
         }
     }
 
-    /// Locks the row of `path` by `lock` and returns its state; waits while another holds it.
+    /// Locks the row of `path` with `lock` and returns the znode's state. Waits while another
+    /// holder has the lock.
     pub async fn lock(
         &self,
         path: &str,
@@ -144,14 +148,15 @@ impl Nodes {
                 .filter(|(same, _)| *same == other)
                 .map_or(now, |(_, since)| since);
             watched = Some((other, since));
-            // Whoever has kept it for long is likely dead, and looking again soon is a write in vain.
+            // A holder that kept the lock for long is probably dead, and each early retry costs a
+            // write.
             let patience = (now.since(since) / PATIENCE_PART).min(PATIENCE_MAX);
             let delay = delays.next_delay(&*self.entropy).unwrap_or(longest);
             self.clock.sleep(delay + patience).await;
         }
     }
 
-    /// The same without waiting: none if another holds it.
+    /// Locks the row without waiting. Returns `None` if another holder has the lock.
     pub async fn try_lock(
         &self,
         path: &str,
@@ -178,14 +183,16 @@ impl Nodes {
         }
     }
 
-    /// Whether there is a znode at `path`, without locking it: it may have gone by the time this is known.
+    /// Whether a znode exists at `path`. The read takes no lock, so the answer may be outdated on
+    /// return.
     pub async fn is_there(&self, path: &str, basis: &mut Basis) -> Result<bool> {
         let row = self.read(path, basis).await?;
         Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
     }
 
-    /// Whether there is neither a znode at `path` nor a lock, under which there may come to be one. For whoever holds the
-    /// lock of its parent it stays so, since nobody makes a znode without that.
+    /// Whether `path` has neither a znode nor a lock, under which one may be created. While the
+    /// caller holds the lock of the parent this stays true, because creating a znode requires that
+    /// lock.
     pub async fn is_vacant(&self, path: &str, basis: &mut Basis) -> Result<bool> {
         let row = self.read(path, basis).await?;
         Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
@@ -197,12 +204,12 @@ impl Nodes {
         Ok(row)
     }
 
-    /// The rule that is dropped, if one is.
+    /// The rule that this variant drops, if any.
     pub(crate) fn broken(&self) -> Option<Broken> {
         self.broken
     }
 
-    /// Gives the row of `path` back as it was.
+    /// Unlocks the row of `path` and leaves its state unchanged.
     pub async fn unlock(
         &self,
         path: &str,
@@ -222,7 +229,7 @@ impl Nodes {
             .map(|_| ())
     }
 
-    /// Installs what was decided under `lock` for a znode, and unlocks it; nothing if it is
+    /// Installs the state decided under `lock` and unlocks the row. Does nothing if the state is
     /// installed already.
     pub async fn install(
         &self,
@@ -246,7 +253,7 @@ impl Nodes {
             .map(|_| ())
     }
 
-    /// Makes the row of a znode that is part of the service, if it is not there.
+    /// Creates the row of a built-in znode if it does not exist.
     pub async fn put_if_absent(&self, path: &str, state: NodeState) -> Result<()> {
         let update = Update::modify(key(path), vec![Action::set(STATE, encode(&state))])
             .when(Condition::Absent);
@@ -270,8 +277,8 @@ impl Nodes {
         )
     }
 
-    /// Whether the lock of `other` has outlived its time, or is left from an earlier writer of the session
-    /// that `holder` now writes for.
+    /// Whether the lock of `other` is past its time, or was left by an earlier writer of the
+    /// session that `holder` writes for.
     fn may_break(&self, item: &Item, other: Holder, holder: Holder) -> bool {
         if other.request.session == holder.request.session && other.fence < holder.fence {
             return true;
@@ -281,8 +288,8 @@ impl Nodes {
         u128::from(self.clock.now().ms_since(locked_at)) > allowed.as_millis()
     }
 
-    /// Frees the row of `path` from a lock that has outlived its time: installs what its request was decided
-    /// to be, or makes sure that it never will be decided under this lock.
+    /// Frees the row of `path` from a lock past its time. If the lock's request was decided,
+    /// installs its outcome. If not, makes sure that the request is never decided under this lock.
     async fn break_lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
         let lock = Lock::of(holder);
         if self.broken == Some(Broken::BreaksLocksUnasked) {
@@ -308,7 +315,7 @@ impl Nodes {
         }
     }
 
-    /// Removes a lock whose request was not decided under it, leaving the state as it is.
+    /// Removes a lock under which nothing was decided, and leaves the state unchanged.
     async fn discard(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<()> {
         let current = self.read(path, basis).await?;
         self.unlock(path, lock, state_of(current.as_ref())?, basis)

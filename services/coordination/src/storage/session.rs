@@ -1,23 +1,25 @@
-//! Session rows: where every request of a session is decided, and who may speak for it.
+//! Session rows: every request of a session is decided here, and so is the connection that may act
+//! for it.
 //!
-//! A session is one item. Its attributes are the commit point of all its requests (rule C-1), the numbers
-//! that make them idempotent (C-2), the outbox that survives its writer (C-3), and the lease (C-6). Every
-//! transition is one conditional update of that item, made here and nowhere else.
+//! A session is one item. Its attributes are the commit point of all its requests (rule C-1), the
+//! numbers that make them idempotent (C-2), the outbox that survives its writer (C-3), and the
+//! lease (C-6). Every transition is one conditional update of that item, and only this module makes
+//! them.
 //!
 //! Invariants
-//! - `sequence` grows by one with each decided request; the outbox holds exactly those in
-//!   (`applied`, `sequence`], in order, with their effects installed from the moment they are pushed.
-//! - `fence` grows with each writer that takes the session up, and with each doom: a writer with an older
-//!   number decides nothing any more.
-//! - `attach` grows with each connection; requests of older attaches are refused.
-//! - `plannings` speaks of the request that is next, and begins anew when another is.
-//! - `state` only moves from open to closing to closed. Nothing is decided in a closed session, and nothing but its end
-//!   in a closing one, which takes no connection any more.
-//! - Every transition rests on what led to it ([`Basis`]): the numbers above are given out again by a store that has
-//!   gone back.
+//! - `sequence` grows by one with each decided request. The outbox holds exactly the requests in
+//!   (`applied`, `sequence`], in order. Their effects are installed before they are pushed.
+//! - `fence` grows whenever a writer takes over the session, and whenever another writer fences it
+//!   out. A writer with an older number can decide nothing.
+//! - `attach` grows with each connection. Requests of older attaches are refused.
+//! - `plannings` belongs to the next request, and is reset when another request becomes the next.
+//! - `state` only moves from open to closing to closed. A closed session decides nothing. A closing
+//!   session decides only its end and accepts no connection.
+//! - Every transition depends on the state that led to it ([`Basis`]), because a store that rolled back
+//!   assigns the same numbers again.
 //!
-//! From FaaSKeeper, section 4.1 (a session's item in system storage); the outbox, the numbers and the fence
-//! are ours.
+//! From FaaSKeeper, section 4.1 (a session's item in system storage). The outbox, the numbers and
+//! the fence are ours.
 
 use std::{
     ops::{Range, RangeInclusive},
@@ -50,31 +52,33 @@ const TIMEOUT: &str = "timeout_ms";
 const PASSWORD: &str = "password";
 const OUTBOX: &str = "outbox";
 
-/// Rows of clients' sessions are spread over this many partitions, so that a scan for the living and the writes of many
-/// sessions do not meet in one.
+/// Number of partitions that hold the rows of client sessions. Several partitions spread the load
+/// of the heartbeat's scan and of many sessions' writes.
 const CLIENT_SHARDS: u8 = 4;
 
-/// The partitions that the heartbeat goes through.
+/// The partitions that the heartbeat scans.
 pub const CLIENTS: Range<u8> = 0..CLIENT_SHARDS;
 
-/// The one that processes have for their own sessions, which they judge among themselves ([`crate::member`]).
+/// The partition of the processes' own sessions. Processes watch each other's sessions
+/// ([`crate::member`]).
 pub const MEMBERS: u8 = CLIENT_SHARDS;
 
-/// All of them.
+/// All partitions.
 pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBERS;
 
 /// Renewals per timeout while the peer is active.
 pub const RENEWALS_PER_TIMEOUT: u32 = 4;
 
-/// How many rows one page of [`Rows`] holds.
+/// Rows per page of [`Rows`].
 const PAGE_ITEMS: usize = 256;
 
-/// Where a session stands between its first and its last request.
+/// The life cycle of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Requests are decided.
     Open,
-    /// The heartbeat has judged it silent, or its client has closed it and it ends in parts; only its end is decided.
+    /// Only the session's end is decided. Either the failure detector found the session silent, or
+    /// its client closed it and the end takes several parts.
     Closing,
     /// Its end is decided.
     Closed,
@@ -90,29 +94,30 @@ impl State {
     }
 }
 
-/// A session's row as read.
+/// A session's row as it was read.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Where it stands.
+    /// Its place in the life cycle.
     pub state: State,
-    /// The number of the last attach.
+    /// The attach number of the latest connection.
     pub attach: u64,
-    /// The last request decided under it.
+    /// The number of the last request decided under that attach.
     pub request: u64,
-    /// The last request decided at all.
+    /// The sequence of the last decided request, over all attaches.
     pub sequence: u64,
-    /// The last one applied to the user store.
+    /// The sequence of the last request applied to the user store.
     pub applied: u64,
-    /// The number of the writer that may decide.
+    /// The fencing number of the writer that may decide.
     pub fence: u64,
-    /// How often the planning of the request that is next was begun and has come to no good end, as far as that was noted.
+    /// Noted planning attempts of the next request that did not succeed.
     pub plannings: u64,
-    /// How often its lease was renewed.
+    /// Number of lease renewals.
     pub renewals: i64,
-    /// How long its client had not been heard when its lease was renewed last, if it is known not to have been heard since. Else
-    /// it may have been, for a renewal period.
+    /// Time between the client's last message and the last renewal, if the client is known to be
+    /// silent since that renewal. If `None`, the client may have sent messages for up to one
+    /// renewal period after it.
     pub silent_before: Option<Duration>,
-    /// The timeout granted.
+    /// The granted timeout.
     pub timeout: Duration,
     item: Arc<Item>,
 }
@@ -150,12 +155,12 @@ impl Row {
         })
     }
 
-    /// The decided requests that are not applied yet, in order, as they are encoded.
+    /// The encoded requests that are decided and not applied yet, in order.
     pub fn outbox(&self) -> &[Bytes] {
         self.item.list(OUTBOX)
     }
 
-    /// The same, decoded.
+    /// The outbox, decoded.
     pub fn outbox_decoded(&self) -> Result<Vec<Decided>> {
         self.outbox()
             .iter()
@@ -163,7 +168,7 @@ impl Row {
             .collect()
     }
 
-    /// The requests that were decided under the locks of `holder`, as far as they are in the outbox.
+    /// The requests in the outbox that were decided under the locks of `holder`.
     pub fn decided_under(&self, holder: Holder) -> Result<Vec<Decided>> {
         let mut decided = self.outbox_decoded()?;
         decided.retain(|decided| decided.holder() == holder);
@@ -180,31 +185,31 @@ impl Row {
     }
 }
 
-/// Requests to be decided together.
+/// Requests that are decided together.
 #[derive(Debug)]
 pub struct Decision {
-    /// The name of the first of them; the others follow without a gap.
+    /// The id of the first request. The ids of the others follow without a gap.
     pub first: UpdateId,
-    /// Under which fencing number,
+    /// The fencing number that the row must have.
     pub fence: u64,
-    /// for which attach,
+    /// The attach number that the row must have.
     pub attach: u64,
-    /// and in which state the row must be.
+    /// The state that the row must have.
     pub expected: State,
-    /// The last request of the attach that is decided then.
+    /// The number of the attach's last request in this decision.
     pub request: u64,
-    /// Whether the session ends with them.
+    /// Whether the decision closes the session.
     pub closes: bool,
-    /// What is decided, encoded, in order.
+    /// The encoded outcomes, in order.
     pub outcomes: Vec<Bytes>,
 }
 
-/// How a conditional transition of a row ended.
+/// The result of a conditional transition of a row.
 #[derive(Debug)]
 pub enum Moved {
-    /// It was made; the row after it.
+    /// The transition was made. The row after it.
     Done(Row),
-    /// It was not, because the row is like this; none: there is no such session.
+    /// The condition did not hold. The row as it is, or `None` if the session does not exist.
     Refused(Option<Row>),
 }
 
@@ -220,12 +225,12 @@ impl Sessions {
         Self { system }
     }
 
-    /// Of work on the rows that begins now.
+    /// The dependency of work on the rows that begins now.
     pub fn basis(&self) -> Basis {
         Basis::now(&*self.system)
     }
 
-    /// What the store of the rows still takes.
+    /// The remaining capacity of the store that holds the rows.
     pub fn room(&self) -> Room {
         self.system.room()
     }
@@ -237,7 +242,7 @@ impl Sessions {
         item.as_ref().map(Row::read).transpose()
     }
 
-    /// Refuses with `NoRoom` what is done only while there is as much room as `least`.
+    /// Refuses an operation with `NoRoom` if the store has less room than `least`.
     fn check_room(&self, least: Room, attempted: &'static str) -> Result<()> {
         if self.room() < least {
             Err(Error::new(ErrorKind::NoRoom, attempted))
@@ -246,8 +251,10 @@ impl Sessions {
         }
     }
 
-    /// Makes the row of a new session; false if the id is taken. `NoRoom` once half of the reserve is used up: each
-    /// session takes of it, and the rest is for those that are there.
+    /// Creates the row of a new session. Returns false if the id is taken.
+    ///
+    /// Errors: `NoRoom` once half of the reserve is used, because each session uses some of it and
+    /// the rest belongs to existing sessions.
     pub async fn create(
         &self,
         session: SessionId,
@@ -278,8 +285,10 @@ impl Sessions {
         }
     }
 
-    /// Takes an open session over for a new connection: its attach number grows, and its lease is renewed. `NoRoom` at
-    /// the very end of the reserve, which a client that connects again and again would else use up.
+    /// Hands an open session to a new connection: raises its attach number and renews its lease.
+    ///
+    /// Errors: `NoRoom` at the very end of the reserve. A client that reconnects in a loop would
+    /// otherwise use it up.
     pub async fn attach(
         &self,
         session: SessionId,
@@ -304,8 +313,10 @@ impl Sessions {
             .await
     }
 
-    /// Renews the lease of an open session for the connection with this attach number. Transient: after a crash of the
-    /// store every silence begins anew, and a full disk must not keep anybody's session from living.
+    /// Renews the lease of an open session for the connection with this attach number.
+    ///
+    /// The write is transient. After a crash of the store all silence is counted from zero again,
+    /// and a full disk must not prevent a session from staying alive.
     pub async fn renew(&self, session: SessionId, attach: u64, basis: &mut Basis) -> Result<Moved> {
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
@@ -316,8 +327,9 @@ impl Sessions {
         self.transition(update.transient(), basis).await
     }
 
-    /// Says of an open session that its client was not heard by the connection with this attach number since the last of
-    /// so many renewals, nor for `before` that. Transient like those.
+    /// Records that the client of an open session has been silent since the renewal number
+    /// `renewals`, and for `before` ahead of it. Only the connection with this attach number may
+    /// record that. The write is transient, like renewals.
     pub async fn say_silent(
         &self,
         session: SessionId,
@@ -336,15 +348,17 @@ impl Sessions {
         self.transition(update.transient(), basis).await
     }
 
-    /// Judges a session silent: closing, if nobody has renewed it since `renewals` was read (rule C-6). `NoRoom` where
-    /// its client could not have resumed it.
+    /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule
+    /// C-6).
+    ///
+    /// Errors: `NoRoom` where the store has too little room for the client to resume the session.
     pub async fn condemn(
         &self,
         session: SessionId,
         renewals: i64,
         basis: &mut Basis,
     ) -> Result<Moved> {
-        self.check_room(Room::Critical, "condemn a session")?;
+        self.check_room(Room::Critical, "expire a session")?;
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
             is(RENEWALS, renewals),
@@ -354,8 +368,8 @@ impl Sessions {
             .await
     }
 
-    /// Marks an open session as closing for the writer that has taken it up as `row`: its client has asked for the end,
-    /// and that takes more than one decision.
+    /// Moves an open session to closing for the writer that took it over as `row`. Its client asked
+    /// for the end, and the end takes more than one decision.
     pub async fn begin_end(
         &self,
         session: SessionId,
@@ -368,8 +382,10 @@ impl Sessions {
             .await
     }
 
-    /// Notes that the request which is next is about to be planned, by the writer that has taken the session up as `row`.
-    /// Transient: with the note a crash of the store takes the request, or its deliveries count from one again.
+    /// Notes that the writer that took over the session as `row` is about to plan the next request.
+    ///
+    /// The write is transient. A crash of the store that loses the note also loses the request, or
+    /// restarts its delivery count at one.
     pub async fn begin_planning(
         &self,
         session: SessionId,
@@ -381,7 +397,8 @@ impl Sessions {
         self.transition(update.transient(), basis).await
     }
 
-    /// Takes all such notes back: it has been planned, and whatever becomes of it now was not for that.
+    /// Removes these notes. The request has been planned, so a later failure is not caused by its
+    /// planning.
     pub async fn end_planning(
         &self,
         session: SessionId,
@@ -393,14 +410,15 @@ impl Sessions {
         self.transition(update.transient(), basis).await
     }
 
-    /// Takes a session up for writing: the row with a fencing number that shuts out earlier writers.
+    /// Takes over a session for writing. The row then has a fencing number that shuts out earlier
+    /// writers.
     pub async fn take_up(&self, session: SessionId, basis: &mut Basis) -> Result<Moved> {
         let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)])
             .when(Condition::Exists);
         self.transition(update, basis).await
     }
 
-    /// Shuts out the writer with `fence` from deciding `sequence`, so that its locks may be taken.
+    /// Prevents the writer with `fence` from deciding `sequence`, so that its locks may be broken.
     pub async fn doom(
         &self,
         session: SessionId,
@@ -417,7 +435,8 @@ impl Sessions {
         self.transition(update, basis).await
     }
 
-    /// The commit point (rule C-1): moves the session's numbers on and puts the outcomes into its outbox.
+    /// The commit point (rule C-1): advances the session's numbers and appends the outcomes to its
+    /// outbox.
     pub async fn decide(&self, decision: Decision, basis: &mut Basis) -> Result<Moved> {
         let Decision {
             first,
@@ -451,7 +470,7 @@ impl Sessions {
         .await
     }
 
-    /// Records that everything up to `through` is applied, and drops it from the outbox.
+    /// Records that all requests up to `through` are applied, and removes them from the outbox.
     pub async fn applied(
         &self,
         session: SessionId,
@@ -485,8 +504,8 @@ impl Sessions {
         )
     }
 
-    /// The rows of a shard, a page at a time. One that cannot be read is left out, and said to be: whoever goes through all
-    /// sessions has the others to see to.
+    /// The rows of a shard, page by page. A row that cannot be decoded is logged and skipped, so
+    /// that it does not block work on the other sessions.
     pub fn rows(&self, shard: u8) -> Rows<'_> {
         Rows {
             sessions: self,
@@ -495,7 +514,7 @@ impl Sessions {
         }
     }
 
-    /// Makes sure that what `basis` has seen of the rows is durable.
+    /// Waits until everything that `basis` has observed of the rows is durable.
     pub async fn externalize(&self, basis: &Basis) -> Result<()> {
         if self.system.is_durable(basis.point()) {
             return Ok(());
@@ -510,7 +529,7 @@ impl Sessions {
             Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
             Outcome::Done(None) => Err(Error::new(
                 ErrorKind::Corrupt,
-                "change a session's row, which vanished",
+                "change a session's row, which disappeared",
             )),
             Outcome::Conflict(item) => {
                 Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?))
@@ -519,7 +538,7 @@ impl Sessions {
     }
 }
 
-/// The rows of a shard that were not read yet.
+/// The rows of a shard that have not been read yet.
 #[derive(Debug)]
 pub struct Rows<'sessions> {
     sessions: &'sessions Sessions,
@@ -528,7 +547,7 @@ pub struct Rows<'sessions> {
 }
 
 impl Rows<'_> {
-    /// The next page; none: that was all.
+    /// The next page, or `None` at the end.
     pub async fn next_page(&mut self, basis: &mut Basis) -> Result<Option<Vec<(SessionId, Row)>>> {
         let Some(from) = self.from.take() else {
             return Ok(None);
@@ -545,7 +564,9 @@ impl Rows<'_> {
                 .map_err(|_| Error::corrupt("read the key of a session's row"));
             match id.and_then(|id| Ok((SessionId(i64::from_be_bytes(id)), Row::read(item)?))) {
                 Ok(row) => rows.push(row),
-                Err(error) => tracing::error!(%error, key = ?sort, "a session stays as it is"),
+                Err(error) => {
+                    tracing::error!(%error, key = ?sort, "skipped a session row that does not decode")
+                }
             }
         }
         self.from = page.next;
@@ -557,7 +578,8 @@ fn is(name: &'static str, value: i64) -> Condition {
     Condition::attribute(name, Test::is_integer(value))
 }
 
-/// That nobody else has taken the session up, nor anything was decided in it, since `row`.
+/// The condition that no other writer took over the session, and that nothing was decided in it,
+/// since `row` was read.
 fn is_still(row: &Row) -> Condition {
     Condition::All(vec![
         is(ATTACH, row.attach as i64),

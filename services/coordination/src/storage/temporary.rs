@@ -1,18 +1,20 @@
 //! Temporary objects: data too large for a message, on its way from a client to the distributor
 //! (`faaskeeper.txt`, section 4.7).
 //!
-//! An object is named by the request that it travels with. The distributor removes those of decided requests.
-//! What is left belongs to requests that nobody decides: their connection was replaced, their session ended,
-//! a crash took their message, or their client died before it sent one. Who refuses a request cannot remove
-//! its object at once, because it may be a second delivery of a request that is decided and not applied. So
-//! the heartbeat sweeps them, now and then and when the last session has ended.
+//! An object is named after the request that it travels with. The distributor removes the objects
+//! of decided requests. The other objects belong to requests that are never decided: their
+//! connection was replaced, their session ended, a crash lost their message, or their client died
+//! before sending it. A writer that refuses a request cannot remove its object at once, because the
+//! message may be a second delivery of a request that is decided and not applied. So the heartbeat
+//! sweeps the objects, periodically and when the last session has ended.
 //!
 //! Invariants
-//! - An object is swept only if nobody can need it again. Either its session has no row: everything decided in
-//!   it is applied. Or its connection was replaced, so that nothing more is decided under it (rule C-6), and
-//!   nothing waits in the session's outbox: what was decided under it is applied.
-//! - What says so is durable before an object is removed, and the applied slots with it: a store that lost them
-//!   would have them applied again, from the objects (rule P5).
+//! - The sweep removes an object only if no request can need it. Either its session has no row, so
+//!   everything decided in it is applied. Or its connection was replaced, so nothing more is
+//!   decided under it (rule C-6), and the session's outbox is empty, so everything decided under it
+//!   is applied.
+//! - These facts and the applied slots are durable before an object is removed. A store that lost
+//!   them would apply the slots again, from the objects (rule P5).
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -31,14 +33,14 @@ use crate::{
     storage::{session::Sessions, user_store::put_object},
 };
 
-/// All of them are below.
+/// The common prefix of their names.
 const PREFIX: &str = "temporary";
 
-/// How many one sweep removes; the next one goes on with what is left then. All are looked at, which costs one read per
-/// session: those that are needed stand in nobody's way.
+/// The most objects that one sweep removes; the next sweep continues. The sweep checks every
+/// object, at one read per session, so objects still in use do not block it.
 const SWEEP_OBJECTS_MAX: usize = 10_000;
 
-/// Makes `bytes` the temporary object of a request, and says where they are.
+/// Stores `bytes` as the temporary object of a request and returns the reference.
 pub(crate) async fn put(
     objects: &dyn ObjectStore,
     session: SessionId,
@@ -52,7 +54,7 @@ pub(crate) async fn put(
     Ok(Payload::Object { name, bytes_len })
 }
 
-/// Whose request an object belongs to, and the number of its connection.
+/// The session of an object's request, and the attach number of its connection.
 fn owner(object: &ObjectPath) -> Option<(SessionId, u64)> {
     let mut parts = object.filename()?.split('-');
     let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
@@ -64,13 +66,14 @@ fn owner(object: &ObjectPath) -> Option<(SessionId, u64)> {
 pub struct Temporaries {
     objects: Arc<dyn ObjectStore>,
     sessions: Sessions,
-    /// What decided requests are applied to, and the store of the sessions' rows.
+    /// The stores to which decided requests are applied, and the store of the session rows.
     stores: Vec<Arc<dyn KeyValue>>,
     broken: Option<Broken>,
 }
 
 impl Temporaries {
-    /// Those in `objects`, of `sessions` whose requests are applied to `stores`, the sessions' own among them.
+    /// The temporary objects in `objects`, of requests of `sessions`. `stores` must contain all
+    /// user stores and the store of the session rows.
     pub fn new(
         objects: Arc<dyn ObjectStore>,
         sessions: Sessions,
@@ -85,7 +88,7 @@ impl Temporaries {
         }
     }
 
-    /// Removes those that nobody can need again, and says how many there were.
+    /// Removes all objects that no request can need, and returns their number.
     pub async fn sweep(&self) -> Result<usize> {
         let seen = |store: &Arc<dyn KeyValue>| Basis::now(&**store);
         let mut seen: Vec<Basis> = self.stores.iter().map(seen).collect();
@@ -127,8 +130,9 @@ impl Temporaries {
             let Some((session, attach)) = owner(&object) else {
                 continue;
             };
-            // The row is read behind the list: what is there had its row before. If it was read for another object, a
-            // connection made since then has none that it settles.
+            // The row is read after the list, so every listed object had its row before. A row read
+            // for an earlier object stays valid: connections made since then have higher attach
+            // numbers, and it does not settle their objects.
             let until = match settled_until.get(&session) {
                 Some(until) => *until,
                 None => *settled_until
@@ -142,7 +146,8 @@ impl Temporaries {
         Ok(garbage)
     }
 
-    /// The number of the first connection of `session` whose requests may still be decided or applied.
+    /// The attach number of the first connection of `session` whose requests may still be decided
+    /// or applied.
     async fn settled_until(&self, session: SessionId) -> Result<u64> {
         let is_hasty = self.broken == Some(Broken::SweepsWhatIsNotApplied);
         match self.sessions.get(session, &mut Basis::default()).await {
@@ -150,7 +155,7 @@ impl Temporaries {
             Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),
             Ok(Some(_)) => Ok(0),
             Err(error) if error.kind() == ErrorKind::Corrupt => {
-                tracing::error!(?session, %error, "its temporary objects stay");
+                tracing::error!(?session, %error, "cannot read the session's row; keeping its temporary objects");
                 Ok(0)
             }
             Err(error) => Err(error),
@@ -163,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_object_says_whose_it_is() {
+    fn an_object_name_contains_its_owner() {
         let named = |name: &str| owner(&ObjectPath::from(name));
         assert_eq!(
             named("temporary/0b7e34c2bf79cfbb-a-1f"),

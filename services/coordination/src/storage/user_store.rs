@@ -1,15 +1,16 @@
-//! The user store: what readers see, apart from the system store, once per region.
+//! The user store: the znodes that clients read, apart from the system store, once per region.
 //!
-//! One item per znode, in its parent's partition under its name, so that a page of a partition is a page of
-//! children. The item holds the Stat and the ACL, and the data or the name of the object that has it. One
-//! further row, the cursor, says up to which slot of the distributor's log the store is applied.
+//! Each znode is one item under its name in its parent's partition, so that a page of a partition
+//! is a page of children. The item holds the Stat, the ACL, and either the data or the name of the
+//! object with the data. One more row, the cursor, records the last applied slot of the
+//! distributor's log.
 //!
-//! A slot is applied by `transact`, its items and the cursor together, under the condition that the cursor
-//! stands right before it. So each slot is applied exactly once and in order, whoever does it and however
-//! late, a delete needs no tombstone, and nobody sees half of a zxid (this departs from the letter of C-4
-//! and C-5; `docs/design/0002-coordination.md` closes their scenarios). A slot with more items than one
-//! transaction may hold is applied in parts; the cursor then says which zxid is being applied, and readers
-//! wait for it.
+//! One `transact` applies a slot: it writes the slot's items and the cursor, under the condition
+//! that the cursor is at the slot before. Each slot is therefore applied exactly once and in order,
+//! even by a late or repeated distributor. A delete needs no tombstone, and no reader sees half of
+//! a zxid. This departs from the letter of C-4 and C-5; `docs/design/0002-coordination.md` closes
+//! their scenarios. A slot with more items than one transaction may hold is applied in parts.
+//! Meanwhile the cursor names the zxid that is being applied, and readers wait for it.
 //!
 //! From FaaSKeeper, sections 3.2 and 4.1 (data storage).
 
@@ -45,21 +46,21 @@ const ZXID: &str = "zxid";
 const APPLYING: &str = "applying";
 const GARBAGE: &str = "garbage";
 
-/// How many children one page holds.
+/// Children per page.
 const PAGE_ITEMS: usize = 1000;
 
-/// A znode as readers see it.
+/// A znode as clients read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Everything but data and ACL.
     pub meta: Meta,
-    /// Its data or where that is.
+    /// Its data, or the object that holds the data.
     pub data: Payload,
     /// Its ACL, encoded.
     pub acl: Bytes,
 }
 
-/// What Stat is computed from.
+/// The fields from which Stat is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     /// See [`Stat`].
@@ -74,23 +75,23 @@ pub struct Meta {
     pub mtime: i64,
     /// See [`Stat`].
     pub version: i32,
-    /// How many children were ever created.
+    /// Number of children ever created.
     pub creates: i32,
-    /// How many children there are.
+    /// Number of children.
     pub children: i32,
     /// The owning session, or zero.
     pub owner: i64,
-    /// The length of the data.
+    /// Length of the data in bytes.
     pub data_length: i32,
 }
 
 impl Meta {
-    /// The last change of anything of the znode (rule C-5).
+    /// The zxid of the znode's last change of any kind (rule C-5).
     pub fn zxid(&self) -> Zxid {
         self.czxid.max(self.mzxid).max(self.pzxid)
     }
 
-    /// As clients see it: their cversion counts creates and deletions.
+    /// The Stat that clients see. Its cversion counts creates and deletions.
     pub fn stat(&self) -> Stat {
         Stat {
             czxid: self.czxid,
@@ -109,7 +110,7 @@ impl Meta {
 }
 
 impl Node {
-    /// A znode as created; `acl` as [`encode_acl`] makes it.
+    /// A newly created znode. `acl` is encoded by [`encode_acl`].
     pub fn created(zxid: Zxid, time_ms: i64, owner: i64, data: Payload, acl: Bytes) -> Self {
         let meta = Meta {
             czxid: zxid,
@@ -138,7 +139,7 @@ impl Node {
                     .first()
                     .and_then(|name| std::str::from_utf8(name).ok());
                 let name = name
-                    .ok_or_else(|| Error::corrupt("read where a znode's data is"))?
+                    .ok_or_else(|| Error::corrupt("read the object name of a znode's data"))?
                     .to_owned();
                 let meta: Meta = decode(meta, "a znode")?;
                 Payload::Object {
@@ -155,7 +156,7 @@ impl Node {
         })
     }
 
-    /// What the item at `path` holds.
+    /// The attributes of the item at `path`.
     fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
         let mut attributes = vec![
             (ACL.into(), Value::Bytes(self.acl.clone())),
@@ -176,25 +177,25 @@ impl Node {
     }
 }
 
-/// An ACL as items hold it.
+/// Encodes an ACL as items store it.
 pub fn encode_acl(acl: &[Acl]) -> Bytes {
     encode(&acl)
 }
 
-/// How far a region's store is applied.
+/// The position of a region's store in the distributor's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// The last slot applied whole; zero before the first.
+    /// The last slot applied completely, or zero before the first.
     pub slot: u64,
     /// The epoch of the distributor that logged it.
     pub epoch: u64,
-    /// The last zxid applied whole.
+    /// The last zxid applied completely.
     pub zxid: Zxid,
-    /// The last zxid of the slot being applied in parts, or `zxid`.
+    /// The last zxid of a slot that is being applied in parts, otherwise equal to `zxid`.
     pub applying: Zxid,
 }
 
-/// A change to the tree as readers see it: what becomes of one znode in one slot.
+/// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
 pub type Change = (String, Option<Node>);
 
 /// One region's user store.
@@ -206,7 +207,7 @@ pub struct UserStore {
 }
 
 impl UserStore {
-    /// A store of znodes in `items`, and of their data where `placement` says.
+    /// A store of znodes in `items`. `placement` says where their data is.
     pub fn new(
         items: Arc<dyn KeyValue>,
         objects: Arc<dyn ObjectStore>,
@@ -219,12 +220,12 @@ impl UserStore {
         }
     }
 
-    /// The store behind it, for durability points.
+    /// The key-value store, for durability points.
     pub fn items(&self) -> &Arc<dyn KeyValue> {
         &self.items
     }
 
-    /// The znode at `path`, if it is there.
+    /// The znode at `path`, if it exists.
     pub async fn get(&self, path: &str) -> Result<Option<Node>> {
         let Some(key) = key(path) else {
             return Ok(None);
@@ -238,7 +239,7 @@ impl UserStore {
             .transpose()
     }
 
-    /// The names of the children of `path`, in order, and whether all of them were read from one page.
+    /// The names of all children of `path`, in order.
     pub async fn children(&self, path: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
@@ -254,7 +255,8 @@ impl UserStore {
         Ok(names)
     }
 
-    /// The bytes behind `data`; none if the object is gone, because the znode has changed since it was read.
+    /// The bytes of `data`. The outer `Option` is `None` if the object is gone because the znode
+    /// changed after it was read.
     pub async fn load(&self, data: &Payload) -> Result<Option<Option<Bytes>>> {
         match data {
             Payload::Null => Ok(Some(None)),
@@ -274,9 +276,11 @@ impl UserStore {
         bytes_len > 0 && bytes_len > inline_bytes_max
     }
 
-    /// Puts data where it belongs before the item that names it: into the item, or into an object. The object
-    /// is named by the update, which alone decides what is in it, so that placing it twice is harmless. The update's
-    /// decision must be durable: an object stays where that is lost, and the next decision has its name.
+    /// Puts data in its place before an item names it: into the item or into an object.
+    ///
+    /// The object is named after the update, and the update determines the content, so placing it
+    /// twice is harmless. The update's decision must be durable. Otherwise the store could lose the
+    /// decision but keep the object, and the next decision would have the same name.
     pub async fn place(&self, update: UpdateId, data: Payload) -> Result<Payload> {
         let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
@@ -285,7 +289,7 @@ impl UserStore {
                 let name = object_name(update);
                 match put_object(&*self.objects, &name, bytes.clone()).await {
                     Ok(()) => Ok(Payload::Object { name, bytes_len }),
-                    // What is decided has to be applied, and the items have a reserve.
+                    // A decided request must be applied, and the items have a reserve.
                     Err(error) if error.kind() == ErrorKind::NoRoom => Ok(Payload::Inline(bytes)),
                     Err(error) => Err(error),
                 }
@@ -300,7 +304,7 @@ impl UserStore {
         }
     }
 
-    /// Removes objects that no item names any more, and forgets them.
+    /// Removes objects that no item names, and drops them from the cursor's garbage list.
     pub async fn collect(&self, garbage: &[Bytes], basis: &mut Basis) -> Result<()> {
         for name in garbage {
             self.remove_object(&String::from_utf8_lossy(name)).await?;
@@ -310,7 +314,7 @@ impl UserStore {
         basis.seen(self.items.update(update).await?.receipt.point)
     }
 
-    /// The object of an update that is applied, if the znode at `path` does not name it.
+    /// The object of an applied update, if the znode at `path` does not name it.
     pub async fn nameless(
         &self,
         update: UpdateId,
@@ -331,7 +335,8 @@ impl UserStore {
         }
     }
 
-    /// How far the store is applied, and the objects that wait for [`UserStore::collect`] once it is applied whole.
+    /// The cursor, and the objects that [`UserStore::collect`] removes once the current slot is
+    /// applied completely.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;
         let Some(item) = item else {
@@ -354,7 +359,7 @@ impl UserStore {
         })
     }
 
-    /// Makes a znode that is part of the service, if it is not there.
+    /// Creates a built-in znode if it does not exist.
     pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
         let key = key(path).expect("the service's own paths are valid");
         self.items
@@ -363,11 +368,13 @@ impl UserStore {
             .map(|_| ())
     }
 
-    /// Applies a slot: all of `changes` and the cursor, or nothing if that is done already. What was seen of this store
-    /// before, it rests on: a cursor that has gone back may come to stand where it stood, for other slots.
+    /// Applies a slot: all `changes` and the cursor, or nothing if that is already done. The writes
+    /// depend on every earlier observation of this store, because a rolled-back cursor may stand at
+    /// the same slot number for other slots.
     ///
-    /// Answers whether nobody else had begun with it: `garbage` was computed over what was there before then, and is noted with
-    /// the first part. Else it may name what is in use, and goes nowhere; what is right was noted by whoever began.
+    /// Returns whether this call applied the first part. Then `garbage`, which was computed before
+    /// the slot changed anything, is recorded with that part. Otherwise `garbage` may name objects
+    /// in use and must be discarded, because the distributor that began recorded the right list.
     pub async fn apply(
         &self,
         step: Step,
@@ -397,7 +404,7 @@ impl UserStore {
         Ok(has_begun)
     }
 
-    /// Whether it was done here, and not by a predecessor that was only slow.
+    /// Returns whether this call applied the part. False if a slow predecessor did.
     async fn apply_part(
         &self,
         step: Step,
@@ -418,7 +425,7 @@ impl UserStore {
                     return basis.seen(receipt.point).map(|()| false);
                 }
                 Err(Error::corrupt(format!(
-                    "apply slot {} part {part} where the cursor is at {applied}",
+                    "apply part {part} of slot {} with the cursor at slot {applied}",
                     step.slot
                 )))
             }
@@ -426,20 +433,21 @@ impl UserStore {
     }
 }
 
-/// From one slot to the next.
+/// The step from one slot to the next.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    /// The slot applied before this one; zero if there is none.
+    /// The slot applied before this one, or zero if there is none.
     pub previous: u64,
     /// The slot.
     pub slot: u64,
-    /// The epoch it was logged under.
+    /// The epoch of the distributor that logged it.
     pub epoch: u64,
     /// Its last zxid.
     pub last: Zxid,
 }
 
-/// The cursor stands at the previous slot, and as many parts of this one are applied as there should be.
+/// Moves the cursor, if it is at the previous slot and exactly the parts before this one are
+/// applied.
 fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Update {
     let at = |name: &'static str, value: i64| match value {
         0 => Condition::Any(vec![
@@ -481,7 +489,7 @@ fn object_name(update: UpdateId) -> String {
     format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence)
 }
 
-/// None for what no znode can be called: then there is none.
+/// The key of a znode, or `None` for a path that no znode can have.
 fn key(path: &str) -> Option<Key> {
     if path.len() > path::PATH_BYTES_MAX {
         return None;
@@ -493,7 +501,9 @@ fn key(path: &str) -> Option<Key> {
     }
 }
 
-/// Writes an object once; finding it there is as good. Errors: `NoRoom` if it is not there and the disk is full.
+/// Writes an object once. Succeeds if it exists already.
+///
+/// Errors: `NoRoom` if it does not exist and the disk is full.
 pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> Result<()> {
     let options = PutOptions {
         mode: PutMode::Create,
@@ -507,7 +517,7 @@ pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> 
         Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
         Err(cause) => {
             let failure = objects::failed(format!("write object {name}"), cause);
-            // A disk may be too full to notice that the object is there.
+            // On a full disk the put may fail although the object exists.
             let is_there = failure.kind() == ErrorKind::NoRoom && objects.head(&path).await.is_ok();
             if is_there { Ok(()) } else { Err(failure) }
         }

@@ -1,4 +1,4 @@
-//! A client's mailbox: what the tail hands to it, in order.
+//! The event queue of a client: answers and events that the tail delivers to it, in order.
 
 use std::sync::{
     Mutex,
@@ -15,43 +15,43 @@ use crate::{
     records::Answer,
 };
 
-/// A client that lets letters of so many bytes lie is disconnected; it reconnects and sets its watches again. These are
-/// some 50,000 events of short paths.
+/// A client whose queue reaches this many bytes is disconnected. It reconnects and sets its watches
+/// again. The bound is about 50,000 events with short paths.
 const LETTER_BYTES_MAX: usize = 8 << 20;
 
-/// What a client is told.
+/// A delivery to a client.
 #[derive(Debug)]
 pub(crate) enum Letter {
-    /// One of its updates was applied, or refused.
+    /// One of the client's updates was applied or refused.
     Answer {
-        /// Its place in the order.
+        /// The zxid of the update.
         zxid: Zxid,
-        /// Which of its requests.
+        /// The number of the request.
         request: u64,
-        /// How it ended.
+        /// The result.
         answer: Result<Answer, Error>,
     },
-    /// One of its watches fired.
+    /// One of the client's watches fired.
     Event {
-        /// By which change.
+        /// The zxid of the change.
         zxid: Zxid,
-        /// What happened.
+        /// The kind of change.
         kind: EventKind,
-        /// To which znode.
+        /// The znode.
         path: String,
     },
-    /// Its session has expired.
+    /// The session has expired.
     Expired,
-    /// Another connection speaks for its session.
+    /// Another connection acts for the session.
     Moved,
-    /// This process has lost its place in the log.
+    /// This process has lost its position in the log.
     LostPlace,
-    /// It has let too many letters lie.
+    /// The queue reached its bound.
     Overflow,
 }
 
 impl Letter {
-    /// Where it stands in the order of all; none: it is the last one.
+    /// The zxid of the delivery, or `None` if the connection ends with it.
     fn zxid(&self) -> Option<Zxid> {
         match self {
             Self::Answer { zxid, .. } | Self::Event { zxid, .. } => Some(*zxid),
@@ -77,7 +77,7 @@ struct Letters {
     has_overflown: bool,
 }
 
-/// Letters on their way to one client.
+/// The queue of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Mailbox {
     letters: Mutex<Letters>,
@@ -86,12 +86,12 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Puts a letter in; the client notices at the next [`Mailbox::wake`].
+    /// Appends an event. The client sees it after the next [`Mailbox::wake`].
     pub(crate) fn put(&self, letter: Letter) {
         let mut letters = self
             .letters
             .lock()
-            .expect("no panic while a mailbox is held");
+            .expect("no panic while the queue is locked");
         if letters.has_overflown {
             return;
         }
@@ -104,13 +104,13 @@ impl Mailbox {
         letters.waiting.push_back(letter.bytes_len(), letter);
     }
 
-    /// Puts an event among the letters of its time, unless it is there: one that the client asked for after it happened. As in
-    /// ZooKeeper that of a znode stands before that of its parent.
+    /// Inserts an event at its zxid, unless it is queued already. The client asked for this event
+    /// after it had happened. As in ZooKeeper, the event of a znode precedes that of its parent.
     pub(crate) fn put_late(&self, zxid: Zxid, kind: EventKind, path: &str) {
         let mut letters = self
             .letters
             .lock()
-            .expect("no panic while a mailbox is held");
+            .expect("no panic while the queue is locked");
         let is_it = |letter: &Letter| matches!(letter, Letter::Event { zxid: of, kind: what, path: at } if (*of, *what, at.as_str()) == (zxid, kind, path));
         if letters.has_overflown || letters.waiting.iter().any(is_it) {
             return;
@@ -132,21 +132,21 @@ impl Mailbox {
         letters.waiting.insert(place, letter.bytes_len(), letter);
     }
 
-    /// Says whether the client has something to do with a letter before it is durable.
+    /// Records whether the client can use an event before it is durable.
     pub(crate) fn set_eager(&self, is_eager: bool) {
         self.is_eager.store(is_eager, Ordering::Release);
     }
 
-    /// What was said last.
+    /// Whether the client can use an event before it is durable.
     pub(crate) fn is_eager(&self) -> bool {
         self.is_eager.load(Ordering::Acquire)
     }
 
-    /// Whether there is no letter.
+    /// Whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.letters
             .lock()
-            .expect("no panic while a mailbox is held")
+            .expect("no panic while the queue is locked")
             .waiting
             .is_empty()
     }
@@ -156,12 +156,12 @@ impl Mailbox {
         self.arrived.notify_one();
     }
 
-    /// The next letter, if it is of `until` or before. That the connection is over is said in any case.
+    /// The next event if its zxid is at most `until`. The end of the connection is always returned.
     pub(crate) fn take(&self, until: Zxid) -> Option<Letter> {
         let mut letters = self
             .letters
             .lock()
-            .expect("no panic while a mailbox is held");
+            .expect("no panic while the queue is locked");
         let is_due = |letter: &Letter| letter.zxid().is_none_or(|zxid| zxid <= until);
         if let Some(letter) = letters.waiting.pop_front_if(is_due) {
             return Some(letter);
@@ -177,7 +177,7 @@ impl Mailbox {
         }
     }
 
-    /// Returns once there may be a letter.
+    /// Returns once there may be an event.
     pub(crate) async fn arrived(&self) {
         self.arrived.notified().await;
     }
@@ -187,15 +187,16 @@ impl Mailbox {
 mod tests {
     use super::*;
 
-    /// A connection that takes no events is let go before they fill the memory, whatever their paths are.
+    /// A client that takes no events is disconnected before they fill the memory, for any path
+    /// length.
     #[test]
-    fn a_client_that_lets_too_many_bytes_lie_is_told_so_once_and_last() {
+    fn a_client_that_reads_no_events_is_disconnected_at_the_bound() {
         for path_len in [1, 1000] {
             let (mailbox, mut put) = (Mailbox::default(), 0);
             while !mailbox
                 .letters
                 .lock()
-                .expect("nobody panics here")
+                .expect("no panic while the queue is locked")
                 .has_overflown
             {
                 let path = "p".repeat(path_len);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn letters_are_taken_up_to_a_zxid_and_late_events_stand_in_their_place() {
+    fn events_are_taken_up_to_a_zxid_and_late_events_are_inserted_in_order() {
         let mailbox = Mailbox::default();
         for zxid in [2, 5, 9] {
             let path = "/n".to_owned();
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_event_of_a_znode_stands_before_that_of_its_parent() {
+    fn a_late_event_of_a_znode_precedes_that_of_its_parent() {
         let mailbox = Mailbox::default();
         for (zxid, path) in [(3, "/other"), (3, "/"), (4, "/")] {
             let kind = EventKind::NodeChildrenChanged;
@@ -262,9 +263,9 @@ mod tests {
         assert_eq!(paths, ["/other", "/b", "/", "/", "/b"]);
     }
 
-    /// Whoever waits for the view to reach what it has read hears that it never will.
+    /// A client that waits for the view to reach its read learns that the view never will.
     #[test]
-    fn the_end_of_a_connection_is_heard_before_what_is_not_due_yet() {
+    fn the_end_of_a_connection_overtakes_events_that_are_not_due() {
         let mailbox = Mailbox::default();
         let path = "/n".to_owned();
         mailbox.put(Letter::Event {

@@ -1,28 +1,29 @@
-//! Looks: when a process reads the log for what others have distributed.
+//! The poll schedule: when a process reads the log for slots that other processes distributed.
 //!
-//! The watch function reaches the process that it runs in and no other. So where several processes distribute, each reads
-//! the log by itself: at a period while clients are connected, and soon, then less and less often, once somebody waits
-//! for an answer. An answer that takes a time is found within twice that time, for as many calls as the time has
-//! doublings. Without clients, and with nothing awaited, nobody reads (promise C7).
+//! The watch function reaches only its own process. Where several processes distribute, each
+//! therefore polls the log. It polls once per period while clients are connected. Once a client
+//! waits for an answer, it polls soon and then at doubling intervals. An answer that takes a time
+//! `t` is found within `2t`, with one call per doubling. Without clients and awaited answers it
+//! does not poll (promise C7).
 
 use std::time::Duration;
 
 use ports::Monotonic;
 
-/// How soon it looks for what was just asked for.
+/// The delay of the first poll for an awaited answer.
 const FIRST: Duration = Duration::from_millis(4);
 
-/// When to look next.
+/// When to poll next.
 #[derive(Debug)]
 pub(super) struct Looks {
     period: Duration,
-    /// How long it last waited, or is to wait first.
+    /// The last delay, or the first one to use.
     delay: Duration,
     due: Option<Monotonic>,
 }
 
 impl Looks {
-    /// Of a process with nobody connected.
+    /// The schedule of a process without clients.
     pub(super) fn new(period: Duration) -> Self {
         Self {
             period,
@@ -31,19 +32,19 @@ impl Looks {
         }
     }
 
-    /// When to look next; none: nobody waits for anything.
+    /// When to poll next, or `None` if no client waits.
     pub(super) fn due(&self) -> Option<Monotonic> {
         self.due
     }
 
-    /// Somebody waits for something from now on. Who asks again and again puts nothing off.
+    /// A client waits for an answer from now on. Repeated calls never postpone a poll.
     pub(super) fn expect(&mut self, now: Monotonic) {
         self.delay = FIRST.min(self.period);
         let soon = now + self.delay;
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// It has looked; `is_in_use`: somebody is connected.
+    /// A poll was made. `is_in_use`: a client is connected.
     pub(super) fn looked(&mut self, now: Monotonic, is_in_use: bool) {
         let is_awaited = self.delay < self.period;
         self.delay = (self.delay * 2).min(self.period);
@@ -61,7 +62,7 @@ mod tests {
         Monotonic(Duration::from_millis(ms))
     }
 
-    /// The moments at which it looks until `until`, if it is in use or not.
+    /// The times of the polls up to `until`.
     fn looks(looks: &mut Looks, until: u64, is_in_use: bool) -> Vec<u64> {
         let mut seen = Vec::new();
         while let Some(due) = looks.due().filter(|due| *due <= at(until)) {
@@ -73,7 +74,7 @@ mod tests {
 
     /// C7.
     #[test]
-    fn nobody_looks_for_nobody() {
+    fn an_idle_process_does_not_poll() {
         let mut idle = Looks::new(PERIOD);
         assert_eq!(idle.due(), None);
         idle.expect(at(1_000));
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn while_somebody_is_connected_it_looks_once_in_a_period() {
+    fn a_process_with_clients_polls_once_per_period() {
         let mut used = Looks::new(PERIOD);
         used.expect(at(0));
         let seen = looks(&mut used, 10_000, true);
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_all_the_time_puts_no_look_off() {
+    fn frequent_requests_postpone_no_poll() {
         let mut busy = Looks::new(PERIOD);
         for ms in 0..100 {
             busy.expect(at(ms));

@@ -1,4 +1,4 @@
-//! Who is connected to one process, what they watch, and what was handed out to them last.
+//! The clients connected to one process, their watches, and the most recent deliveries.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,26 +14,26 @@ use crate::{
     },
 };
 
-/// How many of the last changes are kept for readers that were overtaken by them.
+/// Recent changes kept for readers that these changes have overtaken.
 const RECENT_CHANGES_MAX: usize = 1024;
 
-/// Fewer, where their paths together are longer.
+/// The most bytes of paths in the kept changes; longer paths mean fewer changes.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// Who is connected here, and what they watch.
+/// The connected clients and their watches.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// How many places there were: behind each everything was handed out until it was lost.
+    /// Number of positions so far. From each position everything was delivered until it was lost.
     pub(super) places: u64,
     pub(super) clients: BTreeMap<SessionId, Registered>,
     pub(super) watches: Watches,
-    /// The last changes handed out, oldest first.
+    /// The most recent delivered changes, oldest first.
     pub(super) recent: Backlog<Change>,
-    /// Changes up to here may be missing from `recent`.
+    /// Changes up to this zxid may be missing from `recent`.
     pub(super) forgotten: Zxid,
-    /// What was handed out and is not known to be durable: up to this zxid, at this point.
+    /// The zxid and the durability point of the deliveries that are not known to be durable.
     pub(super) unconfirmed: Option<(Zxid, DurabilityPoint)>,
-    /// Whom to wake once that is durable.
+    /// The clients to wake once that point is durable.
     pub(super) waiting: BTreeMap<SessionId, Arc<Mailbox>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Registered {
 }
 
 impl Registry {
-    /// The sessions of clients, without that of the process itself.
+    /// The sessions of clients, without the session of the process itself.
     pub(super) fn clients(&self) -> impl Iterator<Item = &SessionId> {
         self.clients.keys().filter(|session| !session.is_members())
     }
@@ -55,7 +55,8 @@ impl Registry {
             .is_some_and(|registered| registered.attach == client.attach)
     }
 
-    /// An update of a later connection was applied, which may be at another process: the one here speaks no longer.
+    /// Ends the connection of an earlier attach, because an update of a later attach was applied,
+    /// perhaps through another process.
     pub(super) fn replaced_by(
         &mut self,
         later: Connection,
@@ -78,7 +79,7 @@ impl Registry {
         eager.insert(session, mailbox);
     }
 
-    /// The changes after `since`, in order; none: some of them are forgotten.
+    /// The changes after `since`, in order. `None` if some of them are no longer kept.
     pub(super) fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
         let after = self
             .recent
@@ -106,8 +107,8 @@ impl Registry {
         }
     }
 
-    /// Puts a letter into a client's mailbox. Most clients can do nothing with it before it is durable and are
-    /// woken then; those that go on with their next request at once are eager.
+    /// Appends an event to a client's queue. Most clients cannot use it before it is durable and
+    /// are woken then. Clients with a waiting read are eager and are woken at once.
     pub(super) fn put(
         &mut self,
         session: SessionId,

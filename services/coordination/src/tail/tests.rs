@@ -1,4 +1,4 @@
-//! C4, C-5, C-6: what is handed out, kept, and left behind.
+//! C4, C-5, C-6: deliveries, kept changes, and the end of connections.
 
 use ports::Position;
 use simulated::Options;
@@ -15,16 +15,16 @@ async fn stage() -> Stage {
     Stage::new(Options::default(), Config::default()).await
 }
 
-/// A tail that has its place, and follows nothing: what is handed out says the test.
+/// A tail with a position that follows nothing: the test makes its deliveries.
 async fn placed(stage: &Stage) -> Tail {
     let (store, clock) = (stage.world.key_value(), stage.world.clock());
     let log = FencedLog::new(store.clone(), LOG_PARTITION);
     let tail = Tail::new(stage.region(store), log, clock, &Config::default());
-    tail.start().await.expect("calm");
+    tail.start().await.expect("no fault is injected");
     tail
 }
 
-/// An update of `session` under `attach`, which changes the data of `paths`.
+/// An update of `session` under `attach` that changes the data of `paths`.
 fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
     let events = paths
         .iter()
@@ -43,7 +43,7 @@ fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
     }
 }
 
-/// Hands `entries` out as the slot behind the view.
+/// Delivers `entries` as the next slot.
 fn hand_out(tail: &Tail, entries: Vec<Entry>) {
     let slot = Slot {
         first: Zxid(tail.applied().0 + 1),
@@ -61,12 +61,12 @@ fn hand_out(tail: &Tail, entries: Vec<Entry>) {
     });
 }
 
-/// The paths of what changed after `since`, up to `until`.
+/// The paths that changed after `since` and up to `until`.
 fn changed(tail: &Tail, since: i64, until: i64) -> Option<Vec<String>> {
     tail.changes(Zxid(since), Zxid(until), |change| Some(change.path.clone()))
 }
 
-/// C-5: what is shown as of a zxid says nothing of later ones.
+/// C-5: a result at a zxid does not include later changes.
 #[test]
 fn changes_are_those_between_two_zxids() {
     simulated::run(async {
@@ -80,9 +80,9 @@ fn changes_are_those_between_two_zxids() {
     });
 }
 
-/// C-5: of what is kept no more nobody says that nothing has changed.
+/// C-5: once changes are dropped, their absence does not mean that nothing changed.
 #[test]
-fn changes_that_are_forgotten_are_not_said_to_be_none() {
+fn dropped_changes_are_not_reported_as_none() {
     const MANY: usize = 1_500;
     simulated::run(async {
         let tail = placed(&stage().await).await;
@@ -99,15 +99,15 @@ fn changes_that_are_forgotten_are_not_said_to_be_none() {
     });
 }
 
-/// D4: the zxids of a place that is lost are others' in the next.
+/// D4: the zxids of a lost position may belong to other updates in the next.
 #[test]
-fn changes_of_a_place_that_is_lost_are_forgotten() {
+fn changes_of_a_lost_position_are_dropped() {
     simulated::run(async {
         let stage = stage().await;
         let tail = placed(&stage).await;
         hand_out(&tail, vec![update((STRANGER, 1), &["/lost"])]);
         tail.disconnect_all();
-        tail.start().await.expect("calm");
+        tail.start().await.expect("no fault is injected");
         hand_out(&tail, vec![update((STRANGER, 1), &["/kept"])]);
         assert_eq!(changed(&tail, 0, 1), Some(vec!["/kept".into()]));
         tail.disconnect_all();
@@ -121,8 +121,8 @@ fn changes_of_a_place_that_is_lost_are_forgotten() {
             .region
             .apply(step, &[], &[], &mut crate::dependency::Basis::default())
             .await;
-        assert!(applied.expect("calm"));
-        tail.start().await.expect("calm");
+        assert!(applied.expect("no fault is injected"));
+        tail.start().await.expect("no fault is injected");
         assert_eq!(
             changed(&tail, 3, 5),
             None,
@@ -132,14 +132,15 @@ fn changes_of_a_place_that_is_lost_are_forgotten() {
     });
 }
 
-/// The letters that lie in a mailbox.
+/// The events in a queue.
 fn letters(mailbox: &Mailbox) -> Vec<Letter> {
     std::iter::from_fn(|| mailbox.take(Zxid(i64::MAX))).collect()
 }
 
-/// C4, C6: the watch of a connection that was replaced while it looked is not the other's, armed or fired.
+/// C4, C6: the watch of a connection that was replaced during its read is neither armed nor fired
+/// for its replacement.
 #[test]
-fn who_was_replaced_leaves_no_watch() {
+fn a_replaced_connection_leaves_no_watch() {
     simulated::run(async {
         let tail = placed(&stage().await).await;
         let (older, newer) = (
@@ -164,7 +165,7 @@ fn who_was_replaced_leaves_no_watch() {
         hand_out(&tail, vec![update((STRANGER, 1), &["/watched"])]);
         assert!(tail.watch(&look, Zxid(0), older));
         assert!(letters(&of_newer).is_empty(), "it would be fired");
-        // Those of the one that speaks are.
+        // The active connection's watches are armed and fired.
         assert!(tail.watch(&look, Zxid(0), newer));
         assert!(matches!(letters(&of_newer)[..], [Letter::Event { .. }]));
         assert!(tail.watch(&look, Zxid(1), newer));
@@ -172,9 +173,10 @@ fn who_was_replaced_leaves_no_watch() {
     });
 }
 
-/// C6: a connection that was replaced through another process hears so from the log, and nothing of what is another's.
+/// C6: a connection that was replaced through another process learns this from the log, and
+/// receives nothing of its replacement.
 #[test]
-fn an_update_of_a_later_attach_ends_the_connection_of_the_earlier() {
+fn an_update_of_a_later_attach_ends_the_earlier_connection() {
     simulated::run(async {
         let tail = placed(&stage().await).await;
         let mailbox = Arc::<Mailbox>::default();

@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{EventKind, SessionId};
 
-/// What about a znode is watched.
+/// The aspect of a znode that a watch observes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Aspect {
-    /// Its data and whether it is there: left by get data and exists.
+    /// Its data and existence: armed by get data and exists.
     Data,
-    /// Its children: left by get children.
+    /// Its children: armed by get children.
     Children,
 }
 
 impl Aspect {
-    /// The aspects whose watches `kind` fires.
+    /// The aspects whose watches a change of this kind fires.
     pub(crate) fn changed_by(kind: EventKind) -> &'static [Self] {
         match kind {
             EventKind::NodeCreated | EventKind::NodeDataChanged => &[Self::Data],
@@ -32,12 +32,12 @@ pub struct Watches {
 }
 
 impl Watches {
-    /// How many watches are armed.
+    /// Number of armed watches.
     pub fn count(&self) -> usize {
         self.by_session.values().map(BTreeSet::len).sum()
     }
 
-    /// Arms a watch; one that is armed already stays one.
+    /// Arms a watch. Arming it twice has no effect.
     pub fn arm(&mut self, session: SessionId, aspect: Aspect, path: &str) {
         let watched = (aspect, path.to_owned());
         if self
@@ -50,7 +50,7 @@ impl Watches {
         }
     }
 
-    /// Disarms the watches that `kind` at `path` fires, and returns whose they were, each session once.
+    /// Disarms the watches that this change fires. Returns their sessions, each once.
     pub fn fire(&mut self, kind: EventKind, path: &str) -> BTreeSet<SessionId> {
         if self.by_path.is_empty() {
             return BTreeSet::new();
@@ -69,7 +69,7 @@ impl Watches {
         hearing
     }
 
-    /// Disarms all watches of a client that has gone.
+    /// Disarms all watches of a client that disconnected.
     pub fn disarm_all(&mut self, session: SessionId) {
         for watched in self.by_session.remove(&session).unwrap_or_default() {
             if let Some(sessions) = self.by_path.get_mut(&watched) {
@@ -100,7 +100,7 @@ mod tests {
 
     /// Notes, points 36 and 38: one-shot, and one event for a client that watches both data and children.
     #[test]
-    fn a_deletion_is_heard_once_by_who_watches_data_and_children() {
+    fn a_deletion_fires_once_for_a_client_that_watches_data_and_children() {
         let mut watches = Watches::default();
         watches.arm(ONE, Aspect::Data, "/a");
         watches.arm(ONE, Aspect::Data, "/a");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn watches_go_with_their_connection() {
+    fn watches_end_with_their_connection() {
         let mut watches = Watches::default();
         watches.arm(ONE, Aspect::Data, "/a");
         watches.arm(TWO, Aspect::Data, "/a");

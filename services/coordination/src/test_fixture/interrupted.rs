@@ -1,7 +1,7 @@
-//! A store whose caller is interrupted between two of its calls, while others work.
+//! A store handle that interrupts its caller between two calls, while other work runs.
 //!
-//! What a race takes many seeds to meet is written down: at this call, before it or after it, that happens. Nothing is waited
-//! for, so a test has one course.
+//! A test names the exact call, and the side of it, at which the other work runs. It does not need
+//! many seeds to meet the race, and it waits for nothing, so it always takes the same course.
 
 use std::{
     fmt,
@@ -25,14 +25,14 @@ pub(crate) enum Call<'call> {
     Externalize,
 }
 
-/// On which side of its call an interruption comes.
+/// The side of a call at which an interruption happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Before,
     After,
 }
 
-/// Whether a call is the one that is meant.
+/// Whether a call matches.
 type IsMeant = Box<dyn Fn(&Call<'_>) -> bool + Send>;
 
 struct Interruption {
@@ -41,7 +41,7 @@ struct Interruption {
     work: Pin<Box<dyn Future<Output = Result<()>> + Send>>,
 }
 
-/// The store, as one caller has it.
+/// The store as one caller sees it.
 pub(crate) struct Interrupted {
     store: Arc<dyn KeyValue>,
     due: Mutex<Vec<Interruption>>,
@@ -55,8 +55,9 @@ impl Interrupted {
         })
     }
 
-    /// Has `work` done at the next call that is meant, once. What it fails with, the caller hears: of a call that was not made, or
-    /// was. Each call is interrupted once on either side, in the order of these.
+    /// Runs `work` once, at the next matching call. The caller receives the error of `work`, as if
+    /// the call had not been made or its answer had been lost. Each call is interrupted at most
+    /// once on either side, in the order of registration.
     pub(crate) fn once(
         &self,
         side: Side,
@@ -70,21 +71,21 @@ impl Interrupted {
         };
         self.due
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no panic while it is locked")
             .push(interruption);
     }
 
-    /// Whether all of them have come.
+    /// Whether all interruptions have happened.
     pub(crate) fn is_through(&self) -> bool {
         self.due
             .lock()
-            .expect("nobody panics holding it")
+            .expect("no panic while it is locked")
             .is_empty()
     }
 
     async fn at(&self, side: Side, call: &Call<'_>) -> Result<()> {
         let interruption = {
-            let mut due = self.due.lock().expect("nobody panics holding it");
+            let mut due = self.due.lock().expect("no panic while it is locked");
             let is_due = |due: &Interruption| due.side == side && (due.is_meant)(call);
             let place = due.iter().position(is_due);
             place.map(|place| due.remove(place))

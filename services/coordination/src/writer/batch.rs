@@ -1,15 +1,17 @@
-//! Requests of one session that are decided together: the locks held for them, and what they come to.
+//! Requests of one session that are decided together: their locks and their outcomes.
 //!
-//! Requests that wait behind each other share the writes that cost the same for one as for many: a znode is
-//! locked and installed once for all that touch it, and one write of the session's row decides them all.
-//! Every lock names the first of them, so whoever meets one finds them all in the outbox, or shuts them all out.
+//! Waiting requests share writes that cost the same for one as for many. A znode is locked and
+//! installed once for all requests that touch it, and one write of the session's row decides them
+//! all. Every lock names the first request of the batch. A writer that meets a lock therefore finds
+//! all of them in the outbox, or fences all of them out.
 //!
 //! Invariants
-//! - While another request's locks are held nothing waits for a lock: waiting writers would wait for each
-//!   other. A request that meets one ends the batch before itself, and waits with none but its own, taken in
-//!   path order.
-//! - A batch is decided whole or not at all.
-//! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
+//! - A batch never waits for a lock while it holds locks of another request, because waiting
+//!   writers could deadlock. When a request meets a held lock, the batch ends before that request.
+//!   The request then waits with only its own locks, taken in path order.
+//! - A batch is decided completely or not at all.
+//! - A batch is decided, installed and unlocked only while the store still has the state that it
+//!   was planned from, in particular the locks.
 
 mod ancestor_lock;
 
@@ -31,12 +33,12 @@ use crate::{
     },
 };
 
-/// Why there is no plan for a request.
+/// Why a request has no plan.
 #[derive(Debug)]
 pub(super) enum Unplanned {
-    /// The request is refused: that is its outcome.
+    /// The request is refused, which is its outcome.
     Refused(Error),
-    /// Another writer holds a znode that this one must not wait for.
+    /// Another writer holds a lock that this writer must not wait for.
     Contended,
     /// A store failed.
     Failed(ports::Error),
@@ -57,36 +59,36 @@ impl From<ports::Error> for Unplanned {
 /// A znode locked for the batch.
 #[derive(Debug)]
 struct Held {
-    /// As it was found.
+    /// The state when it was locked.
     found: Option<NodeState>,
-    /// As the batch makes it.
+    /// The state that the batch gives it.
     becomes: Option<NodeState>,
     is_touched: bool,
-    /// The last request that was planned by it, as its place in the batch.
+    /// The last request that was planned from it, as an index in the batch.
     seen_by: Option<usize>,
 }
 
-/// Requests on their way to one decision.
+/// Requests that will be decided together.
 #[derive(Debug)]
 pub(super) struct Batch<'writer> {
     nodes: &'writer Nodes,
     lock: Lock,
-    /// What was seen up to now, the locks above all: what is decided rests on it.
+    /// Everything observed so far, in particular the locks. The decision depends on it.
     basis: Basis,
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
     outcomes: Vec<Bytes>,
     bytes_len: usize,
-    /// The number of the last request of the attach, decided or in here.
+    /// The number of the attach's last request, decided or in this batch.
     request: u64,
     closes: bool,
-    /// Ephemerals of the session that vanish, by the update that made them.
+    /// Ephemerals of the session that the batch deletes, with the updates that created them.
     vanishing: Vec<(UpdateId, String)>,
 }
 
 impl<'writer> Batch<'writer> {
-    /// An empty batch of requests behind those that `row` has decided.
+    /// An empty batch of requests after those that `row` has decided.
     pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row, basis: Basis) -> Self {
         let request = UpdateId {
             session,
@@ -118,17 +120,17 @@ impl<'writer> Batch<'writer> {
         self.outcomes.len()
     }
 
-    /// How long the outcomes are, encoded.
+    /// The encoded size of the outcomes in bytes.
     pub(super) fn bytes_len(&self) -> usize {
         self.bytes_len
     }
 
-    /// The number of the last request of the attach, decided or in here.
+    /// The number of the attach's last request, decided or in this batch.
     pub(super) fn request(&self) -> u64 {
         self.request
     }
 
-    /// The name that the next request's update gets.
+    /// The update id of the next request.
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder().request;
         UpdateId {
@@ -137,7 +139,8 @@ impl<'writer> Batch<'writer> {
         }
     }
 
-    /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
+    /// Locks a znode once for the whole batch. Returns the state that the batch has given it so
+    /// far.
     pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
         let next = Some(self.len());
         if let Some(held) = self.held.get_mut(path) {
@@ -156,10 +159,10 @@ impl<'writer> Batch<'writer> {
         Ok(found)
     }
 
-    /// Gives everything back and waits for one lock, so that locks are taken in path order.
+    /// Releases all locks and waits for this one, so that locks are taken in path order.
     ///
-    /// What is held then is not looked at: whether or not the next plan touches it, [`Batch::install`] and
-    /// [`Batch::release`] give back all that is held.
+    /// The next plan may not touch this znode. [`Batch::install`] and [`Batch::release`] unlock
+    /// every held znode in any case.
     async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
         self.give_back().await?;
         let found = self.nodes.lock(path, &self.lock, &mut self.basis).await?;
@@ -167,7 +170,7 @@ impl<'writer> Batch<'writer> {
         Ok(())
     }
 
-    /// What a refusal with this id touches: it leaves its name there and nothing else.
+    /// The znodes that a refusal with this id touches. It changes only their last update id.
     fn marks(&self, id: UpdateId) -> Vec<Touched> {
         let seen = self
             .held
@@ -185,7 +188,7 @@ impl<'writer> Batch<'writer> {
         seen.filter_map(mark).collect()
     }
 
-    /// Adds to what an end touches the rest of what it was planned by, in the same way.
+    /// Adds to the znodes that a session's end touches the other znodes that it was planned from.
     pub(super) fn mark_beside(&self, touched: &mut Vec<Touched>) {
         if self.nodes.broken() == Some(Broken::EndsBesideWhatIsGone) {
             return;
@@ -200,7 +203,7 @@ impl<'writer> Batch<'writer> {
         touched.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     }
 
-    /// The next request is refused without a place of its own. A broken variant.
+    /// Refuses the next request without a position of its own. A mutant.
     pub(super) fn forget_what_was_seen(&mut self) {
         self.held.values_mut().for_each(|held| held.seen_by = None);
     }
@@ -226,7 +229,7 @@ impl<'writer> Batch<'writer> {
             let held = self
                 .held
                 .get_mut(&touched.path)
-                .expect("what a plan touches is locked");
+                .expect("a plan locks the znodes that it touches");
             (held.becomes, held.is_touched) = (touched.becomes, true);
         }
         let decided = Decided {
@@ -253,8 +256,9 @@ impl<'writer> Batch<'writer> {
         self.outcomes.push(encoded);
     }
 
-    /// Notes which ephemerals of the session vanish. Answers the update that made the one that vanishes and is another's: only
-    /// a client's delete takes any, one at a time.
+    /// Records the ephemerals of the session that are deleted. If one of another session is
+    /// deleted, returns the update that created it. Only a client's delete removes such an
+    /// ephemeral, one at a time.
     fn note_vanishing(&mut self, paths: &[String]) -> Option<UpdateId> {
         let mut taken = None;
         for path in paths {
@@ -271,12 +275,12 @@ impl<'writer> Batch<'writer> {
         taken
     }
 
-    /// What the batch rests on.
+    /// The dependency of the batch.
     pub(super) fn basis(&mut self) -> &mut Basis {
         &mut self.basis
     }
 
-    /// What the session's row has to be told.
+    /// The update of the session's row that decides this batch.
     pub(super) fn decision(&self) -> Decision {
         Decision {
             first: self.lock.holder().request,
@@ -289,11 +293,12 @@ impl<'writer> Batch<'writer> {
         }
     }
 
-    /// Installs what was decided, and unlocks; answers the outcomes, to be pushed.
+    /// Installs the decided states and unlocks. Returns the outcomes to push.
     ///
-    /// The index entries of the session's own ephemerals that vanish go with it: its end comes behind this by itself, as
-    /// do all its updates. Those of other sessions the distributor removes once they are gone. A crash before this leaves
-    /// entries that the end of the session sees through, and removes.
+    /// This also removes the index entries of the session's own deleted ephemerals, because the
+    /// session's end follows all its updates anyway. The distributor removes the entries of other
+    /// sessions once the deletions are applied. A crash before this leaves entries that the
+    /// session's end checks and removes.
     pub(super) async fn install(mut self, ephemerals: &Ephemerals) -> Result<(Vec<Bytes>, Basis)> {
         for (create, path) in &self.vanishing {
             ephemerals.remove(*create, path, &mut self.basis).await?;
@@ -312,12 +317,12 @@ impl<'writer> Batch<'writer> {
         Ok((self.outcomes, self.basis))
     }
 
-    /// Gives all locks back: nothing was decided, and nothing will be under these.
+    /// Releases all locks. Nothing was decided under them, and nothing will be.
     pub(super) async fn release(mut self) -> Result<()> {
         self.give_back().await
     }
 
-    /// Gives all locks back, to take others.
+    /// Releases all locks to take others.
     pub(super) async fn give_back(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
             self.nodes
@@ -345,8 +350,8 @@ fn hold(
     );
 }
 
-/// Installs requests that were decided together, under the same locks, and whose writer may have died before it did;
-/// what is installed already stays.
+/// Installs requests that were decided together under the same locks, in case their writer died
+/// before it did. Installed states stay unchanged.
 pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
     let Some(first) = together.first() else {
         return Ok(());
@@ -364,7 +369,7 @@ pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Bas
     Ok(())
 }
 
-/// The same for everything that a row's outbox holds.
+/// Installs everything in a row's outbox.
 pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row, basis: &mut Basis) -> Result<()> {
     let decided = row.outbox_decoded()?;
     for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {

@@ -1,8 +1,9 @@
-//! What is decided in a session's row and may be left to be done: installed, and pushed to the distributor.
+//! Finishes the decisions in a session's outbox: installs them and pushes them to the distributor.
 //!
-//! Anybody may do it, and again (rules C-1 and C-3): installing leaves what is installed, and the distributor skips by
-//! number what it has applied. The next writer of the session does, which the heartbeat asks for where the session has
-//! ended, and a process that starts.
+//! Any process may do this, repeatedly (rules C-1 and C-3). Installing leaves installed states
+//! unchanged, and the distributor skips applied requests by number. The session's next writer does
+//! it, and so does each starting process. If the session has ended, the heartbeat triggers a writer
+//! for it.
 
 use bytes::Bytes;
 use ports::{ErrorKind, Queue, Result, queue::Message};
@@ -15,7 +16,7 @@ use crate::{
     storage::{node::Nodes, session::Row},
 };
 
-/// Installs and pushes all of a row's outbox.
+/// Installs and pushes a row's whole outbox.
 pub(crate) async fn finish(
     nodes: &Nodes,
     queue: &dyn Queue,
@@ -26,7 +27,8 @@ pub(crate) async fn finish(
     push(queue, row.outbox().to_vec()).await
 }
 
-/// The same for one session of many: an outbox that cannot be read is left as it is, for somebody to look at.
+/// Finishes the outbox of one session among many. An outbox that does not decode is logged and left
+/// unchanged, for an operator to examine.
 pub(crate) async fn finish_one_of_many(
     nodes: &Nodes,
     queue: &dyn Queue,
@@ -35,7 +37,7 @@ pub(crate) async fn finish_one_of_many(
 ) -> Result<()> {
     match finish(nodes, queue, row, basis).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
-            tracing::error!(?session, %error, "what the session has decided stays undone");
+            tracing::error!(?session, %error, "cannot read the session's outbox; leaving its decisions unfinished");
             Ok(())
         }
         finished => finished,

@@ -1,4 +1,5 @@
-//! What a request comes to: its effect and the znodes it touches, which are locked by then, or why not.
+//! Plans a request: its effect and the znodes it touches, which are then locked, or the reason for
+//! refusing it.
 
 use std::collections::BTreeSet;
 
@@ -17,10 +18,10 @@ use crate::{
 /// An effect and the znodes it touches.
 pub(super) type Planned = (Effect, Vec<Touched>);
 
-/// That, or why not.
+/// A plan or the reason why there is none.
 pub(super) type Plan = Result<Planned, Unplanned>;
 
-/// Plans one request behind those that are in `batch` already.
+/// Plans one request after those already in `batch`.
 pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
     match operation {
         Operation::Create {
@@ -101,7 +102,8 @@ async fn create(
     };
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {
-        // Before the decision: an entry too many is seen through at the end, one too few is not.
+        // Before the decision: the session's end checks superfluous entries, but cannot find a
+        // missing one.
         writer
             .ephemerals
             .add(batch.next_id(), &whole, batch.basis())
@@ -117,11 +119,12 @@ async fn create(
     ))
 }
 
-/// What vanishes of `ephemerals` when `session` loses them, and what that touches.
+/// The ephemerals that `session` loses, and the znodes that this touches.
 ///
-/// An entry that names nothing of the session's may be of an ephemeral that another has deleted, which may not be applied
-/// yet. The end comes behind that (rule C-3): like a refusal, it touches what it was planned by. Whoever deleted the
-/// ephemeral touched its parent, and whoever deleted the parent what is above.
+/// An entry that names no znode of the session may belong to an ephemeral that another session
+/// deleted, and the deletion may not be applied yet. The end must follow that deletion (rule C-3).
+/// Like a refusal, it therefore touches every znode that it was planned from. A deletion of the
+/// ephemeral touched its parent, and a deletion of the parent touched the znode above.
 pub(super) async fn end(
     session: SessionId,
     ephemerals: Vec<String>,

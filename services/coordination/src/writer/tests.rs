@@ -1,4 +1,4 @@
-//! C-1, C-2, C6: locks that are given back, and what one writer leaves to the next.
+//! C-1, C-2, C6: released locks, and how one writer continues another's work.
 
 mod endings;
 mod redelivery;
@@ -16,14 +16,14 @@ use crate::{
     test_fixture::{Call, Interrupted, PASSWORD, Side, Stage, TIMEOUT, create, is_of_row, set},
 };
 
-/// The largest item: the row of a session holds a few of the requests below.
+/// The largest item: a session's row holds a few of the requests below.
 const ITEM_BYTES_MAX: usize = 8 * 1_024;
 
 async fn stage() -> Arc<Stage> {
     stage_without(None).await
 }
 
-/// One on which a rule is dropped.
+/// A fixture in which one rule is dropped.
 async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
@@ -39,7 +39,7 @@ async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
     )
 }
 
-/// Has a writer do what a session asks for.
+/// Has a writer handle the requests of a session.
 async fn written(
     stage: &Stage,
     store: &Arc<Interrupted>,
@@ -57,7 +57,7 @@ fn delete(path: &str) -> Operation {
     }
 }
 
-/// Whether another could lock the znode at `path` at once.
+/// Whether another session could lock the znode at `path` without waiting.
 async fn is_free(stage: &Stage, path: &str) -> bool {
     let request = UpdateId {
         session: SessionId(400),
@@ -68,7 +68,7 @@ async fn is_free(stage: &Stage, path: &str) -> bool {
     nodes
         .try_lock(path, &lock, &mut Basis::default())
         .await
-        .expect("calm")
+        .expect("no fault is injected")
         .is_some()
 }
 
@@ -93,9 +93,9 @@ fn is_of_index(call: &Call<'_>) -> bool {
     matches!(call, Call::Update(Update { key, .. }) if key.partition().starts_with(b"ephemeral/"))
 }
 
-/// C-1: nobody waits for a lock under which nothing will be decided.
+/// C-1: no writer waits for a lock under which nothing will be decided.
 #[test]
-fn the_locks_of_a_planning_that_fails_are_given_back() {
+fn the_locks_of_a_failed_planning_are_released() {
     simulated::run(async {
         let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
         let (session, store) = (stage.open(1).await, stage.store());
@@ -110,9 +110,9 @@ fn the_locks_of_a_planning_that_fails_are_given_back() {
     });
 }
 
-/// C-1, C6: the same of a decision that its session's row refuses, since another connection has taken it up.
+/// C-1, C6: like above, for a decision that the row refuses because another connection attached.
 #[test]
-fn the_locks_of_a_decision_that_is_refused_are_given_back() {
+fn the_locks_of_a_refused_decision_are_released() {
     simulated::run(async {
         let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
         let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
@@ -125,14 +125,14 @@ fn the_locks_of_a_decision_that_is_refused_are_given_back() {
         });
         written(&stage, &store, session, vec![made])
             .await
-            .expect("nobody waits for it");
+            .expect("it is dropped");
         assert!(store.is_through());
         assert_eq!(stage.row(session).await.sequence, 0);
         assert!(is_free(&stage, "/").await && is_free(&stage, "/a").await);
     });
 }
 
-/// How many decisions the requests of a session came to, all of which are in its outbox.
+/// Number of decisions for a session's requests, all of which are in its outbox.
 async fn decisions(stage: &Stage, session: SessionId) -> usize {
     let decided = stage
         .row(session)
@@ -146,7 +146,7 @@ async fn decisions(stage: &Stage, session: SessionId) -> usize {
         .len()
 }
 
-/// C-1: what is decided together takes a part of the largest item at most.
+/// C-1: the requests decided together take at most part of the largest item.
 #[test]
 fn large_requests_are_decided_one_by_one() {
     for (bytes, expected) in [(10, 1), (ITEM_BYTES_MAX / BATCH_BYTES_PART, 2)] {
@@ -154,7 +154,9 @@ fn large_requests_are_decided_one_by_one() {
             let stage = stage().await;
             let (session, store) = (stage.open(1).await, stage.store());
             let sets = vec![set("/", vec![1; bytes]); 2];
-            written(&stage, &store, session, sets).await.expect("calm");
+            written(&stage, &store, session, sets)
+                .await
+                .expect("no fault is injected");
             assert_eq!(
                 decisions(&stage, session).await,
                 expected,
@@ -164,9 +166,9 @@ fn large_requests_are_decided_one_by_one() {
     }
 }
 
-/// C6: paths that are too long for one decision vanish in several.
+/// C6: ephemerals whose paths are too long for one decision are deleted in several.
 #[test]
-fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
+fn each_part_of_an_end_takes_part_of_the_largest_item() {
     const PATH_BYTES_MAX: usize = ITEM_BYTES_MAX / CLOSE_PATHS_PART;
     simulated::run(async {
         let stage = stage().await;
@@ -175,10 +177,12 @@ fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
         let made = (0..4)
             .map(|number| create(&path(number), Lifetime::Ephemeral))
             .collect();
-        written(&stage, &store, session, made).await.expect("calm");
+        written(&stage, &store, session, made)
+            .await
+            .expect("no fault is injected");
         written(&stage, &store, session, vec![Operation::Close])
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let decided = stage
             .row(session)
             .await
@@ -198,7 +202,7 @@ fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
     });
 }
 
-/// C6: whoever asks for the end of a session that nobody has condemned is not heard.
+/// C6: a request to end a session that is not expired has no effect.
 #[test]
 fn an_open_session_does_not_expire() {
     simulated::run(async {
@@ -212,9 +216,9 @@ fn an_open_session_does_not_expire() {
     });
 }
 
-/// C-1: a writer that waits for a part of an end goes on under its own number, or not at all.
+/// C-1: a writer that waits for a part of an end continues under its own fencing number or stops.
 #[test]
-fn who_was_shut_out_while_it_waited_ends_nothing() {
+fn a_writer_that_is_fenced_out_while_it_waits_ends_nothing() {
     simulated::run(async {
         let stage = stage().await;
         let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
@@ -236,9 +240,9 @@ fn who_was_shut_out_while_it_waited_ends_nothing() {
     });
 }
 
-/// C-3: an outbox that nobody can read keeps nobody from finishing the others, and a store that fails is no such.
+/// C-3: an outbox that does not decode does not block the others, but a store failure is reported.
 #[test]
-fn an_outbox_that_does_not_decode_is_left_as_it_is() {
+fn an_outbox_that_does_not_decode_is_left_unchanged() {
     simulated::run(async {
         let stage = stage().await;
         let session = stage.open(1).await;

@@ -1,7 +1,7 @@
-//! The rules of the tree: what a request makes of the znodes it touches, or why it is refused.
+//! The rules of the tree: how a request changes the znodes it touches, or why it is refused.
 //!
-//! Pure functions from locked states to new states; the writer does the I/O around them. The order of the
-//! checks is ZooKeeper's (`PrepRequestProcessor`), because clients tell errors apart.
+//! Pure functions from locked states to new states. The writer does the I/O. The order of the
+//! checks is ZooKeeper's (`PrepRequestProcessor`), because clients distinguish the errors.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::{
 /// All permissions: read, write, create, delete, admin.
 const PERMISSIONS_ALL: i32 = 0x1f;
 
-/// Refuses what needs no look at the tree: the parent of a znode to create.
+/// Checks a create without reading the tree. Returns the parent's path.
 pub(super) fn check_create<'path>(
     path: &'path str,
     acl: &[Acl],
@@ -24,7 +24,7 @@ pub(super) fn check_create<'path>(
     if path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
-    // The name of a sequential child of the root may be its number alone.
+    // The name of a sequential child of the root may consist of its number.
     let parent = if path == "/" {
         path
     } else {
@@ -38,8 +38,8 @@ pub(super) fn check_create<'path>(
     }
 }
 
-/// This build enforces one ACL, ZooKeeper's open one, and refuses what it could not keep. Bits beyond the permissions
-/// that there are mean nothing, as in ZooKeeper.
+/// This build enforces one ACL, ZooKeeper's open one, and refuses all others. Undefined permission
+/// bits are ignored, as in ZooKeeper.
 fn check_acl(acl: &[Acl]) -> Result<(), Error> {
     let is_open = |acl: &Acl| {
         acl.scheme == "world"
@@ -53,9 +53,9 @@ fn check_acl(acl: &[Acl]) -> Result<(), Error> {
     }
 }
 
-/// Refuses what needs no look at the tree: the parent of a znode to delete.
+/// Checks a delete without reading the tree. Returns the parent's path.
 pub(super) fn check_delete(path: &str) -> Result<&str, Error> {
-    // As in ZooKeeper, an invalid path is not looked at twice: there is no such znode.
+    // As in ZooKeeper, an invalid path is reported as a missing znode.
     if path::is_reserved(path) || path.contains('\0') || path.len() > path::PATH_BYTES_MAX {
         return Err(Error::BadArguments);
     }
@@ -64,7 +64,7 @@ pub(super) fn check_delete(path: &str) -> Result<&str, Error> {
     Ok(parent)
 }
 
-/// Refuses to set data at an invalid path, or at one that is not for clients.
+/// Refuses to set data at an invalid path, or at a znode that clients may not change.
 pub(super) fn check_set_data(path: &str) -> Result<(), Error> {
     if path::is_valid(path) {
         check_access(path)
@@ -73,7 +73,8 @@ pub(super) fn check_set_data(path: &str) -> Result<(), Error> {
     }
 }
 
-/// Refuses to change what ZooKeeper lets nobody but its administrator change, and what is below it.
+/// Refuses changes of the znodes that only ZooKeeper's administrator may change, and of those below
+/// them.
 pub(super) fn check_access(path: &str) -> Result<(), Error> {
     if path == path::CONFIG {
         Err(Error::NotAuthorized)
@@ -82,7 +83,7 @@ pub(super) fn check_access(path: &str) -> Result<(), Error> {
     }
 }
 
-/// The whole path of a znode to create in `parent`, which is there and locked.
+/// The complete path of a znode to create in `parent`, which exists and is locked.
 pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<String, Error> {
     let whole = match naming {
         Naming::Given => path.to_owned(),
@@ -95,12 +96,12 @@ pub(super) fn name(path: &str, naming: Naming, parent: NodeState) -> Result<Stri
     }
 }
 
-/// A znode with the state it was locked in.
+/// A znode with its state when it was locked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Locked<'path> {
     /// Its path.
     pub(super) path: &'path str,
-    /// Its state; none: it is not there.
+    /// Its state, or `None` if it does not exist.
     pub(super) state: Option<NodeState>,
 }
 
@@ -161,8 +162,8 @@ pub(super) fn delete(
     if before.children > 0 {
         return Err(Error::NotEmpty);
     }
-    // Without a parent only in the eyes of a writer that waited for the second lock until it lost the first: the
-    // znode was made again meanwhile. Whatever it decides is refused by its fence.
+    // The parent is missing only for a writer that lost the first lock while it waited for the
+    // second: the znode was created again meanwhile. The fence will refuse its decision.
     let parent_before = parent.state.ok_or(Error::NoNode)?;
     let parent_after = NodeState {
         children: parent_before.children - 1,
@@ -203,8 +204,8 @@ pub(super) fn set_data(
     }])
 }
 
-/// Deletes every znode of `locked` that `session` owns, together; the others of `locked` stay, their parents
-/// with fewer children. Returns what is touched, and the paths that vanish.
+/// Deletes all znodes in `locked` that `session` owns. Their parents in `locked` remain, with fewer
+/// children. Returns the touched znodes and the deleted paths.
 pub(super) fn close(
     id: UpdateId,
     session: SessionId,

@@ -1,4 +1,4 @@
-//! C3, C4: reads that are overtaken at one call, or told of more than they may show.
+//! C3, C4: reads during which data changes, or whose view is behind.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ async fn stage() -> Arc<Stage> {
     Arc::new(Stage::new(Options::default(), Config::default()).await)
 }
 
-/// Has `operations` of a session decided and applied, each for itself. Nobody is told.
+/// Has each of `operations` decided and applied separately, without announcing them.
 async fn applied(stage: &Stage, session: SessionId, operations: Vec<Operation>) {
     let distributor = stage.distributor(&stage.store());
     for operation in operations {
@@ -25,7 +25,7 @@ async fn applied(stage: &Stage, session: SessionId, operations: Vec<Operation>) 
         distributor
             .handle(Stage::messages(decided))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
     }
 }
 
@@ -36,9 +36,10 @@ fn delete(path: &str) -> Operation {
     }
 }
 
-/// C3: one child comes and another goes, so that there are as many as before, between the two calls of a read.
+/// C3: between two calls of a read, one child is created and another deleted, so their number stays
+/// the same.
 #[test]
-fn children_are_listed_before_what_their_parent_says_of_them() {
+fn a_list_of_children_matches_the_stat_of_their_parent() {
     simulated::run(async {
         let stage = stage().await;
         let session = stage.open(1).await;
@@ -58,7 +59,7 @@ fn children_are_listed_before_what_their_parent_says_of_them() {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let mut found = look(&shared, &request).await.expect("calm");
+        let mut found = look(&shared, &request).await.expect("no fault is injected");
         assert!(store.is_through());
         let at = found.settle(&shared, since).expect("all of it is kept");
         let Some(Output::Reply {
@@ -78,7 +79,7 @@ fn children_are_listed_before_what_their_parent_says_of_them() {
     });
 }
 
-/// Everything that the client is shown until it is `count`.
+/// Collects at least `count` outputs of the client.
 async fn shown(client: &mut Client, count: usize) -> Vec<Output> {
     let mut outputs = Vec::new();
     loop {
@@ -90,9 +91,10 @@ async fn shown(client: &mut Client, count: usize) -> Vec<Output> {
     }
 }
 
-/// C3, C4: what a read has found is shown before what happened after it, although that is told by the time it may be shown.
+/// C3, C4: the result of a read precedes later events, even if they arrive before it may be
+/// returned.
 #[test]
-fn a_read_that_waits_for_the_view_is_shown_before_what_is_newer() {
+fn a_read_that_waits_for_the_view_precedes_newer_events() {
     simulated::run(async {
         let stage = stage().await;
         let shared = stage.shared(stage.store()).await;

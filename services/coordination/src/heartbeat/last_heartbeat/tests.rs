@@ -1,4 +1,4 @@
-//! C-6: what counts as silence, and what does not.
+//! C-6: which time counts as silence.
 
 use ports::Incarnation;
 
@@ -10,7 +10,7 @@ const PACE: Pace = Pace {
     clocks_apart_max: Duration::from_secs(4),
 };
 
-/// A machine's reading of a moment, in true milliseconds: its own clock began with it.
+/// A machine's clocks at a moment, in true milliseconds. Its monotonic clock started at zero.
 fn read(true_ms: i64, wall_ahead_ms: i64) -> Moment {
     Moment {
         own_ms: true_ms,
@@ -18,34 +18,37 @@ fn read(true_ms: i64, wall_ahead_ms: i64) -> Moment {
     }
 }
 
-/// A run that goes on with `before` and sees `renewals`: the silence, and its notes.
+/// A run that continues from `before` and sees `renewals`. Returns the silence and its
+/// observations.
 fn run(before: &Notes, renewals: i64, now: Moment) -> (Duration, Notes) {
     let mut next = before.next(now);
     let silence = before.silence(SESSION, renewals, &mut next, now);
     (silence, next)
 }
 
-/// The same by an instance that was not there before.
+/// Like [`run`], in an instance without observations of its own.
 fn cold_run(stored: &Stored, renewals: i64, now: Moment) -> (Duration, Stored) {
     let (silence, mut notes) = run(&Notes::taken_up(stored.clone(), now, PACE), renewals, now);
     (
         silence,
         notes
             .to_store(PACE, 10)
-            .expect("another wrote what is there"),
+            .expect("another instance stored it"),
     )
 }
 
 fn first_stored(now: Moment) -> Stored {
     let (_, mut notes) = run(&Notes::first(now, Incarnation(1)), 1, now);
-    notes.to_store(PACE, 10).expect("nobody has written any")
+    notes
+        .to_store(PACE, 10)
+        .expect("no observations are stored yet")
 }
 
 #[test]
 fn an_instance_counts_by_its_own_clock_until_a_renewal() {
     let mut notes = Notes::first(read(0, 0), Incarnation(1));
     for second in 0..10 {
-        // Its wall clock goes wrong, which it does not look at.
+        // The wall clock is wrong, but the instance does not use it.
         let now = read(second * 1000, second * 3_600_000);
         assert!(notes.are_fresh(now, PACE));
         let (silence, next) = run(&notes, 1, now);
@@ -59,10 +62,10 @@ fn an_instance_counts_by_its_own_clock_until_a_renewal() {
     );
 }
 
-/// Every run is by another machine. None is ever more than the truth, and all of it but what clocks may differ by
-/// is counted.
+/// Another machine makes each run. The computed silence never exceeds the truth, and falls short
+/// only by the allowance for clock differences.
 #[test]
-fn instances_that_never_meet_count_on_what_they_leave_to_each_other() {
+fn cold_instances_continue_from_each_others_observations() {
     let ahead = [0, 2_000, -2_000, 1_500, -1_000];
     let mut stored = first_stored(read(0, 2_000));
     for second in 1..60 {
@@ -88,24 +91,29 @@ fn time_in_which_no_heartbeat_ran_does_not_count() {
 }
 
 #[test]
-fn a_clock_that_is_set_forward_takes_what_it_saw_with_it() {
+fn a_clock_that_is_set_forward_moves_its_observations_with_it() {
     let before = read(0, 0);
     let (_, notes) = run(&Notes::first(before, Incarnation(1)), 1, before);
     let set_forward = read(1_000, 3_600_000);
     let (_, mut notes) = run(&notes, 1, set_forward);
-    let stored = notes.to_store(PACE, 10).expect("nobody has written any");
+    let stored = notes
+        .to_store(PACE, 10)
+        .expect("no observations are stored yet");
     let (silence, _) = cold_run(&stored, 1, read(2_000, 3_600_000));
     assert!(silence <= Duration::from_secs(2), "{silence:?}");
 }
 
-/// Set back by an hour, whether an instance lives through that or the next one finds it.
+/// The wall clock is set back by an hour, either during an instance's life or before the next
+/// instance starts.
 #[test]
 fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
     let (second, hour) = (1000, 3_600_000);
     let found_later = cold_run(&first_stored(read(0, 0)), 1, read(20 * second, -hour)).1;
     let (_, notes) = run(&Notes::first(read(0, 0), Incarnation(1)), 1, read(0, 0));
     let (_, mut notes) = run(&notes, 1, read(second, -hour));
-    let lived_through = notes.to_store(PACE, 10).expect("nobody has written any");
+    let lived_through = notes
+        .to_store(PACE, 10)
+        .expect("no observations are stored yet");
     for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
         let runs = (1..=9).map(|run| read(since + run * second, -hour));
         let (silence, _) = runs.fold((Duration::ZERO, stored), |(_, stored), now| {
@@ -120,7 +128,7 @@ fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
 }
 
 #[test]
-fn notes_are_stored_by_who_took_them_up_and_then_now_and_then() {
+fn a_cold_instance_stores_its_observations_and_then_every_few_runs() {
     let mut notes = Notes::taken_up(first_stored(read(0, 0)), read(1_000, 0), PACE);
     let mut written = Vec::new();
     for second in 1..10 {
@@ -131,7 +139,7 @@ fn notes_are_stored_by_who_took_them_up_and_then_now_and_then() {
 }
 
 #[test]
-fn who_has_been_silent_for_longest_is_stored_where_not_all_fit() {
+fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
     let now = read(0, 0);
     let mut next = Notes::first(now, Incarnation(1)).next(now);
     for (session, seen_at) in [(1, 300), (2, 100), (3, 200)] {
@@ -142,19 +150,23 @@ fn who_has_been_silent_for_longest_is_stored_where_not_all_fit() {
             read(seen_at, 0),
         );
     }
-    let stored = next.to_store(PACE, 2).expect("nobody has written any");
+    let stored = next
+        .to_store(PACE, 2)
+        .expect("no observations are stored yet");
     let kept: Vec<i64> = stored.seen.iter().map(|(session, ..)| session.0).collect();
     assert_eq!(kept, [2, 3]);
 }
 
 #[test]
-fn sweeps_are_a_period_apart_whoever_makes_them() {
+fn sweeps_are_a_period_apart_across_instances() {
     let period = Duration::from_mins(10);
     let mut notes = Notes::first(read(0, 0), Incarnation(1));
     assert!(!notes.sweep_is_due(period));
     let later = read(600_000, 0);
     notes = Notes::taken_up(
-        notes.to_store(PACE, 10).expect("nobody has written any"),
+        notes
+            .to_store(PACE, 10)
+            .expect("no observations are stored yet"),
         later,
         PACE,
     );

@@ -1,11 +1,11 @@
-//! C-1: how long a lock lasts where the clocks of its holder and of who waits for it are apart.
+//! C-1: how long a lock lasts if the clocks of its holder and its waiter differ.
 
 use simulated::World;
 
 use super::*;
 use crate::{model::SessionId, records::UpdateId};
 
-/// Locks by `config` on a machine whose clock is off by so much.
+/// Locks with `config` on a machine whose clock is off by `off_by_ms`.
 fn nodes(world: &World, config: &Config, off_by_ms: i64) -> Nodes {
     Nodes::new(
         world.key_value(),
@@ -25,7 +25,7 @@ fn lock_of(session: i64) -> Lock {
     })
 }
 
-/// How long a lock that is never given back keeps another waiting, in true time.
+/// How long a lock that is never released blocks another writer, in true time.
 fn taken_over_after(locks: LockOptions, holder_off_by_ms: i64, waiter_off_by_ms: i64) -> Duration {
     simulated::run(async {
         let (world, config) = (
@@ -43,20 +43,21 @@ fn taken_over_after(locks: LockOptions, holder_off_by_ms: i64, waiter_off_by_ms:
         let held = holder
             .try_lock("/a", &lock_of(4), &mut basis)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert!(held.is_some(), "it is free");
         let (clock, began) = (world.clock(), world.clock().monotonic());
         waiter
             .lock("/a", &lock_of(8), &mut basis)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         clock.monotonic().since(began)
     })
 }
 
-/// C-1: none that lives is shut out while it may hold the lock, and one that died is not waited for much longer.
+/// C-1: a live holder keeps its lock for the holding time, and a dead holder blocks others for
+/// little longer.
 #[test]
-fn a_lock_lasts_as_long_as_it_may_be_held_and_clocks_may_be_apart() {
+fn a_lock_lasts_for_its_holding_time_and_the_drift_allowance() {
     let locks = LockOptions::default();
     let (hold, drift) = (locks.hold_max, locks.drift_allowance);
     let longest = locks.wait_max + PATIENCE_MAX;
@@ -81,9 +82,9 @@ fn a_lock_lasts_as_long_as_it_may_be_held_and_clocks_may_be_apart() {
     }
 }
 
-/// C-1: what the allowance is for.
+/// C-1: the purpose of the allowance.
 #[test]
-fn without_the_drift_allowance_a_holder_whose_clock_is_behind_is_shut_out_too_early() {
+fn without_the_drift_allowance_a_holder_with_a_slow_clock_is_fenced_out_too_early() {
     let locks = LockOptions {
         drift_allowance: Duration::ZERO,
         ..LockOptions::default()

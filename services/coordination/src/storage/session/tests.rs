@@ -1,4 +1,4 @@
-//! D4: the numbers of a row are given out again by a store that has gone back.
+//! D4: a store that rolled back assigns the numbers of a row again.
 
 use std::{future::Future, pin::Pin};
 
@@ -9,7 +9,7 @@ use crate::test_fixture::{PASSWORD, TIMEOUT as GRANTED};
 
 const SESSION: SessionId = SessionId(4);
 
-/// What a function makes of a row that it has taken up.
+/// A transition that a function makes of a row that it took over.
 type Transition = (
     &'static str,
     fn(Sessions, Row, Basis) -> Pin<Box<dyn Future<Output = Result<Moved>>>>,
@@ -73,8 +73,8 @@ const TRANSITIONS: [Transition; 9] = [
     }),
 ];
 
-/// A session that was taken up in a start of its store that is lost, and again in the next, under the same number. What the
-/// first one had, and what the second one has.
+/// A session that was taken over in a lost incarnation of its store, and again in the next under
+/// the same number. Returns the row and dependency of each.
 async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis)) {
     let (store, mut first) = (world.key_value(), Basis::default());
     let sessions = Sessions::new(store.clone());
@@ -82,9 +82,12 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis))
         sessions
             .create(SESSION, PASSWORD, GRANTED, &mut first)
             .await
-            .expect("calm")
+            .expect("no fault is injected")
     );
-    store.externalize(store.point()).await.expect("calm");
+    store
+        .externalize(store.point())
+        .await
+        .expect("no fault is injected");
     let taken_up = async |mut basis: Basis| match sessions.take_up(SESSION, &mut basis).await {
         Ok(Moved::Done(row)) => (row, basis),
         other => panic!("{other:?}"),
@@ -98,7 +101,7 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis))
 
 /// D4, C-1.
 #[test]
-fn no_transition_is_made_by_what_the_store_has_lost() {
+fn no_transition_depends_on_lost_state() {
     for (name, transition) in TRANSITIONS {
         simulated::run(async {
             let (sessions, (row, basis), (standing, _)) = taken_up_twice(&World::new(1)).await;
@@ -109,7 +112,7 @@ fn no_transition_is_made_by_what_the_store_has_lost() {
             let now = sessions
                 .get(SESSION, &mut Basis::default())
                 .await
-                .expect("calm")
+                .expect("no fault is injected")
                 .expect("open");
             assert_eq!(now.item, standing.item, "{name} has changed it");
         });
@@ -121,9 +124,9 @@ fn no_transition_is_made_by_what_the_store_has_lost() {
     }
 }
 
-/// C-6: of which renewal it was said that its client is silent, and of no other one.
+/// C-6: a record of silence belongs to one renewal.
 #[test]
-fn silence_is_said_of_one_renewal() {
+fn a_record_of_silence_belongs_to_one_renewal() {
     simulated::run(async {
         let (sessions, mut basis) = (Sessions::new(World::new(1).key_value()), Basis::default());
         let basis = &mut basis;
@@ -131,10 +134,10 @@ fn silence_is_said_of_one_renewal() {
             sessions
                 .create(SESSION, PASSWORD, GRANTED, basis)
                 .await
-                .expect("calm")
+                .expect("no fault is injected")
         );
         let before = Duration::from_secs(3);
-        let silent_before = |moved: Result<Moved>| match moved.expect("calm") {
+        let silent_before = |moved: Result<Moved>| match moved.expect("no fault is injected") {
             Moved::Done(row) => Ok(row.silent_before),
             Moved::Refused(row) => Err(row.expect("it is there").silent_before),
         };
@@ -145,7 +148,11 @@ fn silence_is_said_of_one_renewal() {
             Ok(None)
         );
         let late = sessions.say_silent(SESSION, 1, 0, before, basis).await;
-        assert_eq!(silent_before(late), Err(None), "it was heard since");
+        assert_eq!(
+            silent_before(late),
+            Err(None),
+            "the session was renewed since"
+        );
         let said = sessions.say_silent(SESSION, 1, 1, before, basis).await;
         assert_eq!(silent_before(said), Ok(Some(before)));
         let attached = sessions.attach(SESSION, PASSWORD, GRANTED, basis).await;

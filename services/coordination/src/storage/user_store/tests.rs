@@ -12,7 +12,7 @@ const STEP: Step = Step {
     last: Zxid(7),
 };
 
-/// A region whose transactions hold the cursor and one change, and where its caller is interrupted.
+/// A region whose transactions hold the cursor and one change, and whose caller can be interrupted.
 fn region(world: &World) -> (UserStore, Arc<Interrupted>) {
     let store = Interrupted::new(world.key_value());
     (
@@ -27,7 +27,7 @@ fn world() -> World {
     World::with_options(1, options)
 }
 
-/// Three parts.
+/// Changes that make three parts.
 fn changes() -> Vec<Change> {
     let node = Node::created(STEP.last, 1, 0, Payload::Null, encode_acl(&[]));
     ["/a", "/b", "/c"]
@@ -39,9 +39,10 @@ fn is_part(call: &Call<'_>) -> bool {
     matches!(call, Call::Transact)
 }
 
-/// C-5: whoever finds something of it, or misses it, reads of it at the cursor.
+/// C-5: a reader that meets part of the slot, or misses part of it, finds the slot named at the
+/// cursor.
 #[test]
-fn the_cursor_says_what_is_being_applied_from_the_first_part_to_the_last() {
+fn the_cursor_names_the_slot_that_is_applied_in_parts() {
     simulated::run(async {
         let world = world();
         let (region, store) = region(&world);
@@ -59,15 +60,16 @@ fn the_cursor_says_what_is_being_applied_from_the_first_part_to_the_last() {
             region
                 .apply(STEP, &changes(), &[], &mut basis)
                 .await
-                .expect("calm")
+                .expect("no fault is injected")
         );
         assert!(store.is_through());
     });
 }
 
-/// C-4, P5: a part that is applied is applied by nobody else, and what became garbage is what the first one says.
+/// C-4, P5: an applied part is not applied again, and the first part's garbage list is the valid
+/// one.
 #[test]
-fn a_part_is_applied_once_whoever_goes_on_with_it() {
+fn a_part_is_applied_once_even_by_several_instances() {
     simulated::run(async {
         let world = world();
         let ((slow, store), (successor, _)) = (region(&world), region(&world));
@@ -85,10 +87,10 @@ fn a_part_is_applied_once_whoever_goes_on_with_it() {
         assert!(
             slow.apply(STEP, &changes(), &garbage, &mut basis)
                 .await
-                .expect("another has finished it")
+                .expect("another instance finished it")
         );
         assert!(store.is_through());
-        let (cursor, noted) = slow.cursor().await.expect("calm").value;
+        let (cursor, noted) = slow.cursor().await.expect("no fault is injected").value;
         assert_eq!((cursor.slot, noted), (STEP.slot, garbage.to_vec()));
     });
 }

@@ -1,41 +1,42 @@
-//! The place of a refusal in the one order: behind the updates that made what it was refused for, and before those that
-//! change it.
+//! The position of a refusal in the total order: after the updates that caused it, and before the
+//! updates that change its cause.
 //!
-//! A refusal touches what it was planned by, and in the place of a znode that is missing the nearest ancestor that is
-//! there: its anchor. Between the two may lie hundreds of levels that are missing as well, and locking each of them takes
-//! two writes. So the anchor is looked for by reading, and only then locked.
+//! A refusal touches the znodes that it was planned from. For a missing znode, it touches the
+//! nearest existing ancestor instead. There may be hundreds of missing levels between the two, and
+//! locking each takes two writes. So the ancestor is found by reading, and only then locked.
 //!
-//! What was read may have changed by then. It has not if, with the anchor locked, the next level towards the znode has
-//! neither a state nor a lock: whoever makes or deletes that level locks the anchor first, and what was decided of it
-//! and is not installed has left its lock there. Nor can anything below it come to be before it does.
+//! The state that was read may have changed by then. It is still valid if, with the ancestor
+//! locked, the next level towards the znode has neither a state nor a lock. A writer that creates
+//! or deletes that level locks the ancestor first, and a decided but uninstalled change has left
+//! its lock at that level. Nothing below the level can be created before the level itself.
 //!
-//! Invariant: when a refusal has its place, its anchor is locked, and the level below the anchor is locked by the same
-//! batch or cannot be made without the anchor's lock.
+//! Invariant: when a refusal has its position, its ancestor is locked. The level below the ancestor
+//! is locked by the same batch, or cannot be created without the ancestor's lock.
 //!
-//! Ours; the paper gives refusals no place.
+//! This is ours. The paper gives refusals no position.
 
 use ports::Result;
 
 use super::{Batch, Held, Unplanned, hold};
 use crate::{broken::Broken, path};
 
-/// What became of a level that had to be locked.
+/// The result of locking a level.
 enum Level {
-    /// It is, and the znode is there.
+    /// The level is locked and the znode exists.
     There,
-    /// It is, and the znode is missing.
+    /// The level is locked and the znode is missing.
     Missing,
-    /// It had to be waited for, with all other locks given back.
+    /// The batch released all other locks and waited for this one.
     Waited,
 }
 
 impl Batch<'_> {
-    /// Gives the refusal that is next its place. False: a lock had to be waited for, with all others given back; the
-    /// request is to be planned again.
+    /// Gives the next refusal its position. Returns false if the batch released all locks to wait
+    /// for one; then the request must be planned again.
     pub(in crate::writer) async fn anchor(&mut self) -> Result<bool, Unplanned> {
         let next = Some(self.len());
         let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
-        // A request is planned by one line of znodes, of which the topmost comes first.
+        // A request is planned from one chain of znodes, topmost first.
         let topmost = self
             .held
             .iter()
@@ -47,8 +48,9 @@ impl Batch<'_> {
         }
     }
 
-    /// The same for the end of a session, in the place of `parents` that are missing. They are of many lines, so the locks
-    /// that it holds then are taken in path order again before it waits for any: answers which, if there is one more.
+    /// Locks ancestors for the end of a session, in place of missing `parents`. These are in
+    /// several subtrees. If the batch must wait for one more lock, it returns the path of that
+    /// lock, and the caller takes all locks again in path order.
     pub(in crate::writer) async fn anchor_all(
         &mut self,
         parents: impl Iterator<Item = &str>,
@@ -62,17 +64,17 @@ impl Batch<'_> {
         Ok(None)
     }
 
-    /// Locks the anchor of `missing`, which is locked.
+    /// Locks the nearest existing ancestor of `missing`, which is locked.
     async fn anchor_of(&mut self, missing: &str) -> Result<bool, Unplanned> {
         let levels = path::ancestors(missing);
-        // Mostly the parent is there.
+        // Usually the parent exists.
         let Some(mut at) = levels.len().checked_sub(1) else {
             return Ok(true);
         };
         loop {
             at = match self.lock_level(levels[at]).await? {
                 Level::Waited => return Ok(false),
-                // The one below is the missing one itself, or is locked by nobody and stays as it is.
+                // The level below is the missing znode itself, or has no lock and stays as it is.
                 Level::There
                     if at + 1 == levels.len() || self.stays_missing(levels[at + 1]).await? =>
                 {
@@ -81,14 +83,14 @@ impl Batch<'_> {
                 Level::There => at + 1,
                 Level::Missing => match self.nearest(&levels[..at]).await? {
                     Some(above) => above,
-                    // A path without a root, where nothing can ever be.
+                    // A path without a root, under which no znode can exist.
                     None => return Ok(true),
                 },
             };
         }
     }
 
-    /// Locks a level, without waiting for it while others are locked.
+    /// Locks a level. Does not wait for it while the batch holds other requests' locks.
     async fn lock_level(&mut self, path: &str) -> Result<Level, Unplanned> {
         let next = Some(self.len());
         let becomes = if let Some(held) = self.held.get_mut(path) {
@@ -118,7 +120,8 @@ impl Batch<'_> {
         })
     }
 
-    /// Whether the znode at `path` is missing and stays so for as long as its parent is locked, which it is.
+    /// Whether the znode at `path` is missing and stays missing while its parent is locked, which
+    /// it is.
     async fn stays_missing(&mut self, path: &str) -> Result<bool> {
         if self.nodes.broken() == Some(Broken::AnchorsByWhatWasRead) {
             return Ok(true);
@@ -129,8 +132,9 @@ impl Batch<'_> {
         }
     }
 
-    /// Where in `levels`, each the parent of the next one, the last znode is that is there, as far as reading tells: in
-    /// strides that double, from below, then by halves. The root need not be read.
+    /// The index in `levels` of the last existing znode, as far as reads can tell. Each level is
+    /// the parent of the next. The search doubles its stride from below, then bisects. The root
+    /// need not be read.
     async fn nearest(&mut self, levels: &[&str]) -> Result<Option<usize>> {
         let (mut there, mut missing, mut stride) = (0, levels.len(), 1);
         while there < missing.saturating_sub(stride) {

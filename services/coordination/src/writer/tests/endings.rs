@@ -1,10 +1,11 @@
-//! C-3, C6: the end of a session comes behind what others have deleted of it, whatever is known of that by then.
+//! C-3, C6: a session's end follows other sessions' deletions of its ephemerals, in whatever state
+//! these are.
 
 use super::*;
 use crate::storage::{ephemerals::Ephemerals, user_store::Node};
 
-/// What is at `path` once the end of its session is applied, where the message that tells of the end comes first of all
-/// that `others` have decided meanwhile.
+/// The znode at `path` once the end of its session is applied, if the end's message arrives before
+/// the messages of all requests that `others` decided meanwhile.
 async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Option<Node> {
     let (owner, other) = (stage.open(1).await, stage.open(2).await);
     let distributor = stage.distributor(&stage.store());
@@ -13,28 +14,28 @@ async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Op
     distributor
         .handle(Stage::messages(parents))
         .await
-        .expect("calm");
+        .expect("no fault is injected");
     let made = stage
         .decided(owner, vec![create(path, Lifetime::Ephemeral)])
         .await;
     distributor
         .handle(Stage::messages(made))
         .await
-        .expect("calm");
+        .expect("no fault is injected");
     stage.decided(other, others).await;
     let end = stage.decided(owner, vec![Operation::Close]).await;
     distributor
         .handle(Stage::messages(end))
         .await
-        .expect("calm");
+        .expect("no fault is injected");
     stage
         .region(stage.world.key_value())
         .get(path)
         .await
-        .expect("calm")
+        .expect("no fault is injected")
 }
 
-/// Whether an ephemeral outlives its session that another has deleted.
+/// Whether an ephemeral that another session deleted outlives its session.
 fn outlives(broken: Option<Broken>) -> bool {
     simulated::run(async {
         let stage = stage_without(broken).await;
@@ -44,9 +45,9 @@ fn outlives(broken: Option<Broken>) -> bool {
     })
 }
 
-/// C-3, C6: its deletion is decided, and nobody has applied it.
+/// C-3, C6: its deletion is decided and not applied.
 #[test]
-fn an_end_comes_behind_the_deletion_of_an_ephemeral() {
+fn an_end_follows_the_deletion_of_an_ephemeral() {
     assert!(!outlives(None));
     assert!(
         outlives(Some(Broken::EndsBesideWhatIsGone)),
@@ -58,9 +59,9 @@ fn an_end_comes_behind_the_deletion_of_an_ephemeral() {
     );
 }
 
-/// C-3, C6: what the ephemeral was in is gone as well, so there is nothing near it that the end could follow.
+/// C-3, C6: the ephemeral's parent is deleted too, so the end must follow a higher ancestor.
 #[test]
-fn an_end_comes_behind_the_deletion_of_all_around_an_ephemeral() {
+fn an_end_follows_the_deletion_of_an_ephemeral_and_its_parent() {
     simulated::run(async {
         let stage = stage().await;
         let deleted = ["/p/q/e", "/p/q", "/p"].map(delete).into();
@@ -68,9 +69,9 @@ fn an_end_comes_behind_the_deletion_of_all_around_an_ephemeral() {
     });
 }
 
-/// C-3, C6: the znode at its path is another's.
+/// C-3, C6: the znode at its path belongs to another session.
 #[test]
-fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
+fn an_end_follows_the_replacement_of_an_ephemeral() {
     for lifetime in [Lifetime::Persistent, Lifetime::Ephemeral] {
         simulated::run(async {
             let stage = stage().await;
@@ -83,9 +84,10 @@ fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
     }
 }
 
-/// C-1, C-3: where the nearest that is there is another's for now, the end waits for it without a lock of its own.
+/// C-1, C-3: if another writer holds the nearest existing ancestor, the end waits for it without
+/// holding a lock.
 #[test]
-fn an_end_waits_for_what_it_comes_behind() {
+fn an_end_waits_for_the_ancestor_that_it_must_follow() {
     simulated::run(async {
         let stage = stage().await;
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
@@ -122,7 +124,7 @@ fn an_end_waits_for_what_it_comes_behind() {
         });
         written(&stage, &store, owner, vec![Operation::Close])
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert!(store.is_through());
         let end = stage
             .row(owner)
@@ -145,14 +147,20 @@ fn an_end_waits_for_what_it_comes_behind() {
     });
 }
 
-/// C6: what others have deleted leaves the index once it is gone, and not before.
+/// C6: an ephemeral that another session deleted leaves the index once the deletion is applied, and
+/// not before.
 #[test]
-fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
+fn a_foreign_deletion_leaves_the_index_once_it_is_applied() {
     simulated::run(async {
         let stage = stage().await;
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
         let index = Ephemerals::new(stage.world.key_value());
-        let indexed = async || index.all(owner, &mut Basis::default()).await.expect("calm");
+        let indexed = async || {
+            index
+                .all(owner, &mut Basis::default())
+                .await
+                .expect("no fault is injected")
+        };
         let made = ["/a", "/b"].map(|path| create(path, Lifetime::Ephemeral));
         stage.decided(owner, made.into()).await;
         let gone = stage.decided(other, vec![delete("/a")]).await;
@@ -161,16 +169,16 @@ fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
             .distributor(&stage.store())
             .handle(Stage::messages(gone))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_eq!(indexed().await, ["/b"]);
         stage.decided(owner, vec![delete("/b")]).await;
         assert!(indexed().await.is_empty(), "its own leave with it");
     });
 }
 
-/// C-6: an end that has begun is final: nothing else is decided in the session, whoever asks.
+/// C-6: an end that has begun is final: the session decides nothing else.
 #[test]
-fn a_session_whose_end_has_begun_decides_its_end_alone() {
+fn a_closing_session_decides_only_its_end() {
     simulated::run(async {
         let stage = stage().await;
         let (session, store) = (stage.open(1).await, stage.store());
@@ -187,19 +195,19 @@ fn a_session_whose_end_has_begun_decides_its_end_alone() {
         ] {
             written(&stage, &store, session, vec![operation])
                 .await
-                .expect("nobody waits for it");
+                .expect("it is dropped");
             assert_eq!(stage.row(session).await.sequence, 1);
         }
         written(&stage, &store, session, vec![Operation::Expire])
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_eq!(stage.row(session).await.sequence, 2);
     });
 }
 
-/// C-6: nor where the row has gone while a request was planned.
+/// C-6: like above, if the row was removed while a request was planned.
 #[test]
-fn a_session_that_is_gone_decides_nothing() {
+fn a_removed_session_decides_nothing() {
     simulated::run(async {
         let stage = stage().await;
         let (session, store, on_stage) = (stage.open(1).await, stage.store(), stage.clone());
@@ -209,27 +217,28 @@ fn a_session_that_is_gone_decides_nothing() {
                 .distributor(&on_stage.store())
                 .handle(Stage::messages(end))
                 .await
-                .expect("calm");
+                .expect("no fault is injected");
             Ok(())
         });
         let sets = vec![set("/", "one"), set("/", "two")];
         written(&stage, &store, session, sets)
             .await
-            .expect("nobody waits for them");
+            .expect("they are dropped");
         assert!(store.is_through());
         assert!(is_free(&stage, "/").await);
         let row = stage
             .sessions()
             .get(session, &mut Basis::default())
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert!(row.is_none(), "it is there again");
     });
 }
 
-/// No decision says a path more than three times, its parent's included: the longest fits a message so.
+/// A decision contains each path, and its parent's, at most three times, so the longest path fits
+/// into a message.
 #[test]
-fn deleting_what_is_anothers_says_its_path_three_times() {
+fn a_foreign_deletion_contains_its_path_three_times() {
     simulated::run(async {
         let stage = stage().await;
         let (owner, other) = (stage.open(1).await, stage.open(2).await);
@@ -260,7 +269,8 @@ fn deleting_what_is_anothers_says_its_path_three_times() {
     });
 }
 
-/// Whether an ephemeral is in the index whose deletion by another the store has lost, right after it was applied.
+/// Whether the index still has an ephemeral if the store loses another session's deletion of it
+/// right after that was applied.
 fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
     simulated::run(async {
         let stage = stage_without(broken).await;
@@ -271,7 +281,9 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
             .await;
         let gone = stage.decided(other, vec![delete("/a")]).await;
         let kept = stage.world.key_value();
-        kept.externalize(kept.point()).await.expect("calm");
+        kept.externalize(kept.point())
+            .await
+            .expect("no fault is injected");
         let (store, on_stage) = (stage.store(), stage.clone());
         store.once(Side::Before, is_of_index, async move {
             on_stage.world.fall_back();
@@ -284,21 +296,27 @@ fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
         assert!(store.is_through());
         let region = stage.region(stage.world.key_value());
         assert_eq!(
-            region.cursor().await.expect("calm").value.0.slot,
+            region
+                .cursor()
+                .await
+                .expect("no fault is injected")
+                .value
+                .0
+                .slot,
             0,
             "nothing of it is applied"
         );
         !index
             .all(owner, &mut Basis::default())
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .is_empty()
     })
 }
 
-/// D4, C6: its end has to know of it still.
+/// C6, D4: the session's end must still find the entry.
 #[test]
-fn an_ephemeral_whose_deletion_is_lost_stays_in_the_index() {
+fn a_lost_deletion_keeps_its_ephemeral_in_the_index() {
     assert!(indexed_after_a_loss(None));
     assert!(
         !indexed_after_a_loss(Some(Broken::ForgetsWhatMayComeBack)),

@@ -1,4 +1,5 @@
-//! C-1, C-2: messages that come again: after their writer died, was shut out by a clock that is wrong, or had done with them.
+//! C-1, C-2: redelivered messages, whose first writer died, was fenced out by a wrong clock, or had
+//! finished them.
 
 use std::{
     future::pending,
@@ -10,7 +11,7 @@ use tokio::sync::Notify;
 use super::*;
 use crate::queue_names;
 
-/// The same messages as they come again.
+/// The same messages on their second delivery.
 fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
     for delivery in &mut asked {
         delivery.handle.attempt += 1;
@@ -18,7 +19,7 @@ fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
     asked
 }
 
-/// How many updates of a session were decided, and are not refusals.
+/// Number of a session's decided updates that are not refusals.
 async fn successes(stage: &Stage, session: SessionId) -> usize {
     let decided = stage
         .row(session)
@@ -36,10 +37,10 @@ async fn is_there(stage: &Stage, path: &str) -> bool {
     nodes
         .is_there(path, &mut Basis::default())
         .await
-        .expect("calm")
+        .expect("no fault is injected")
 }
 
-/// How often a request is decided that comes again after all was done.
+/// How often a request is decided that is redelivered after it was finished.
 fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
     simulated::run(async {
         let stage = stage_without(broken).await;
@@ -49,19 +50,19 @@ fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
             .writer(&stage.store())
             .handle_messages(&asked)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         stage
             .writer(&stage.store())
             .handle_messages(&again(asked))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         stage.row(session).await.sequence
     })
 }
 
 /// C-2.
 #[test]
-fn a_request_that_comes_twice_is_decided_once() {
+fn a_request_that_is_delivered_twice_is_decided_once() {
     assert_eq!(decided_of_one_that_came_twice(None), 1);
     assert_eq!(
         decided_of_one_that_came_twice(Some(Broken::ForgetsRequestNumbers)),
@@ -70,19 +71,19 @@ fn a_request_that_comes_twice_is_decided_once() {
     );
 }
 
-/// What a writer left that died.
+/// The state that a dead writer left.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Left {
-    /// Nothing that others would notice.
+    /// Nothing that affects others.
     Nothing,
-    /// A lock, and nothing decided.
+    /// A lock without a decision.
     Lock,
-    /// A decision that is not installed, or of which nobody was told.
+    /// A decision that is not installed or not pushed.
     Decision,
 }
 
-/// A writer dies at its call with this number, and its message comes to another, which does all that is left. What that
-/// was; none: it has no such call.
+/// A writer dies at call `number`, and another receives its message and finishes the work. Returns
+/// the state that the first one left, or `None` if it makes no such call.
 fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
     simulated::run(async {
         let stage = stage().await;
@@ -105,7 +106,7 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
             biased;
             () = death.notified() => {}
             done = writer.handle_messages(&asked) => {
-                done.expect("calm");
+                done.expect("no fault is injected");
                 return None;
             }
         }
@@ -119,7 +120,7 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
             .writer(&stage.store())
             .handle_messages(&again(asked))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_eq!(
             (
                 stage.row(session).await.sequence,
@@ -128,19 +129,19 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
             (1, 1)
         );
         assert!(is_there(&stage, "/a").await, "it is installed");
-        assert!(is_free(&stage, "/a").await, "nobody has to wait for a lock");
+        assert!(is_free(&stage, "/a").await, "no lock remains");
         let pushed = queue
             .receive(queue_names::DISTRIBUTOR_QUEUE, 10)
             .await
-            .expect("calm");
-        assert!(!pushed.is_empty(), "nobody would apply it");
+            .expect("no fault is injected");
+        assert!(!pushed.is_empty(), "it must be pushed");
         Some(left)
     })
 }
 
-/// C-1, C-2: of every death, the second delivery is all that finishes the work.
+/// C-1, C-2: after every death, the second delivery alone finishes the work.
 #[test]
-fn what_a_writer_leaves_that_dies_is_done_when_its_message_comes_again() {
+fn redelivery_finishes_the_work_of_a_dead_writer() {
     for side in [Side::Before, Side::After] {
         let left: BTreeSet<Left> = (0..)
             .map_while(|number| left_by_one_that_dies_at(side, number))
@@ -152,8 +153,8 @@ fn what_a_writer_leaves_that_dies_is_done_when_its_message_comes_again() {
     }
 }
 
-/// How often a znode is made by two, of whom one breaks the other's lock right before that one decides, since its clock
-/// is far ahead.
+/// How often a znode is created by two writers, one of which breaks the other's lock right before
+/// its decision because its clock is far ahead.
 fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
     const AHEAD_MS: i64 = 60 * 60 * 1000;
     simulated::run(async {
@@ -170,7 +171,10 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
         );
         store.once(Side::Before, is_decision, async move {
             let began = clock.monotonic();
-            writer.handle_messages(&asked_hastily).await.expect("calm");
+            writer
+                .handle_messages(&asked_hastily)
+                .await
+                .expect("no fault is injected");
             let waited = clock.monotonic().since(began);
             assert!(
                 waited < Duration::from_secs(1),
@@ -183,16 +187,16 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
                 .writer(&stage.store())
                 .handle_messages(&again(asked))
                 .await
-                .expect("calm");
+                .expect("no fault is injected");
         }
         assert!(store.is_through());
         successes(&stage, slow).await + successes(&stage, hasty).await
     })
 }
 
-/// C-1: what is decided does not rest on clocks.
+/// C-1: decisions do not depend on clocks.
 #[test]
-fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
+fn breaking_a_lock_too_early_fences_its_holder_out() {
     assert_eq!(made_by_a_clock_that_is_ahead(None), 1);
     assert_eq!(
         made_by_a_clock_that_is_ahead(Some(Broken::BreaksLocksUnasked)),
@@ -201,10 +205,11 @@ fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
     );
 }
 
-/// C6: a note of an ephemeral that comes late, of a create that another writer has decided since, does not stand for the
-/// next one at its path: else whoever applies the deletion of the first has the second forgotten.
+/// C6: an index entry may be written late, for a create that another writer has decided since. It
+/// must not replace the entry of the next create at its path. Otherwise, applying the deletion of
+/// the first would remove the entry of the second.
 #[test]
-fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
+fn a_late_index_entry_removes_no_later_ephemeral() {
     simulated::run(async {
         let stage = stage().await;
         let (owner, other, late) = (stage.open(1).await, stage.open(2).await, stage.store());
@@ -216,7 +221,7 @@ fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
                 .writer(&on_stage.store())
                 .handle_messages(&asked_again)
                 .await
-                .expect("calm");
+                .expect("no fault is injected");
             on_stage.decided(other, vec![delete("/e")]).await;
             on_stage.decided(owner, made()).await;
             Ok(())
@@ -233,8 +238,8 @@ fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
             .distributor(&stage.store())
             .handle(Stage::messages(stage.outbox(owner).await))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         stage.decided(owner, vec![Operation::Close]).await;
-        assert!(!is_there(&stage, "/e").await, "it has outlived its session");
+        assert!(!is_there(&stage, "/e").await, "it outlived its session");
     });
 }

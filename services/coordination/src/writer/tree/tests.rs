@@ -35,7 +35,8 @@ fn open_acl() -> Vec<Acl> {
     }]
 }
 
-/// Notes, point 19: create of the root says that it exists, an empty ACL comes before the parent.
+/// Notes, point 19: create of the root returns "exists", and an empty ACL is refused before the
+/// parent is checked.
 #[test]
 fn creates_are_refused_in_zookeepers_order() {
     assert_eq!(
@@ -78,7 +79,7 @@ fn creates_are_refused_in_zookeepers_order() {
     );
 }
 
-/// Played against ZooKeeper in `tests/clients`, with the checks that come before.
+/// Compared with ZooKeeper in `tests/clients`, together with the checks that precede it.
 #[test]
 fn the_configuration_is_not_for_clients() {
     assert_eq!(
@@ -94,7 +95,7 @@ fn the_configuration_is_not_for_clients() {
     assert_eq!(check_delete("/zookeeper/quota/x"), Ok("/zookeeper/quota"));
 }
 
-/// Notes, points 21 and 22: the suffix is the count of creates before this one, and a name may be empty.
+/// Notes, points 21 and 22: the suffix is the number of earlier creates, and a name may be empty.
 #[test]
 fn a_sequential_name_ends_in_the_parents_count_of_creates() {
     assert_eq!(
@@ -127,7 +128,7 @@ fn a_sequential_name_ends_in_the_parents_count_of_creates() {
 }
 
 #[test]
-fn a_create_counts_in_its_parent_and_a_delete_takes_the_child_away() {
+fn a_create_and_a_delete_update_the_counts_of_the_parent() {
     let created = create(
         ID,
         locked("/p", Some(state(4, 2, None))),
@@ -182,7 +183,7 @@ fn data_is_set_at_the_version_asked_for_or_any() {
 }
 
 #[test]
-fn the_end_of_a_session_takes_its_ephemerals_and_no_others() {
+fn the_end_of_a_session_deletes_its_ephemerals_and_no_others() {
     let nodes = [
         locked("/p", Some(state(5, 3, None))),
         locked("/p/a", Some(state(0, 0, Some(7)))),
@@ -196,9 +197,9 @@ fn the_end_of_a_session_takes_its_ephemerals_and_no_others() {
     assert_eq!(touched[0].becomes.map(|parent| parent.children), Some(1));
 }
 
-/// Played against ZooKeeper in `tests/clients`.
+/// Compared with ZooKeeper in `tests/clients`.
 #[test]
-fn the_open_acl_is_taken_and_every_other_is_refused() {
+fn the_open_acl_is_accepted_and_every_other_is_refused() {
     let acl = |permissions, id: &str| {
         [Acl {
             permissions,
