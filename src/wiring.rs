@@ -326,10 +326,10 @@ async fn start_coordination(
 }
 
 fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
-    let log_look_period = provider.is_shared().then_some(LOOK_AT_LOG);
+    let log_poll_period = provider.is_shared().then_some(LOOK_AT_LOG);
     coordination::Config {
         placement: placement(settings),
-        log_look_period,
+        log_poll_period,
         ..Default::default()
     }
 }

@@ -167,7 +167,7 @@ async fn converse(
     };
     let end = connection.run(stopped).await;
     // A store that does not answer now keeps no connection here.
-    let _ = timeout(LINGER, connection.client.leave()).await;
+    let _ = timeout(LINGER, connection.client.disconnect()).await;
     shared.statistics.add(&mut connection.conversation.tally);
     match connection.violation {
         Some(violation) => Err(violation.into()),
@@ -387,7 +387,7 @@ impl Connection<'_> {
                     self.send()?;
                 }
             }
-            self.client.takes_answers().await?;
+            self.client.keep_alive().await?;
         }
         Ok(())
     }

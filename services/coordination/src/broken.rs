@@ -8,78 +8,78 @@
 pub enum Broken {
     /// P1: a request that fails permanently is retried forever, and blocks its session's later
     /// requests.
-    BlocksForEver,
+    BlocksForever,
     /// P1: a failure to decide a request counts as a failed planning.
-    CountsWhatWasPlanned,
+    CountsSuccessfulPlannings,
     /// C-1: a writer takes an expired lock without fencing out its holder or installing the
     /// holder's decision.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
     /// C-3: a refusal is numbered before the update that caused it.
-    ForgetsWhatRefused,
+    ForgetsCausesOfRefusals,
     /// C-3: the writer assumes that a missing znode is still missing once its ancestor is locked.
-    AnchorsByWhatWasRead,
+    LocksAncestorsByUnlockedReads,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
     /// C-4: a distributor that takes over the log assumes that all its slots are applied.
-    TakesTheLogForApplied,
+    AssumesTheLogIsApplied,
     /// C-4: answers are sent before the user store is written.
     AnswersBeforeApplying,
     /// C-5: reads return state that the applied view has not reached.
     ReadsAheadOfTheView,
     /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.
-    WatchesFromNowOn,
+    ArmsWatchesTooLate,
     /// C3: a read of several calls returns what it saw, even if the data changed between the calls.
-    ShowsWhatItSaw,
+    ReturnsUncorrectedReads,
     /// C3: a read starts again whenever its data changed meanwhile.
-    LooksAgainForEver,
+    RestartsReadsForever,
     /// C4: if one watch changes during a reset after a reconnect, all of them are read again.
-    ForgetsWhichWatchesAreSet,
+    ForgetsRestoredWatches,
     /// Memory bound per client: reads continue however many outputs wait for the client.
-    HoldsWithoutBound,
+    QueuesOutputsWithoutBound,
     /// C-6: requests of replaced connections are decided.
     AcceptsOldAttaches,
     /// C-6: of two connections to a session, the one registered last acts for it, even if the other
     /// attached later.
-    LetsTheLastToRegisterSpeak,
+    LastToRegisterWins,
     /// C-6: a heartbeat's observations are lost with its instance.
-    RemembersSilenceInTheInstance,
+    KeepsSilenceInTheInstance,
     /// P5: a replaced connection's temporary objects are removed before their requests are applied.
-    SweepsWhatIsNotApplied,
+    SweepsUnappliedObjects,
     /// P5: a distributor that recomputes a partly applied slot removes the objects that look
     /// replaced to it.
-    CollectsWhatOthersHaveApplied,
+    CollectsObjectsInUse,
     /// D4, P5: an object of a valid decision is taken for the object of a lost decision with the
     /// same name.
-    LooksForObjectsOfTheLost,
+    ChecksObjectsOfLostDecisions,
     /// P5: objects are named after decisions that the store may still lose.
-    PlacesWhatMayBeLost,
+    PutsObjectsOfUndurableDecisions,
     /// D4: writers decide and install under locks that the store may have lost.
-    DecidesByLostLocks,
+    DecidesUnderLostLocks,
     /// D4, C-3: requests are numbered although the store may have lost their decisions.
-    NumbersWhatWasLost,
+    NumbersLostDecisions,
     /// D4, C-3: a slot depends only on the slots before it, not on the state from which it was
     /// computed.
     NumbersByTheLogAlone,
     /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
-    ConfirmsWhatAnotherPlaceLost,
+    ConfirmsLostZxids,
     /// D4: a process keeps its log position in a store that may have lost the slots before it.
     FollowsALostLog,
     /// D4, C-6: silence observed in one incarnation of the store still counts in the next.
-    RemembersLostSilence,
+    CountsLostSilence,
     /// D4, C-6: a client is accepted under an attach that the store may have lost.
-    LetsInByLostAttaches,
+    AcceptsLostAttaches,
     /// D4, P5: temporary objects are removed for row states that the store may have lost.
     SweepsByLostRows,
     /// C-3, C6: a session's end is numbered before the updates of other sessions that deleted its
     /// ephemerals.
-    EndsBesideWhatIsGone,
+    EndsBeforeForeignDeletions,
     /// C-3, C6: an ephemeral leaves its session's index as soon as another session's deletion of it
     /// is decided.
-    ForgetsWhatIsStillThere,
+    DropsIndexEntriesWhenDecided,
     /// D4, C6: an ephemeral leaves its session's index for a deletion that the store lost.
-    ForgetsWhatMayComeBack,
+    DropsIndexEntriesOfLostDeletions,
     /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
     /// C-6: the parts of a large end are decided back to back, without waiting for each to be
@@ -88,14 +88,14 @@ pub enum Broken {
     /// C-3, C6: a session's end is pushed once, although the store may lose the message.
     PushesEndsOnce,
     /// C-6: a silent session is expired although it was renewed during the check.
-    CondemnsTheRenewed,
+    ExpiresRenewedSessions,
     /// C-6: a replaced connection renews the lease of its replacement.
-    RenewsForWhoeverIsAttached,
+    RenewsForItsReplacement,
     /// C-6: a lease counts from the answer to its renewal, not from the request.
     CountsLeasesFromTheirAnswer,
     /// C-6: the timeout counts from the last renewal, although a dead process received later
     /// messages.
-    TakesRowsForExact,
+    TreatsRowsAsExact,
     /// C-6: a request that took longer than the lease is still answered.
     AnswersAfterItsLease,
     /// C-6: a session is expired without a whole timeout of observation.

@@ -28,20 +28,20 @@ use std::{fmt, sync::Arc, time::Duration};
 use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
 pub(crate) use self::shared::Shared;
-use self::{lease::Lease, read::Found};
+use self::{lease::Lease, read::ReadResult};
 use crate::{
     Error,
     backlog::Backlog,
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     error::{ConnectError, Ended},
     model::{Output, Password, Request, Response, SessionId, Zxid},
     queue_names,
-    records::{Answer, Operation, Payload, Submitted, encode_sized},
+    records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
     storage::temporary,
     tail::{
         Connection,
-        event_queue::{Letter, Mailbox},
+        event_queue::{ClientEvent, EventQueue},
     },
 };
 
@@ -72,9 +72,9 @@ pub struct Client {
     password: Password,
     attach: u64,
     timeout: Duration,
-    mailbox: Arc<Mailbox>,
-    /// The tail's position epoch from which everything in the queue was delivered.
-    place: u64,
+    event_queue: Arc<EventQueue>,
+    /// The number of the tail position from which everything in the queue was delivered.
+    position: u64,
     /// Requests that are not executed yet, oldest first.
     pending: Backlog<Pending>,
     /// How many entries at the head of `pending` are updates that were sent.
@@ -82,20 +82,20 @@ pub struct Client {
     last_request: u64,
     /// Everything observed of the session's row. A store that lost this attach assigns its number
     /// to another connection.
-    basis: Basis,
+    dependency: Dependency,
     /// The incarnation of the store that received the requests.
     incarnation: Incarnation,
     /// The head of `pending` is a read that must wait until the view reaches this zxid.
     blocked_until: Option<Zxid>,
     /// The result of that read, and the least zxid at which it may be placed. Until it is placed,
     /// no newer event leaves the queue.
-    kept: Option<(Found, Zxid)>,
+    kept: Option<(ReadResult, Zxid)>,
     /// Outputs whose zxid is not durable yet, in order.
     held: Backlog<(Zxid, Output)>,
     /// The head of `pending` is a read that could run if there were room for its answer.
-    is_held_up: bool,
+    is_output_full: bool,
     /// The zxid of the last output or of the last armed watch. No later output has a lower one.
-    last_shown: Zxid,
+    last_zxid: Zxid,
     /// How the client ends once all outputs are delivered.
     end: Option<Ended>,
     /// The peer has asked to close the session.
@@ -113,7 +113,7 @@ pub(crate) struct Attached {
     pub(crate) asked_at: Monotonic,
     /// The lease renewals counted in the row at that time.
     pub(crate) renewals: i64,
-    pub(crate) basis: Basis,
+    pub(crate) dependency: Dependency,
     /// The incarnation of the queues' store before the attach was requested.
     pub(crate) incarnation: Incarnation,
 }
@@ -140,32 +140,32 @@ impl Client {
             timeout,
             asked_at,
             renewals,
-            basis,
+            dependency,
             incarnation,
         }: Attached,
     ) -> Self {
-        let mailbox = Arc::new(Mailbox::default());
-        let place = shared
+        let event_queue = Arc::new(EventQueue::default());
+        let position = shared
             .tail
-            .register(Connection { session, attach }, mailbox.clone());
+            .register(Connection { session, attach }, event_queue.clone());
         Self {
             shared,
             session,
             password,
             attach,
             timeout,
-            mailbox,
-            place,
+            event_queue,
+            position,
             pending: Backlog::default(),
             sent: 0,
             last_request: 0,
-            basis,
+            dependency,
             incarnation,
             blocked_until: None,
             kept: None,
             held: Backlog::default(),
-            is_held_up: false,
-            last_shown: Zxid(0),
+            is_output_full: false,
+            last_zxid: Zxid(0),
             end: None,
             is_closing: false,
             lease: Lease::granted(asked_at, asked_at, renewals),
@@ -202,7 +202,7 @@ impl Client {
     /// Takes the next request. Its reply carries the same `tag`. It makes no call to a store,
     /// except to read the store's room.
     pub fn submit(&mut self, tag: i32, request: Request) {
-        self.lease.has_spoken = true;
+        self.lease.has_activity = true;
         let bytes = request.bytes_len();
         let operation = match request {
             Request::Create {
@@ -234,7 +234,7 @@ impl Client {
                 Operation::Close
             }
             mut read => {
-                read::turn_over(&mut read);
+                read::reverse_watches(&mut read);
                 self.pending
                     .push_back(bytes, Pending::Read { tag, request: read });
                 return;
@@ -277,20 +277,20 @@ impl Client {
         self.keep_lease().await?;
         loop {
             self.send().await?;
-            self.open_mailbox(self.due())?;
+            self.process_events(self.due())?;
             let is_read = matches!(self.pending.front(), Some(Pending::Read { .. }));
-            self.is_held_up = is_read && self.holds_enough();
-            if !is_read || self.is_held_up || !self.run_read().await? {
+            self.is_output_full = is_read && self.holds_enough();
+            if !is_read || self.is_output_full || !self.run_read().await? {
                 break;
             }
         }
         self.release(outputs)?;
         // A waiting read needs the answer before it is durable.
         let is_eager = self.pending.len() > self.sent;
-        self.mailbox.set_eager(is_eager);
-        if is_eager && self.kept.is_none() && !self.mailbox.is_empty() {
+        self.event_queue.set_eager(is_eager);
+        if is_eager && self.kept.is_none() && !self.event_queue.is_empty() {
             // An event arrived while the client was not eager, so run again at once.
-            self.mailbox.wake();
+            self.event_queue.wake();
         }
         self.end
             .take_if(|_| self.held.is_empty())
@@ -299,18 +299,18 @@ impl Client {
 
     fn holds_enough(&self) -> bool {
         self.held.bytes() >= HELD_BYTES_MAX
-            && self.shared.config.broken != Some(Broken::HoldsWithoutBound)
+            && self.shared.config.broken != Some(Broken::QueuesOutputsWithoutBound)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
     pub async fn wait(&mut self) {
-        if self.is_held_up && !self.holds_enough() {
+        if self.is_output_full && !self.holds_enough() {
             return;
         }
         self.set_lease_timer();
         let Self {
             shared,
-            mailbox,
+            event_queue,
             blocked_until,
             lease,
             ..
@@ -323,7 +323,7 @@ impl Client {
         };
         tokio::select! {
             biased;
-            () = mailbox.arrived() => {}
+            () = event_queue.arrived() => {}
             () = view => {}
             () = lease.timer_fires() => {}
         }
@@ -336,10 +336,10 @@ impl Client {
         self.submit_update(0, 0, Operation::Attach);
         self.send().await?;
         loop {
-            self.lease.has_spoken = true;
+            self.lease.has_activity = true;
             self.wait().await;
             self.keep_lease().await?;
-            self.open_mailbox(self.due())?;
+            self.process_events(self.due())?;
             let mut outputs = Vec::new();
             self.release(&mut outputs)?;
             if outputs
@@ -348,8 +348,8 @@ impl Client {
             {
                 // The answer is durable, and the attach precedes it. If the attach itself was lost,
                 // another connection has its number.
-                if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
-                    self.shared.sessions.externalize(&self.basis).await?;
+                if self.shared.config.broken != Some(Broken::AcceptsLostAttaches) {
+                    self.shared.sessions.externalize(&self.dependency).await?;
                 }
                 return Ok(());
             }
@@ -402,7 +402,7 @@ impl Client {
             });
         }
         if !messages.is_empty() {
-            self.shared.tail.expect();
+            self.shared.tail.poll_soon();
         }
         let batch = self.shared.queue.limits().batch_messages_max;
         while !messages.is_empty() {
@@ -419,17 +419,17 @@ impl Client {
     }
 
     /// Processes the queued events up to `until`.
-    fn open_mailbox(&mut self, until: Zxid) -> Result<(), Ended> {
+    fn process_events(&mut self, until: Zxid) -> Result<(), Ended> {
         let unavailable =
             |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
-        while let Some(letter) = self.mailbox.take(until) {
-            match letter {
-                Letter::Answer {
+        while let Some(event) = self.event_queue.take(until) {
+            match event {
+                ClientEvent::Answer {
                     zxid,
                     request,
                     answer,
                 } => self.answered(zxid, request, answer),
-                Letter::Event { zxid, kind, path } => {
+                ClientEvent::Event { zxid, kind, path } => {
                     self.show(
                         zxid,
                         Output::Event {
@@ -439,10 +439,10 @@ impl Client {
                         },
                     );
                 }
-                Letter::Expired => return Err(Ended::Expired),
-                Letter::Moved => return Err(Ended::Moved),
-                Letter::LostPlace => return unavailable("follow the distributor's log"),
-                Letter::Overflow => {
+                ClientEvent::Expired => return Err(Ended::Expired),
+                ClientEvent::Moved => return Err(Ended::Moved),
+                ClientEvent::PositionLost => return unavailable("follow the distributor's log"),
+                ClientEvent::Overflow => {
                     return unavailable("queue more events for a client that does not read them");
                 }
             }
@@ -452,7 +452,7 @@ impl Client {
 
     /// Handles the answer of an update. Answers come in the order of the updates, and no read is
     /// ahead of a sent update.
-    fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<Answer, crate::Error>) {
+    fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<UpdateAnswer, crate::Error>) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
             panic!("request {answered}: got an answer, but no update is waiting for one")
         };
@@ -461,7 +461,7 @@ impl Client {
             "only this attach's updates are answered, in order"
         );
         self.sent -= 1;
-        if answer == Ok(Answer::Closed) {
+        if answer == Ok(UpdateAnswer::Closed) {
             self.end = Some(Ended::Closed);
         }
         self.show(
@@ -477,11 +477,11 @@ impl Client {
     /// Queues an output that may be sent once `zxid` is durable.
     fn show(&mut self, zxid: Zxid, output: Output) {
         assert!(
-            zxid >= self.last_shown,
+            zxid >= self.last_zxid,
             "output {zxid:?} would follow {:?}",
-            self.last_shown
+            self.last_zxid
         );
-        self.last_shown = zxid;
+        self.last_zxid = zxid;
         self.held.push_back(output.bytes_len(), (zxid, output));
     }
 
@@ -489,11 +489,11 @@ impl Client {
     /// durable. The lease may have run out by now even if it was renewed recently, because the work
     /// before may have taken long.
     fn release(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
-        if !self.held.is_empty() && self.has_fallen_silent() {
+        if !self.held.is_empty() && self.lease_has_run_out() {
             return Err(Ended::LeaseLost);
         }
         loop {
-            let Some(durable) = self.shared.tail.durable_from(self.place) else {
+            let Some(durable) = self.shared.tail.durable_from(self.position) else {
                 return Ok(());
             };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
@@ -505,7 +505,7 @@ impl Client {
             if self
                 .shared
                 .tail
-                .wake_when_durable(self.connection(), *zxid, &self.mailbox)
+                .wake_when_durable(self.connection(), *zxid, &self.event_queue)
             {
                 return Ok(());
             }
@@ -524,14 +524,14 @@ impl Client {
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
             unreachable!("the caller checked that the head is a read")
         };
-        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsWhichWatchesAreSet);
+        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsRestoredWatches);
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
             let (mut found, floor) = if let Some(kept) = self.kept.take() {
                 kept
             } else {
-                let floor = self.last_shown.max(self.shared.tail.durable());
+                let floor = self.last_zxid.max(self.shared.tail.durable());
                 (read::look(&self.shared, &request).await?, floor)
             };
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
@@ -545,7 +545,7 @@ impl Client {
                 request = whole.clone().unwrap_or(request);
                 continue;
             };
-            self.open_mailbox(zxid)?;
+            self.process_events(zxid)?;
             if !found.watch(&self.shared, self.connection(), zxid) {
                 attempts += 1;
                 continue;
@@ -554,12 +554,12 @@ impl Client {
             match found.output(tag, zxid) {
                 Some(output) => self.show(zxid, output),
                 // A watch was armed without output. Later outputs must not have a lower zxid.
-                None => self.last_shown = zxid,
+                None => self.last_zxid = zxid,
             }
             if is_whole {
                 return Ok(true);
             }
-            read::take_watch_off(&mut request);
+            read::remove_last_watch(&mut request);
             if self.holds_enough() {
                 self.put_back(tag, request);
                 return Ok(true);
@@ -635,13 +635,13 @@ async fn detach_payload(
     Ok(())
 }
 
-fn response(answer: Answer) -> Response {
+fn response(answer: UpdateAnswer) -> Response {
     match answer {
-        Answer::Created { path, stat } => Response::Created { path, stat },
-        Answer::Deleted => Response::Deleted,
-        Answer::Set(stat) => Response::Stat(stat),
+        UpdateAnswer::Created { path, stat } => Response::Created { path, stat },
+        UpdateAnswer::Deleted => Response::Deleted,
+        UpdateAnswer::Set(stat) => Response::Stat(stat),
         // Only `first_request` sees the answer of the attach.
-        Answer::Closed | Answer::Attached => Response::Closed,
+        UpdateAnswer::Closed | UpdateAnswer::Attached => Response::Closed,
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Config {
     pub placement: DataPlacement,
     /// How often a process with clients reads the log for slots that other processes distributed.
     /// `None` if every slot is announced to this process.
-    pub log_look_period: Option<Duration>,
+    pub log_poll_period: Option<Duration>,
     /// Wait and expiry times of locks.
     pub locks: LockOptions,
     /// A rule to drop, only for tests.
@@ -36,7 +36,7 @@ impl Default for Config {
             message_payload_bytes_max: 128 * 1024,
             temporary_sweep_period: Duration::from_mins(10),
             placement: DataPlacement::KeyValue,
-            log_look_period: None,
+            log_poll_period: None,
             locks: LockOptions::default(),
             broken: None,
         }

@@ -18,12 +18,12 @@ use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Result}
 
 /// Everything that one piece of work has observed of one store.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Basis {
+pub struct Dependency {
     point: DurabilityPoint,
-    is_ignored: bool,
+    is_untracked: bool,
 }
 
-impl Basis {
+impl Dependency {
     /// The dependency of work that begins now on `store`. The default dependency has observed
     /// nothing.
     pub fn now<S: Externalize + ?Sized>(store: &S) -> Self {
@@ -34,9 +34,9 @@ impl Basis {
     }
 
     /// The dependency of a mutant that updates any state it finds.
-    pub(crate) fn ignored() -> Self {
+    pub(crate) fn untracked() -> Self {
         Self {
-            is_ignored: true,
+            is_untracked: true,
             ..Self::default()
         }
     }
@@ -48,7 +48,7 @@ impl Basis {
 
     /// The last observed point, which updates name.
     pub fn point(&self) -> DurabilityPoint {
-        if self.is_ignored {
+        if self.is_untracked {
             DurabilityPoint::DURABLE
         } else {
             self.point
@@ -58,8 +58,8 @@ impl Basis {
     /// Adds an answer of the store.
     ///
     /// Errors: `Lost` if the store has restarted since the work began.
-    pub fn seen(&mut self, point: DurabilityPoint) -> Result<()> {
-        let is_first = self.point == DurabilityPoint::DURABLE || self.is_ignored;
+    pub fn observe(&mut self, point: DurabilityPoint) -> Result<()> {
+        let is_first = self.point == DurabilityPoint::DURABLE || self.is_untracked;
         if !is_first && point.incarnation != self.point.incarnation {
             let (begun, now) = (self.point.incarnation.0, point.incarnation.0);
             return Err(Error::new(
@@ -69,7 +69,7 @@ impl Basis {
                 ),
             ));
         }
-        self.point = if self.is_ignored {
+        self.point = if self.is_untracked {
             point
         } else {
             self.point.max(point)
@@ -79,9 +79,9 @@ impl Basis {
 
     /// Adds everything that was read of `store` up to now.
     ///
-    /// Errors: as [`Basis::seen`].
-    pub fn look<S: Externalize + ?Sized>(&mut self, store: &S) -> Result<()> {
-        self.seen(store.point())
+    /// Errors: as [`Dependency::observe`].
+    pub fn observe_store<S: Externalize + ?Sized>(&mut self, store: &S) -> Result<()> {
+        self.observe(store.point())
     }
 }
 
@@ -100,18 +100,21 @@ mod tests {
 
     #[test]
     fn a_dependency_is_the_last_point_of_one_incarnation() {
-        let mut basis = Basis::default();
-        assert_eq!(basis.point(), DurabilityPoint::DURABLE);
+        let mut dependency = Dependency::default();
+        assert_eq!(dependency.point(), DurabilityPoint::DURABLE);
         for seen in [point(2, 7), point(2, 5)] {
-            basis.seen(seen).expect("one start");
+            dependency.observe(seen).expect("one start");
         }
-        assert_eq!(basis.point(), point(2, 7));
+        assert_eq!(dependency.point(), point(2, 7));
         assert_eq!(
-            basis.seen(point(3, 8)).expect_err("another start").kind(),
+            dependency
+                .observe(point(3, 8))
+                .expect_err("another start")
+                .kind(),
             ErrorKind::Lost
         );
         assert_eq!(
-            basis.point(),
+            dependency.point(),
             point(2, 7),
             "the other incarnation is not observed"
         );
@@ -119,8 +122,10 @@ mod tests {
 
     #[test]
     fn a_store_whose_every_answer_is_durable_is_never_lost() {
-        let mut basis = Basis::default();
-        basis.seen(DurabilityPoint::DURABLE).expect("durable");
-        assert_eq!(basis.point(), DurabilityPoint::DURABLE);
+        let mut dependency = Dependency::default();
+        dependency
+            .observe(DurabilityPoint::DURABLE)
+            .expect("durable");
+        assert_eq!(dependency.point(), DurabilityPoint::DURABLE);
     }
 }

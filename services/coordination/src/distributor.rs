@@ -17,8 +17,8 @@
 //! repeats steps 3 to 5 for every slot that is not known to be finished
 //! ([`Distributor::take_over`]).
 //!
-//! Each step depends on the ones before it ([`Basis`]). A store that rolled back refuses the writes
-//! of a distributor that observed lost state.
+//! Each step depends on the ones before it ([`Dependency`]). A store that rolled back refuses the
+//! writes of a distributor that observed lost state.
 //!
 //! The paper's timestamp adjustment (algorithm 2, step 5) is unnecessary, because zxids are
 //! assigned here, in order.
@@ -49,15 +49,15 @@ use self::{
 use crate::{
     broken::Broken,
     config::Config,
-    dependency::Basis,
+    dependency::Dependency,
     model::{SessionId, Zxid},
     queue_names,
-    records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
+    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode},
     storage::{
         ephemerals::Ephemerals,
         node::Nodes,
         session::Sessions,
-        user_store::{Change, Step, UserStore},
+        user_store::{NodeChange, Step, UserStore},
     },
 };
 
@@ -90,7 +90,7 @@ pub struct Distributor {
     broken: Option<Broken>,
     /// The state that a warm instance keeps between invocations. None before the first and after
     /// any failure.
-    warm: Mutex<Option<Warm>>,
+    warm: Mutex<Option<WarmState>>,
 }
 
 /// Why a batch is not distributed.
@@ -132,17 +132,17 @@ struct Settling {
 
 /// Everything that a distributor has observed of each store since it took over the log.
 #[derive(Debug)]
-struct Grounds {
-    system: Basis,
+struct Dependencies {
+    system: Dependency,
     /// Per region, in order.
-    regions: Vec<Basis>,
+    regions: Vec<Dependency>,
 }
 
 /// The state of a distributor that holds the log.
 #[derive(Debug)]
-struct Warm {
+struct WarmState {
     writer: primitives::Writer,
-    grounds: Grounds,
+    dependencies: Dependencies,
     /// The last slot of the log.
     slot: u64,
     /// The last assigned zxid.
@@ -152,7 +152,7 @@ struct Warm {
     applied: Applied,
 }
 
-impl Warm {
+impl WarmState {
     /// The step to slot `index` from the one before it.
     fn step(&self, index: SlotIndex, epoch: Epoch, last: Zxid) -> Step {
         // After a takeover, the last applied slot is announced again. A process that missed it
@@ -216,7 +216,7 @@ impl Distributor {
         let mut guard = self.warm.lock().await;
         // Taken out, so that a failure or the death of this invocation leaves none, and the next
         // one starts cold.
-        if let Some(warm) = guard.take().and_then(|warm| self.standing(warm)) {
+        if let Some(warm) = guard.take().and_then(|warm| self.still_valid(warm)) {
             match self.work(warm, decided.clone()).await {
                 Ok(warm) => {
                     *guard = Some(warm);
@@ -234,7 +234,7 @@ impl Distributor {
     }
 
     /// Numbers and applies everything that `decided` names.
-    async fn work(&self, mut warm: Warm, decided: Vec<Decided>) -> Result<Warm, Stopped> {
+    async fn work(&self, mut warm: WarmState, decided: Vec<Decided>) -> Result<WarmState, Stopped> {
         let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
@@ -252,7 +252,7 @@ impl Distributor {
         }
         // The messages are also the only sign of objects that a late distributor put for these
         // requests before it died.
-        self.remove_what_came_late(&known, &mut warm.grounds)
+        self.remove_late_objects(&known, &mut warm.dependencies)
             .await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
@@ -277,10 +277,10 @@ impl Distributor {
     }
 
     /// The dependencies of work that begins now.
-    fn grounds(&self) -> Grounds {
-        let of_region = |region: &UserStore| Basis::now(&**region.items());
-        Grounds {
-            system: Basis::now(&*self.system),
+    fn dependencies(&self) -> Dependencies {
+        let of_region = |region: &UserStore| Dependency::now(&**region.items());
+        Dependencies {
+            system: Dependency::now(&*self.system),
             regions: self.regions.iter().map(of_region).collect(),
         }
     }
@@ -288,62 +288,76 @@ impl Distributor {
     /// The state of an earlier invocation, unless a store has restarted since and may have lost
     /// what the state is based on. After this check, every request sent so far is known to be
     /// decided, if it was planned in the same incarnation of the store.
-    fn standing(&self, mut warm: Warm) -> Option<Warm> {
-        warm.grounds.system.look(&*self.system).ok()?;
-        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
-            basis.look(&**region.items()).ok()?;
+    fn still_valid(&self, mut warm: WarmState) -> Option<WarmState> {
+        warm.dependencies.system.observe_store(&*self.system).ok()?;
+        for (region, dependency) in self.regions.iter().zip(&mut warm.dependencies.regions) {
+            dependency.observe_store(&**region.items()).ok()?;
         }
         Some(warm)
     }
 
-    async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered, Stopped> {
-        let Warm {
+    async fn ordered(
+        &self,
+        warm: &mut WarmState,
+        arrived: Vec<Decided>,
+    ) -> Result<Ordered, Stopped> {
+        let WarmState {
             applied,
-            grounds: Grounds { system: basis, .. },
+            dependencies: Dependencies {
+                system: dependency, ..
+            },
             ..
         } = warm;
-        let arrived = if self.broken == Some(Broken::NumbersWhatWasLost) {
+        let arrived = if self.broken == Some(Broken::NumbersLostDecisions) {
             Arrived {
                 decided: arrived,
                 ..Arrived::default()
             }
         } else {
-            order::still_decided(&self.sessions, &self.nodes, arrived, basis).await?
+            order::without_lost(&self.sessions, &self.nodes, arrived, dependency).await?
         };
-        order::ordered(&self.sessions, &self.nodes, applied, arrived, basis).await
+        order::ordered(&self.sessions, &self.nodes, applied, arrived, dependency).await
     }
 
-    async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<(), Stopped> {
+    async fn distribute(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<(), Stopped> {
         let first = Zxid(warm.zxid.0 + 1);
-        self.settle_names(warm, ordered).await?;
+        self.externalize_names(warm, ordered).await?;
         let numbered = numbering::number(&self.regions, first, ordered).await?;
         let encoded = encode(&numbered.slot);
         // The slot is computed from the decisions and from the regions as they were read for it.
-        warm.grounds.system.look(&*self.system)?;
+        warm.dependencies.system.observe_store(&*self.system)?;
         if self.broken != Some(Broken::NumbersByTheLogAlone) {
-            warm.writer.rest_on(warm.grounds.system.point()).await?;
+            warm.writer
+                .rest_on(warm.dependencies.system.point())
+                .await?;
         }
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
             Appended::Fenced => {
-                self.remove_what_came_late(ordered, &mut warm.grounds)
+                self.remove_late_objects(ordered, &mut warm.dependencies)
                     .await?;
                 return Err(Stopped::Overtaken);
             }
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
-            self.tell(step, encoded.clone(), warm.grounds.regions[0].point())
+            self.announce(step, encoded.clone(), warm.dependencies.regions[0].point())
                 .await?;
         }
         let garbage = self
-            .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+            .apply(
+                step,
+                numbered.changes,
+                numbered.garbage,
+                &mut warm.dependencies,
+            )
             .await?;
         self.settle(warm, &numbered.slot.entries).await?;
-        self.tell(step, encoded, warm.grounds.regions[0].point())
+        self.announce(step, encoded, warm.dependencies.regions[0].point())
             .await?;
-        self.forget_taken(ordered, warm.grounds.system).await;
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.remove_index_entries(ordered, warm.dependencies.system)
+            .await;
+        self.collect(&garbage, &mut warm.dependencies).await?;
         warm.advance(step);
         Ok(self.trim(warm).await?)
     }
@@ -351,18 +365,20 @@ impl Distributor {
     /// If objects will be named after decisions, waits until these decisions are durable. If a
     /// decision were lost, its object would remain, and the session's next decision would find its
     /// own object name taken (rule P5).
-    async fn settle_names(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
+    async fn externalize_names(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<()> {
         let is_placed = |data| {
             self.regions
                 .iter()
                 .any(|region: &UserStore| region.belongs_in_object(data))
         };
         let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
-        if !names_object || self.broken == Some(Broken::PlacesWhatMayBeLost) {
+        if !names_object || self.broken == Some(Broken::PutsObjectsOfUndurableDecisions) {
             return Ok(());
         }
-        warm.grounds.system.look(&*self.system)?;
-        self.system.externalize(warm.grounds.system.point()).await
+        warm.dependencies.system.observe_store(&*self.system)?;
+        self.system
+            .externalize(warm.dependencies.system.point())
+            .await
     }
 
     /// Applies a slot to every region. Returns the garbage of the regions in which no other
@@ -371,22 +387,22 @@ impl Distributor {
     async fn apply(
         &self,
         step: Step,
-        changes: Vec<Vec<Change>>,
+        changes: Vec<Vec<NodeChange>>,
         mut garbage: Vec<Vec<Bytes>>,
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<Vec<Vec<Bytes>>> {
         let regions = self
             .regions
             .iter()
             .zip(&changes)
             .zip(&garbage)
-            .zip(&mut grounds.regions);
-        let applied = regions.map(|(((region, changes), garbage), basis)| {
-            region.apply(step, changes, garbage, basis)
+            .zip(&mut dependencies.regions);
+        let applied = regions.map(|(((region, changes), garbage), dependency)| {
+            region.apply(step, changes, garbage, dependency)
         });
         let has_begun = try_join_all(applied).await?;
         for (garbage, has_begun) in garbage.iter_mut().zip(has_begun) {
-            if !has_begun && self.broken != Some(Broken::CollectsWhatOthersHaveApplied) {
+            if !has_begun && self.broken != Some(Broken::CollectsObjectsInUse) {
                 garbage.clear();
             }
         }
@@ -398,14 +414,18 @@ impl Distributor {
     /// the removal depends on `settled`, which was observed after the slot was applied. No other
     /// step waits for it. If the removal fails or the distributor dies before it, the session's end
     /// checks and removes the entry.
-    async fn forget_taken(&self, applied: &[Decided], settled: Basis) {
-        let is_broken = self.broken == Some(Broken::ForgetsWhatMayComeBack);
+    async fn remove_index_entries(&self, applied: &[Decided], settled: Dependency) {
+        let is_broken = self.broken == Some(Broken::DropsIndexEntriesOfLostDeletions);
         let removals = applied
             .iter()
             .filter_map(Decided::taken)
             .map(|(create, path)| {
-                let mut basis = if is_broken { Basis::ignored() } else { settled };
-                async move { self.ephemerals.remove(create, path, &mut basis).await }
+                let mut dependency = if is_broken {
+                    Dependency::untracked()
+                } else {
+                    settled
+                };
+                async move { self.ephemerals.remove(create, path, &mut dependency).await }
             });
         for error in join_all(removals).await.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "could not remove a deleted ephemeral from the index of its session");
@@ -413,7 +433,7 @@ impl Distributor {
     }
 
     /// Removes slots that no gateway needs, many at a time.
-    async fn trim(&self, warm: &mut Warm) -> Result<()> {
+    async fn trim(&self, warm: &mut WarmState) -> Result<()> {
         if warm.retained.len() < SLOTS_RETAINED + SLOTS_TRIMMED {
             return Ok(());
         }
@@ -428,13 +448,15 @@ impl Distributor {
     /// Removes applied requests from the outboxes, with one write per session, and removes ended
     /// sessions. The writes depend on the applied slot, because an outbox is the last place that
     /// has its requests.
-    async fn settle(&self, warm: &mut Warm, entries: &[Entry]) -> Result<()> {
-        let Warm {
+    async fn settle(&self, warm: &mut WarmState, entries: &[LogEntry]) -> Result<()> {
+        let WarmState {
             applied,
-            grounds: Grounds { system: basis, .. },
+            dependencies: Dependencies {
+                system: dependency, ..
+            },
             ..
         } = warm;
-        basis.look(&*self.system)?;
+        dependency.observe_store(&*self.system)?;
         let mut settling: BTreeMap<SessionId, Settling> = BTreeMap::new();
         for entry in entries {
             let first = Settling {
@@ -444,16 +466,16 @@ impl Distributor {
             };
             let settling = settling.entry(entry.id.session).or_insert(first);
             settling.through = entry.id.sequence;
-            settling.has_ended |= entry.answer == Ok(Answer::Closed);
+            settling.has_ended |= entry.answer == Ok(UpdateAnswer::Closed);
         }
         for (session, settling) in settling {
             if settling.has_ended {
-                self.ephemerals.clear(session, basis).await?;
-                self.sessions.remove(session, basis).await?;
+                self.ephemerals.clear(session, dependency).await?;
+                self.sessions.remove(session, dependency).await?;
                 applied.forget(session);
             } else {
                 self.sessions
-                    .applied(session, settling.before, settling.through, basis)
+                    .applied(session, settling.before, settling.through, dependency)
                     .await?;
                 applied.advance(session, settling.through);
             }
@@ -464,7 +486,7 @@ impl Distributor {
     /// Invokes the watch function. Gateways that it does not reach find the slot in the log.
     /// Clients may learn of the slot once `point`, where the first region has applied it, is
     /// durable.
-    async fn tell(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
+    async fn announce(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
         let wake = Wake {
             previous: step.previous,
             index: step.slot,
@@ -480,18 +502,18 @@ impl Distributor {
 
     /// Becomes the distributor: seals the log, and finishes every slot that is not known to be
     /// finished. These include the last applied slot, because its outboxes may not be settled.
-    async fn take_over(&self) -> Result<Warm> {
-        let mut grounds = self.grounds();
+    async fn take_over(&self) -> Result<WarmState> {
+        let mut dependencies = self.dependencies();
         let (mut cursors, mut garbage) = (
             Vec::with_capacity(self.regions.len()),
             Vec::with_capacity(self.regions.len()),
         );
-        for (region, basis) in self.regions.iter().zip(&mut grounds.regions) {
+        for (region, dependency) in self.regions.iter().zip(&mut dependencies.regions) {
             let Read {
                 value: (cursor, of_region),
                 point,
             } = region.cursor().await?;
-            basis.seen(point)?;
+            dependency.observe(point)?;
             garbage.push(of_region);
             cursors.push(cursor);
         }
@@ -505,68 +527,81 @@ impl Distributor {
             },
         };
         let (writer, standing) = self.log.take_over(from).await?;
-        grounds.system.seen(writer.point())?;
+        dependencies.system.observe(writer.point())?;
         let (zxid, retained) = (cursor.zxid, VecDeque::new());
         let applied = Applied::default();
-        let mut warm = Warm {
+        let mut warm = WarmState {
             writer,
-            grounds,
+            dependencies,
             slot: cursor.slot,
             zxid,
             retained,
             applied,
         };
         for slot in standing {
-            if self.broken == Some(Broken::TakesTheLogForApplied) {
+            if self.broken == Some(Broken::AssumesTheLogIsApplied) {
                 let last = decode::<Slot>(&slot.payload, "a slot of the log")?.last();
                 warm.advance(warm.step(slot.index, slot.epoch, last));
                 continue;
             }
-            self.redo(&mut warm, slot).await?;
+            self.repeat_slot(&mut warm, slot).await?;
         }
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.collect(&garbage, &mut warm.dependencies).await?;
         Ok(warm)
     }
 
     /// Repeats steps 3 to 5 for a slot that a predecessor numbered.
-    async fn redo(&self, warm: &mut Warm, logged: primitives::Slot) -> Result<()> {
+    async fn repeat_slot(&self, warm: &mut WarmState, logged: primitives::Slot) -> Result<()> {
         let slot: Slot = decode(&logged.payload, "a slot of the log")?;
         let step = warm.step(logged.index, logged.epoch, slot.last());
         let mut is_applied = true;
-        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
+        for (region, dependency) in self.regions.iter().zip(&mut warm.dependencies.regions) {
             let Read {
                 value: (cursor, _),
                 point,
             } = region.cursor().await?;
-            basis.seen(point)?;
+            dependency.observe(point)?;
             is_applied &= cursor.slot >= step.slot;
         }
         let (mut decided, mut garbage) = (Vec::new(), Vec::new());
         if !is_applied {
             for entry in &slot.entries {
-                decided.push(self.find_in_outbox(entry, &mut warm.grounds.system).await?);
+                decided.push(
+                    self.find_in_outbox(entry, &mut warm.dependencies.system)
+                        .await?,
+                );
             }
             // Only the changes are computed again. The logged slot is final.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
             garbage = self
-                .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+                .apply(
+                    step,
+                    numbered.changes,
+                    numbered.garbage,
+                    &mut warm.dependencies,
+                )
                 .await?;
         }
         self.settle(warm, &slot.entries).await?;
-        self.tell(step, logged.payload, warm.grounds.regions[0].point())
+        self.announce(step, logged.payload, warm.dependencies.regions[0].point())
             .await?;
-        self.forget_taken(&decided, warm.grounds.system).await;
-        self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds)
+        self.remove_index_entries(&decided, warm.dependencies.system)
+            .await;
+        self.add_late_objects(&decided, &mut garbage, &mut warm.dependencies)
             .await?;
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.collect(&garbage, &mut warm.dependencies).await?;
         warm.advance(step);
         Ok(())
     }
 
     /// The decided request of a log entry. It is in its session's outbox until it is applied in all
     /// regions.
-    async fn find_in_outbox(&self, entry: &Entry, basis: &mut Basis) -> Result<Decided> {
-        let row = self.sessions.get(entry.id.session, basis).await?;
+    async fn find_in_outbox(
+        &self,
+        entry: &LogEntry,
+        dependency: &mut Dependency,
+    ) -> Result<Decided> {
+        let row = self.sessions.get(entry.id.session, dependency).await?;
         let decided = match &row {
             Some(row) => row.decided(entry.id.sequence)?,
             None => None,

@@ -11,11 +11,11 @@ use ports::Result;
 
 use crate::{
     client::{Attached, Client, Shared},
-    dependency::Basis,
+    dependency::Dependency,
     error::ConnectError,
     heartbeat,
     model::{Connect, Password, SessionId, Zxid},
-    storage::session::Moved,
+    storage::session::Transition,
 };
 
 /// Attempts to find an unused session id. With good randomness the first one succeeds.
@@ -97,17 +97,17 @@ impl Gateway {
         // The lease counts from before the write that grants it (rule C-6).
         let asked_at = shared.clock.monotonic();
         let incarnation = shared.queue.point().incarnation;
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         let (session, password, attach, renewals) = match resume {
-            None => self.open(timeout, id, &mut basis).await?,
+            None => self.open(timeout, id, &mut dependency).await?,
             Some((session, password)) => {
                 match shared
                     .sessions
-                    .attach(session, password, timeout, &mut basis)
+                    .attach(session, password, timeout, &mut dependency)
                     .await?
                 {
-                    Moved::Done(row) => (session, password, row.attach, row.renewals),
-                    Moved::Refused(_) => return Err(ConnectError::Expired),
+                    Transition::Done(row) => (session, password, row.attach, row.renewals),
+                    Transition::Refused(_) => return Err(ConnectError::Expired),
                 }
             }
         };
@@ -118,7 +118,7 @@ impl Gateway {
             timeout,
             asked_at,
             renewals,
-            basis,
+            dependency,
             incarnation,
         })
     }
@@ -133,7 +133,7 @@ impl Gateway {
         &self,
         timeout: Duration,
         id: fn(u64) -> SessionId,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<(SessionId, Password, u64, i64)> {
         let entropy = &self.shared.entropy;
         let mut secret = [0; 16];
@@ -144,7 +144,7 @@ impl Gateway {
             if self
                 .shared
                 .sessions
-                .create(session, Password(secret), timeout, basis)
+                .create(session, Password(secret), timeout, dependency)
                 .await?
             {
                 return Ok((session, Password(secret), 1, 0));

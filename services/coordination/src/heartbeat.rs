@@ -34,17 +34,17 @@ use ports::{
 };
 
 use self::{
-    failure_detector::Judge,
-    last_heartbeat::{Moment, Notes, Pace, Stored},
+    failure_detector::FailureDetector,
+    last_heartbeat::{LastHeartbeats, Moment, StoredHeartbeats, Timing},
 };
 use crate::{
     broken::Broken,
     config::Config,
-    dependency::Basis,
+    dependency::Dependency,
     queue_names,
     records::{decode, encode},
     storage::{
-        session::{CLIENTS, Sessions},
+        session::{CLIENT_SHARDS, Sessions},
         temporary::Temporaries,
     },
 };
@@ -53,11 +53,11 @@ use crate::{
 const BEATS_PER_TIMEOUT_MIN: u32 = 4;
 
 /// The attribute of the heartbeat's row that holds its observations.
-const NOTES: &str = "notes";
+const HEARTBEATS: &str = "notes";
 
 /// The most bytes that one session takes in the stored observations. Sessions beyond the largest
 /// item are left out.
-const NOTES_BYTES_PER_SESSION: usize = 32;
+const HEARTBEAT_BYTES_PER_SESSION: usize = 32;
 
 // A session that was silent for one renewal when a stall began has part of its timeout left after
 // it.
@@ -91,13 +91,13 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Heartbeat {
     parts: Parts,
-    judge: Judge,
+    detector: FailureDetector,
     temporaries: Temporaries,
-    pace: Pace,
+    timing: Timing,
     sweep_period: Duration,
     broken: Option<Broken>,
     /// The observations of a warm instance's last completed run; none before the first.
-    own: Mutex<Option<Arc<Notes>>>,
+    own: Mutex<Option<Arc<LastHeartbeats>>>,
 }
 
 impl Heartbeat {
@@ -105,17 +105,17 @@ impl Heartbeat {
     pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
         // Each machine's clock may be off by the drift allowance of the locks.
         let clocks_apart_max = config.locks.drift_allowance * 2;
-        let judge = Judge {
+        let detector = FailureDetector {
             sessions: Sessions::new(parts.system.clone()),
             queue: parts.queue.clone(),
             clock: parts.clock.clone(),
             broken: config.broken,
         };
         Self {
-            judge,
+            detector,
             parts,
             temporaries,
-            pace: Pace {
+            timing: Timing {
                 period: period(config),
                 clocks_apart_max,
             },
@@ -126,18 +126,19 @@ impl Heartbeat {
     }
 
     /// One run: checks every session, and retires if there is none.
-    async fn beat(&self) -> Result<()> {
-        let mut basis = Basis::now(&*self.parts.system);
-        let before = self.recall(self.judge.moment(), &mut basis).await?;
-        let mut notes = before.next(self.judge.moment());
-        self.judge_all(&before, &mut notes, &mut basis).await?;
-        if notes.session_count() == 0 {
-            return self.ask(RETIRE).await;
+    async fn run(&self) -> Result<()> {
+        let mut dependency = Dependency::now(&*self.parts.system);
+        let before = self.load(self.detector.moment(), &mut dependency).await?;
+        let mut heartbeats = before.next(self.detector.moment());
+        self.check_all(&before, &mut heartbeats, &mut dependency)
+            .await?;
+        if heartbeats.session_count() == 0 {
+            return self.send_to_self(RETIRE).await;
         }
-        let sweep_is_due = notes.sweep_is_due(self.sweep_period);
-        self.remember(notes, &mut basis).await?;
+        let sweep_is_due = heartbeats.sweep_is_due(self.sweep_period);
+        self.store(heartbeats, &mut dependency).await?;
         // In a run of its own, so that failure detection does not wait for objects.
-        if sweep_is_due && self.ask(SWEEP).await.is_err() {
+        if sweep_is_due && self.send_to_self(SWEEP).await.is_err() {
             // On a full disk the message cannot be sent, and sweeping frees space.
             self.sweep().await;
         }
@@ -145,10 +146,10 @@ impl Heartbeat {
     }
 
     /// Sends a command to the heartbeat itself, which runs at least once for it.
-    async fn ask(&self, errand: &'static [u8]) -> Result<()> {
+    async fn send_to_self(&self, command: &'static [u8]) -> Result<()> {
         self.parts
             .functions
-            .send(queue_names::HEARTBEAT, None, Bytes::from_static(errand))
+            .send(queue_names::HEARTBEAT, None, Bytes::from_static(command))
             .await
             .map(|_| ())
     }
@@ -164,7 +165,7 @@ impl Heartbeat {
             return self
                 .parts
                 .functions
-                .arm_timer(queue_names::HEARTBEAT, self.pace.period)
+                .arm_timer(queue_names::HEARTBEAT, self.timing.period)
                 .await;
         }
         self.sweep().await;
@@ -173,10 +174,10 @@ impl Heartbeat {
 
     /// Whether any client session exists.
     pub async fn any_session(&self) -> Result<bool> {
-        let mut basis = Basis::default();
-        for shard in CLIENTS {
-            let mut pages = self.judge.sessions.rows(shard);
-            while let Some(rows) = pages.next_page(&mut basis).await? {
+        let mut dependency = Dependency::default();
+        for shard in CLIENT_SHARDS {
+            let mut pages = self.detector.sessions.rows(shard);
+            while let Some(rows) = pages.next_page(&mut dependency).await? {
                 if !rows.is_empty() {
                     return Ok(true);
                 }
@@ -189,7 +190,7 @@ impl Heartbeat {
     pub async fn forget(&self) -> Result<()> {
         self.parts
             .system
-            .update(Update::delete(notes_key()))
+            .update(Update::delete(heartbeats_key()))
             .await
             .map(|_| ())
     }
@@ -199,34 +200,36 @@ impl Heartbeat {
     ///
     /// Only observations from the same incarnation of the store count. A store that rolled back may
     /// have lost renewals, and counts the next ones with the same numbers.
-    async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Arc<Notes>> {
+    async fn load(&self, now: Moment, dependency: &mut Dependency) -> Result<Arc<LastHeartbeats>> {
         let own = self
             .own
             .lock()
             .expect("no panic while it is locked")
             .clone();
-        let first = || Arc::new(Notes::first(now, basis.incarnation()));
-        if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
+        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
+        if self.broken == Some(Broken::KeepsSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
         }
-        let is_forgetful = self.broken != Some(Broken::RemembersLostSilence);
-        let counts =
-            |noted: Incarnation, basis: &Basis| noted == basis.incarnation() || !is_forgetful;
-        let is_of_this_start = |own: &Arc<Notes>| counts(own.incarnation(), basis);
-        if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace))
+        let is_forgetful = self.broken != Some(Broken::CountsLostSilence);
+        let counts = |noted: Incarnation, dependency: &Dependency| {
+            noted == dependency.incarnation() || !is_forgetful
+        };
+        let is_of_this_start = |own: &Arc<LastHeartbeats>| counts(own.incarnation(), dependency);
+        if let Some(own) =
+            own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.timing))
         {
             return Ok(own);
         }
-        let Read { value: row, point } = self.parts.system.get(&notes_key()).await?;
-        basis.seen(point)?;
-        let first = || Arc::new(Notes::first(now, basis.incarnation()));
-        let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
+        let Read { value: row, point } = self.parts.system.get(&heartbeats_key()).await?;
+        dependency.observe(point)?;
+        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
+        let Some(stored) = row.as_ref().and_then(|row| row.bytes(HEARTBEATS)) else {
             return Ok(first());
         };
         Ok(
-            match decode::<Stored>(stored, "the heartbeat's observations") {
-                Ok(stored) if counts(stored.incarnation, basis) => {
-                    Arc::new(Notes::taken_up(stored, now, self.pace))
+            match decode::<StoredHeartbeats>(stored, "the heartbeat's observations") {
+                Ok(stored) if counts(stored.incarnation, dependency) => {
+                    Arc::new(LastHeartbeats::from_stored(stored, now, self.timing))
                 }
                 Ok(_) => first(),
                 Err(error) => {
@@ -237,32 +240,43 @@ impl Heartbeat {
         )
     }
 
-    async fn remember(&self, mut notes: Notes, basis: &mut Basis) -> Result<()> {
-        let sessions_max = self.parts.system.limits().item_bytes_max / NOTES_BYTES_PER_SESSION;
-        let stored = notes.to_store(self.pace, sessions_max);
+    async fn store(
+        &self,
+        mut heartbeats: LastHeartbeats,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        let sessions_max = self.parts.system.limits().item_bytes_max / HEARTBEAT_BYTES_PER_SESSION;
+        let stored = heartbeats.to_store(self.timing, sessions_max);
         if let Some(stored) = stored
-            && self.broken != Some(Broken::RemembersSilenceInTheInstance)
+            && self.broken != Some(Broken::KeepsSilenceInTheInstance)
         {
             let update = Update::put(
-                notes_key(),
-                vec![(NOTES.into(), Value::Bytes(encode(&stored)))],
+                heartbeats_key(),
+                vec![(HEARTBEATS.into(), Value::Bytes(encode(&stored)))],
             );
-            basis.seen(
+            dependency.observe(
                 self.parts
                     .system
-                    .update(update.transient().resting_on(basis.point()))
+                    .update(update.transient().resting_on(dependency.point()))
                     .await?
                     .receipt
                     .point,
             )?;
         }
-        *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(notes));
+        *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(heartbeats));
         Ok(())
     }
 
-    async fn judge_all(&self, before: &Notes, notes: &mut Notes, basis: &mut Basis) -> Result<()> {
-        for shard in CLIENTS {
-            self.judge.judge(shard, before, notes, basis).await?;
+    async fn check_all(
+        &self,
+        before: &LastHeartbeats,
+        heartbeats: &mut LastHeartbeats,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        for shard in CLIENT_SHARDS {
+            self.detector
+                .check_shard(shard, before, heartbeats, dependency)
+                .await?;
         }
         Ok(())
     }
@@ -280,7 +294,7 @@ impl Heartbeat {
     }
 }
 
-fn notes_key() -> Key {
+fn heartbeats_key() -> Key {
     Key::new("heartbeat", [])
 }
 
@@ -288,7 +302,7 @@ fn notes_key() -> Key {
 impl Handler for Heartbeat {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Timer => self.beat().await?,
+            Event::Timer => self.run().await?,
             Event::Call { payload, .. } if payload == RETIRE => self.retire().await?,
             Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
             _ => {

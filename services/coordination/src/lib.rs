@@ -10,18 +10,19 @@
 //!    └───── replies, events, in order ◀── session's row ◀────────────────────── tail ◀── watch function
 //! ```
 //!
-//! - [`gateway`] and [`client`] are the client library. [`tail`] follows the log for the clients of one
-//!   process, and `client::read` reads the user store without any function.
-//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
-//!   two steps. Its successor reads from the rows what to finish or undo.
-//! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a store check
-//!   each other with it ([`member`]).
-//! - [`storage`] holds every conditional write: to the rows of sessions and znodes in the system store, and to
-//!   the user stores. [`dependency`] tracks the state that each write depends on, because a store may lose
-//!   state that is not durable yet.
+//! - [`gateway`] and [`client`] are the client library. [`tail`] follows the log for the clients of
+//!   one process, and `client::read` reads the user store without any function.
+//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die
+//!   between any two steps. Its successor reads from the rows what to finish or undo.
+//! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a
+//!   store check each other with it ([`member`]).
+//! - [`storage`] holds every conditional write: to the rows of sessions and znodes in the system
+//!   store, and to the user stores. [`dependency`] tracks the state that each write depends on,
+//!   because a store may lose state that is not durable yet.
 //! - `writer::tree` has the rules of the tree without any I/O.
 //!
-//! This crate knows no wire format, provider or thread. `docs/coordination.md` lists its numbered promises.
+//! This crate knows no wire format, provider or thread. `docs/coordination.md` lists its numbered
+//! promises.
 
 mod backlog;
 #[doc(hidden)]

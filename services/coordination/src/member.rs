@@ -31,12 +31,12 @@ use crate::{
     gateway::Gateway,
     heartbeat::{
         self,
-        failure_detector::Judge,
-        last_heartbeat::{Notes, Pace},
+        failure_detector::FailureDetector,
+        last_heartbeat::{LastHeartbeats, Timing},
     },
     model::{Output, Password, Request, SessionId},
     queue_names,
-    storage::session::{MEMBERS, RENEWALS_PER_TIMEOUT, Row, State},
+    storage::session::{MEMBER_SHARD, RENEWALS_PER_TIMEOUT, Row, State},
 };
 
 /// The silence after which a member counts as dead.
@@ -54,10 +54,10 @@ type Progress = (State, u64, u64);
 pub struct Member {
     shared: Arc<Shared>,
     client: Client,
-    judge: Judge,
+    detector: FailureDetector,
     /// The observations of the last check of the others. None before the first, or if the last was
     /// in another incarnation of the store.
-    notes: Option<Notes>,
+    heartbeats: Option<LastHeartbeats>,
     others: BTreeMap<SessionId, Progress>,
 }
 
@@ -69,7 +69,7 @@ impl Gateway {
     ) -> Result<Member, ConnectError> {
         let shared = Arc::clone(&self.shared);
         let client = self.attach_member(MEMBER_TIMEOUT, resume).await?;
-        let judge = Judge {
+        let detector = FailureDetector {
             sessions: shared.sessions.clone(),
             queue: Arc::clone(&shared.queue),
             clock: Arc::clone(&shared.clock),
@@ -78,8 +78,8 @@ impl Gateway {
         Ok(Member {
             shared,
             client,
-            judge,
-            notes: None,
+            detector,
+            heartbeats: None,
             others: BTreeMap::new(),
         })
     }
@@ -105,11 +105,11 @@ impl Member {
     /// members. Not cancellation safe: run it to its end.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         let before = self.client.lease_until();
-        self.client.is_here();
+        self.client.note_activity();
         self.client.pump(outputs).await?;
-        self.client.is_here();
+        self.client.note_activity();
         if self.client.lease_until() != before
-            && let Err(error) = self.look_at_others().await
+            && let Err(error) = self.check_others().await
         {
             tracing::debug!(%error, "could not check the other members");
         }
@@ -121,42 +121,43 @@ impl Member {
         self.client.wait().await;
     }
 
-    async fn look_at_others(&mut self) -> Result<()> {
-        let pace = Pace {
+    async fn check_others(&mut self) -> Result<()> {
+        let timing = Timing {
             period: RENEWAL_PERIOD,
             clocks_apart_max: Duration::ZERO,
         };
-        let mut basis = self.judge.sessions.basis();
-        let now = self.judge.moment();
-        let is_good = |notes: &Notes| {
-            notes.incarnation() == basis.incarnation() && notes.are_fresh(now, pace)
+        let mut dependency = self.detector.sessions.dependency();
+        let now = self.detector.moment();
+        let is_good = |heartbeats: &LastHeartbeats| {
+            heartbeats.incarnation() == dependency.incarnation()
+                && heartbeats.are_fresh(now, timing)
         };
         let before = self
-            .notes
+            .heartbeats
             .take()
             .filter(is_good)
-            .unwrap_or_else(|| Notes::first(now, basis.incarnation()));
-        let mut notes = before.next(now);
+            .unwrap_or_else(|| LastHeartbeats::first(now, dependency.incarnation()));
+        let mut heartbeats = before.next(now);
         let rows = match self
-            .judge
-            .judge(MEMBERS, &before, &mut notes, &mut basis)
+            .detector
+            .check_shard(MEMBER_SHARD, &before, &mut heartbeats, &mut dependency)
             .await
         {
             Ok(rows) => rows,
             Err(error) => {
                 // The failed check observed nothing, so the earlier observations stay valid.
-                self.notes = Some(before);
+                self.heartbeats = Some(before);
                 return Err(error);
             }
         };
-        self.notes = Some(notes);
+        self.heartbeats = Some(heartbeats);
         let progress = |row: &Row| (row.state, row.sequence, row.applied);
         let now_there: BTreeMap<_, _> = rows
             .iter()
             .map(|(session, row)| (*session, progress(row)))
             .collect();
         if now_there != self.others {
-            self.shared.tail.expect();
+            self.shared.tail.poll_soon();
         }
         let is_left = |session: &SessionId| {
             now_there

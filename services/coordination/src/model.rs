@@ -21,7 +21,7 @@ pub struct SessionId(pub i64);
 
 impl SessionId {
     /// Set in the ids of the processes' own sessions.
-    const MEMBERS: i64 = 1 << 62;
+    const MEMBER_BIT: i64 = 1 << 62;
 
     /// The id of a client's session, from random bits. Positive; its top byte stays below every
     /// value that clients interpret.
@@ -31,12 +31,12 @@ impl SessionId {
 
     /// The id of a process's own session, from random bits.
     pub fn of_member(random: u64) -> Self {
-        Self(Self::of_client(random).0 | Self::MEMBERS)
+        Self(Self::of_client(random).0 | Self::MEMBER_BIT)
     }
 
     /// Whether this is a process's own session.
     pub fn is_members(self) -> bool {
-        self.0 & Self::MEMBERS != 0
+        self.0 & Self::MEMBER_BIT != 0
     }
 }
 

@@ -332,7 +332,7 @@ pub struct Slot {
     /// The zxid of the first entry; the others follow without a gap.
     pub first: Zxid,
     /// The updates that got these zxids.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<LogEntry>,
 }
 
 impl Slot {
@@ -342,7 +342,7 @@ impl Slot {
     }
 
     /// The entries with their zxids.
-    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &Entry)> {
+    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &LogEntry)> {
         self.entries
             .iter()
             .zip(self.first.0..)
@@ -352,7 +352,7 @@ impl Slot {
 
 /// One update in the total order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct LogEntry {
     /// Its id.
     pub id: UpdateId,
     /// The attach of the request that it answers.
@@ -360,14 +360,14 @@ pub struct Entry {
     /// The number of the request that it answers, see [`Submitted::request`].
     pub request: u64,
     /// The answer for its client.
-    pub answer: Result<Answer, Error>,
+    pub answer: Result<UpdateAnswer, Error>,
     /// The events for watches, in order.
     pub events: Vec<(EventKind, String)>,
 }
 
 /// The answer to an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum UpdateAnswer {
     /// To create.
     Created {
         /// The whole path.

@@ -14,7 +14,7 @@ use primitives::FencedLog;
 use crate::{
     client::Shared,
     config::Config,
-    dependency::Basis,
+    dependency::Dependency,
     distributor::{Distributor, LOG_PARTITION},
     gateway::Gateway,
     heartbeat::{self, Heartbeat},
@@ -158,7 +158,7 @@ impl Service {
     /// Creates missing znodes and queues, and arms the triggers. Arms the heartbeat if sessions
     /// exist. The functions must be registered before.
     pub async fn start(&self) -> Result<()> {
-        self.make_built_in_znodes().await?;
+        self.create_built_in_znodes().await?;
         for (queue, function) in [
             (queue_names::REQUEST_QUEUE, queue_names::WRITER),
             (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
@@ -198,16 +198,16 @@ impl Service {
     /// writer of each session. Other processes may work at the same time.
     async fn push_outboxes(&self) -> Result<()> {
         let (sessions, nodes) = (Sessions::new(self.parts.system.clone()), self.nodes());
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         for shard in ALL_SHARDS {
             let mut pages = sessions.rows(shard);
-            while let Some(rows) = pages.next_page(&mut basis).await? {
+            while let Some(rows) = pages.next_page(&mut dependency).await? {
                 for (session, row) in &rows {
-                    writer::finish_one_of_many(
+                    writer::finish_or_skip(
                         &nodes,
                         &*self.parts.queue,
                         (*session, row),
-                        &mut basis,
+                        &mut dependency,
                     )
                     .await?;
                 }
@@ -272,7 +272,7 @@ impl Service {
         )
     }
 
-    async fn make_built_in_znodes(&self) -> Result<()> {
+    async fn create_built_in_znodes(&self) -> Result<()> {
         let system = self.nodes();
         for (path, children) in BUILT_IN {
             let last = UpdateId {

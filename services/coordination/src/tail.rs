@@ -25,7 +25,7 @@
 //!   new position. What is durable at the new position says nothing about earlier deliveries, so a
 //!   client ignores it ([`Tail::durable_from`]).
 //! - A watch is armed for its connection under the same lock that shows that the znode has not
-//!   changed since it was read. If the znode has changed, the event is inserted at its place.
+//!   changed since it was read. If the znode has changed, the event is inserted at its position.
 
 pub(crate) mod event_queue;
 mod poll_schedule;
@@ -46,7 +46,7 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use self::{
-    poll_schedule::Looks,
+    poll_schedule::PollSchedule,
     registry::{Registered, Registry},
 };
 use crate::{
@@ -54,16 +54,16 @@ use crate::{
     broken::Broken,
     config::Config,
     model::{EventKind, SessionId, Zxid},
-    records::{Answer, Entry, Slot, Wake, decode},
+    records::{LogEntry, Slot, UpdateAnswer, Wake, decode},
     storage::user_store::UserStore,
     tail::{
-        event_queue::{Letter, Mailbox},
+        event_queue::{ClientEvent, EventQueue},
         watches::Aspect,
     },
 };
 
 /// The epoch of no position. No delivery from it is ever durable.
-const NO_PLACE: u64 = 0;
+const NO_POSITION: u64 = 0;
 
 /// Slots per page when the tail reads unannounced slots from the log.
 const LOG_PAGE_SLOTS: usize = 64;
@@ -78,24 +78,24 @@ pub struct Tail {
     log: FencedLog,
     clock: Arc<dyn Clock>,
     broken: Option<Broken>,
-    look_period: Option<Duration>,
+    poll_period: Option<Duration>,
     /// A client waits for something that another process may distribute.
-    is_expecting: AtomicBool,
+    poll_is_wanted: AtomicBool,
     inbox: Mutex<BTreeMap<u64, Wake>>,
-    offered: Notify,
+    slot_announced: Notify,
     registry: Mutex<Registry>,
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
     /// The number of the current position among those of this process, or zero without one.
-    place: AtomicU64,
-    handed_out: Notify,
+    position: AtomicU64,
+    delivered: Notify,
     /// A position that was found before [`Tail::run`] follows the log from it.
-    found: Mutex<Option<Place>>,
+    found: Mutex<Option<LogPosition>>,
 }
 
 /// A delivered change.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct DeliveredChange {
     pub(crate) zxid: Zxid,
     pub(crate) kind: EventKind,
     pub(crate) path: String,
@@ -110,14 +110,14 @@ pub(crate) struct Connection {
 
 /// The znode that a request read, and the watch that it asks for there.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct ReadTarget {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
 }
 
 /// An applied slot, announced or read from the log.
 #[derive(Debug)]
-struct Told {
+struct AppliedSlot {
     index: u64,
     epoch: u64,
     slot: Slot,
@@ -126,7 +126,7 @@ struct Told {
 
 /// The slot that was delivered last.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct LogPosition {
     index: u64,
     epoch: u64,
     /// The incarnation of the store in which the position was found.
@@ -141,15 +141,15 @@ impl Tail {
             log,
             clock,
             broken: config.broken,
-            look_period: config.log_look_period,
-            is_expecting: AtomicBool::new(false),
+            poll_period: config.log_poll_period,
+            poll_is_wanted: AtomicBool::new(false),
             inbox: Mutex::default(),
-            offered: Notify::new(),
+            slot_announced: Notify::new(),
             registry: Mutex::default(),
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
-            place: AtomicU64::new(0),
-            handed_out: Notify::new(),
+            position: AtomicU64::new(0),
+            delivered: Notify::new(),
             found: Mutex::default(),
         }
     }
@@ -164,30 +164,30 @@ impl Tail {
         Zxid(self.durable.load(Ordering::Acquire))
     }
 
-    /// The zxid up to which deliveries from `place` may be sent. `None` once that position is lost,
-    /// because zxids that were not durable then may have been assigned to other updates.
-    pub(crate) fn durable_from(&self, place: u64) -> Option<Zxid> {
+    /// The zxid up to which deliveries from `position` may be sent. `None` once that position is
+    /// lost, because zxids that were not durable then may have been assigned to other updates.
+    pub(crate) fn durable_from(&self, position: u64) -> Option<Zxid> {
         // In this order: a position is lost before its successor reports durability.
         let durable = self.durable();
-        let is_lost = place == NO_PLACE || self.place.load(Ordering::Acquire) != place;
-        let is_blind = self.broken == Some(Broken::ConfirmsWhatAnotherPlaceLost);
+        let is_lost = position == NO_POSITION || self.position.load(Ordering::Acquire) != position;
+        let is_blind = self.broken == Some(Broken::ConfirmsLostZxids);
         (!is_lost || is_blind).then_some(durable)
     }
 
-    /// Schedules a wake-up of `mailbox` for when `zxid` is durable. Returns false if it is durable
-    /// already. A replaced connection has been woken already to learn that.
+    /// Schedules a wake-up of `event_queue` for when `zxid` is durable. Returns false if it is
+    /// durable already. A replaced connection has been woken already to learn that.
     pub(crate) fn wake_when_durable(
         &self,
         client: Connection,
         zxid: Zxid,
-        mailbox: &Arc<Mailbox>,
+        event_queue: &Arc<EventQueue>,
     ) -> bool {
         let mut registry = self.registry();
         if self.durable() >= zxid {
             return false;
         }
         if registry.is_registered(client) {
-            registry.waiting.insert(client.session, mailbox.clone());
+            registry.waiting.insert(client.session, event_queue.clone());
         }
         true
     }
@@ -200,10 +200,10 @@ impl Tail {
 
     /// Announces that a client waits for something. If another process may distribute it, the tail
     /// polls the log soon.
-    pub(crate) fn expect(&self) {
-        if self.look_period.is_some() {
-            self.is_expecting.store(true, Ordering::Release);
-            self.offered.notify_one();
+    pub(crate) fn poll_soon(&self) {
+        if self.poll_period.is_some() {
+            self.poll_is_wanted.store(true, Ordering::Release);
+            self.slot_announced.notify_one();
         }
     }
 
@@ -219,12 +219,12 @@ impl Tail {
 
     /// Takes a slot that the distributor announces. The tail drops known slots and keeps early ones
     /// until their predecessors arrive.
-    pub fn offer(&self, wake: Wake) {
+    pub fn announce(&self, wake: Wake) {
         self.inbox
             .lock()
             .expect("no panic while the inbox is locked")
             .insert(wake.index, wake);
-        self.offered.notify_one();
+        self.slot_announced.notify_one();
     }
 
     /// Registers the one client that acts for `session` here, and returns the number of the current
@@ -236,37 +236,40 @@ impl Tail {
     pub(crate) fn register(
         &self,
         Connection { session, attach }: Connection,
-        mailbox: Arc<Mailbox>,
+        event_queue: Arc<EventQueue>,
     ) -> u64 {
         let mut registry = self.registry();
-        let place = self.place.load(Ordering::Relaxed);
-        if place == NO_PLACE {
-            mailbox.put(Letter::LostPlace);
-            mailbox.wake();
-            return place;
+        let position = self.position.load(Ordering::Relaxed);
+        if position == NO_POSITION {
+            event_queue.put(ClientEvent::PositionLost);
+            event_queue.wake();
+            return position;
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
-                if latest.attach > attach
-                    && self.broken != Some(Broken::LetsTheLastToRegisterSpeak) =>
+                if latest.attach > attach && self.broken != Some(Broken::LastToRegisterWins) =>
             {
-                Some(mailbox)
+                Some(event_queue)
             }
             _ => {
                 // The new client does not wait for the same things as the earlier one.
                 registry.watches.disarm_all(session);
                 registry.waiting.remove(&session);
-                let earlier = registry
-                    .clients
-                    .insert(session, Registered { attach, mailbox });
-                earlier.map(|earlier| earlier.mailbox)
+                let earlier = registry.clients.insert(
+                    session,
+                    Registered {
+                        attach,
+                        event_queue,
+                    },
+                );
+                earlier.map(|earlier| earlier.event_queue)
             }
         };
         if let Some(replaced) = replaced {
-            replaced.put(Letter::Moved);
+            replaced.put(ClientEvent::Moved);
             replaced.wake();
         }
-        place
+        position
     }
 
     /// Removes a client that disconnected, unless another client has replaced it.
@@ -285,7 +288,7 @@ impl Tail {
         &self,
         since: Zxid,
         until: Zxid,
-        pick: impl FnMut(&Change) -> Option<T>,
+        pick: impl FnMut(&DeliveredChange) -> Option<T>,
     ) -> Option<Vec<T>> {
         if until <= since {
             return Some(Vec::new());
@@ -303,15 +306,15 @@ impl Tail {
     /// Arms the watch that `look` asks for, as of `at`. A change since then fires it at once.
     /// Returns false if more changes were delivered since than are kept, so it is unknown whether
     /// the watch has fired. The view must have reached `at`.
-    pub(crate) fn watch(&self, look: &Look, at: Zxid, client: Connection) -> bool {
+    pub(crate) fn watch(&self, look: &ReadTarget, at: Zxid, client: Connection) -> bool {
         let Some(aspect) = look.watch else {
             return true;
         };
         let mut registry = self.registry();
-        let fires = |change: &&Change| {
+        let fires = |change: &&DeliveredChange| {
             Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path
         };
-        let is_blind = self.broken == Some(Broken::WatchesFromNowOn);
+        let is_blind = self.broken == Some(Broken::ArmsWatchesTooLate);
         let missed = match registry.changes_after(at) {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
             None => return false,
@@ -322,7 +325,7 @@ impl Tail {
             // successor.
             _ if !registry.is_registered(client) => {}
             (Some(registered), Some((zxid, kind))) => {
-                registered.mailbox.put_late(zxid, kind, &look.path);
+                registered.event_queue.put_late(zxid, kind, &look.path);
             }
             (_, _) => registry.watches.arm(client.session, aspect, &look.path),
         }
@@ -338,13 +341,13 @@ impl Tail {
                 .expect("no panic while it is locked")
                 .take();
             let started = match found {
-                Some(place) => Ok(place),
+                Some(position) => Ok(position),
                 None => self.start().await,
             };
             let failure = match started {
-                Ok(place) => tokio::select! {
+                Ok(position) => tokio::select! {
                     biased;
-                    failure = self.follow(place) => failure,
+                    failure = self.follow(position) => failure,
                     failure = self.confirm() => failure,
                 },
                 Err(failure) => failure,
@@ -358,62 +361,62 @@ impl Tail {
     /// Takes the position at the cursor. Clients may connect afterwards, and [`Tail::run`]
     /// continues from there.
     pub async fn start_at_cursor(&self) -> Result<()> {
-        let place = self.start().await?;
-        *self.found.lock().expect("no panic while it is locked") = Some(place);
+        let position = self.start().await?;
+        *self.found.lock().expect("no panic while it is locked") = Some(position);
         Ok(())
     }
 
-    async fn start(&self) -> Result<Place> {
+    async fn start(&self) -> Result<LogPosition> {
         let Read {
             value: (cursor, _),
             point,
         } = self.region.cursor().await?;
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
-        let place = self.place.load(Ordering::Relaxed);
-        assert_eq!(place, NO_PLACE, "a tail without a position starts");
+        let position = self.position.load(Ordering::Relaxed);
+        assert_eq!(position, NO_POSITION, "a tail without a position starts");
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
-        registry.forgotten = cursor.zxid;
+        registry.dropped = cursor.zxid;
         registry.unconfirmed = None;
-        registry.places += 1;
-        self.place.store(registry.places, Ordering::Release);
-        Ok(Place {
+        registry.positions += 1;
+        self.position.store(registry.positions, Ordering::Release);
+        Ok(LogPosition {
             index: cursor.slot,
             epoch: cursor.epoch,
             incarnation: point.incarnation,
         })
     }
 
-    async fn follow(&self, mut place: Place) -> ports::Error {
-        let mut looks = self.look_period.map(Looks::new);
+    async fn follow(&self, mut position: LogPosition) -> ports::Error {
+        let mut schedule = self.poll_period.map(PollSchedule::new);
         // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
-            let slots = match self.next_slots(place, found).await {
+            let slots = match self.next_slots(position, found).await {
                 Ok(slots) => slots,
                 Err(error) => return error,
             };
             if slots.is_empty() {
-                found = match self.more_may_be_there(place, looks.as_mut()).await {
+                found = match self.wait_for_slots(position, schedule.as_mut()).await {
                     Ok(found) => found,
                     Err(error) => return error,
                 };
                 continue;
             }
-            for told in slots {
-                if let Err(error) = self.check_start(place, told.point) {
+            for announced in slots {
+                if let Err(error) = self.check_incarnation(position, announced.point) {
                     return error;
                 }
-                self.hand_out(&told);
-                place = Place {
-                    index: told.index,
-                    epoch: told.epoch,
-                    ..place
+                self.deliver(&announced);
+                position = LogPosition {
+                    index: announced.index,
+                    epoch: announced.epoch,
+                    ..position
                 };
             }
-            self.handed_out.notify_one();
+            self.delivered.notify_one();
         }
     }
 
@@ -423,7 +426,7 @@ impl Tail {
         loop {
             let unconfirmed = self.registry().unconfirmed.take();
             let Some((zxid, point)) = unconfirmed else {
-                self.handed_out.notified().await;
+                self.delivered.notified().await;
                 continue;
             };
             if !items.is_durable(point)
@@ -436,16 +439,17 @@ impl Tail {
                 self.durable.store(zxid.0, Ordering::Release);
                 std::mem::take(&mut registry.waiting)
             };
-            for mailbox in waiting.into_values() {
-                mailbox.wake();
+            for event_queue in waiting.into_values() {
+                event_queue.wake();
             }
         }
     }
 
     /// Fails if the store has restarted. Earlier deliveries may then be lost, and their zxids
     /// assigned to other updates.
-    fn check_start(&self, place: Place, point: DurabilityPoint) -> Result<()> {
-        if point.incarnation == place.incarnation || self.broken == Some(Broken::FollowsALostLog) {
+    fn check_incarnation(&self, position: LogPosition, point: DurabilityPoint) -> Result<()> {
+        if point.incarnation == position.incarnation || self.broken == Some(Broken::FollowsALostLog)
+        {
             return Ok(());
         }
         Err(ports::Error::unavailable(
@@ -455,19 +459,19 @@ impl Tail {
 
     /// Returns once there may be more slots: announced ones, or ones that the cursor shows to be
     /// applied.
-    async fn more_may_be_there(
+    async fn wait_for_slots(
         &self,
-        place: Place,
-        looks: Option<&mut Looks>,
+        position: LogPosition,
+        schedule: Option<&mut PollSchedule>,
     ) -> Result<Option<(u64, DurabilityPoint)>> {
-        let Some(looks) = looks else {
-            self.offered.notified().await;
+        let Some(schedule) = schedule else {
+            self.slot_announced.notified().await;
             return Ok(None);
         };
-        if self.is_expecting.swap(false, Ordering::AcqRel) {
-            looks.expect(self.clock.monotonic());
+        if self.poll_is_wanted.swap(false, Ordering::AcqRel) {
+            schedule.poll_soon(self.clock.monotonic());
         }
-        let due = looks.due();
+        let due = schedule.due();
         let is_due = async {
             match due {
                 Some(due) => self.clock.sleep(due.since(self.clock.monotonic())).await,
@@ -477,11 +481,11 @@ impl Tail {
         tokio::select! {
             biased;
             () = is_due => {}
-            () = self.offered.notified() => return Ok(None),
+            () = self.slot_announced.notified() => return Ok(None),
         }
         let cursor = self.region.cursor().await;
         let is_in_use = self.registry().clients().next().is_some();
-        looks.looked(self.clock.monotonic(), is_in_use);
+        schedule.polled(self.clock.monotonic(), is_in_use);
         // If the store fails, there is nothing to deliver. Clients notice the failure by
         // themselves.
         let Ok(Read {
@@ -491,43 +495,43 @@ impl Tail {
         else {
             return Ok(None);
         };
-        self.check_start(place, point)?;
+        self.check_incarnation(position, point)?;
         Ok(Some((cursor.slot, point)))
     }
 
-    /// The applied slots after `place`. These are the announced ones. If one is missing, or the
+    /// The applied slots after `position`. These are the announced ones. If one is missing, or the
     /// cursor in `found` is ahead, they come from the log.
     async fn next_slots(
         &self,
-        place: Place,
+        position: LogPosition,
         found: Option<(u64, DurabilityPoint)>,
-    ) -> Result<Vec<Told>> {
-        let (told, behind_a_gap) = {
+    ) -> Result<Vec<AppliedSlot>> {
+        let (announced, behind_a_gap) = {
             let mut inbox = self
                 .inbox
                 .lock()
                 .expect("no panic while the inbox is locked");
-            *inbox = inbox.split_off(&(place.index + 1));
-            let mut told = Vec::new();
-            let mut last = place.index;
+            *inbox = inbox.split_off(&(position.index + 1));
+            let mut announced = Vec::new();
+            let mut last = position.index;
             while let Some(next) = inbox
                 .first_entry()
                 .filter(|next| next.get().previous == last)
             {
                 let wake = next.remove();
                 last = wake.index;
-                told.push(wake);
+                announced.push(wake);
             }
             (
-                told,
+                announced,
                 inbox.values().next().map(|wake| (wake.index, wake.point)),
             )
         };
-        let found = found.filter(|(until, _)| *until > place.index);
-        if told.is_empty()
+        let found = found.filter(|(until, _)| *until > position.index);
+        if announced.is_empty()
             && let Some((until, point)) = behind_a_gap.or(found)
         {
-            return self.read_log(place, until, point).await;
+            return self.read_log(position, until, point).await;
         }
         let decoded = |Wake {
                            index,
@@ -536,66 +540,66 @@ impl Tail {
                            point,
                            ..
                        }| {
-            Ok(Told {
+            Ok(AppliedSlot {
                 index,
                 epoch,
                 slot: decode(&slot, "a slot of the log")?,
                 point,
             })
         };
-        told.into_iter().map(decoded).collect()
+        announced.into_iter().map(decoded).collect()
     }
 
     /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
     /// is.
     async fn read_log(
         &self,
-        place: Place,
+        position: LogPosition,
         until: u64,
         point: DurabilityPoint,
-    ) -> Result<Vec<Told>> {
-        let from = match place.index {
+    ) -> Result<Vec<AppliedSlot>> {
+        let from = match position.index {
             0 => Cursor::START,
             index => Cursor {
                 next: SlotIndex(index + 1),
-                epoch: Epoch(place.epoch),
+                epoch: Epoch(position.epoch),
             },
         };
         let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
         let decoded = |logged: primitives::Slot| {
             let (index, epoch) = (logged.index.0, logged.epoch.0);
-            Ok(Told {
+            Ok(AppliedSlot {
                 index,
                 epoch,
                 slot: decode(&logged.payload, "a slot of the log")?,
                 point,
             })
         };
-        let told: Vec<Told> = read
+        let announced: Vec<AppliedSlot> = read
             .into_iter()
             .filter(|logged| logged.index.0 <= until)
             .map(decoded)
             .collect::<Result<_>>()?;
-        if told.is_empty() {
+        if announced.is_empty() {
             return Err(ports::Error::unavailable(format!(
                 "find the slots up to {until} in the log"
             )));
         }
-        Ok(told)
+        Ok(announced)
     }
 
-    fn hand_out(&self, told: &Told) {
-        let slot = &told.slot;
+    fn deliver(&self, announced: &AppliedSlot) {
+        let slot = &announced.slot;
         let mut eager = BTreeMap::new();
         {
             let mut registry = self.registry();
             for (zxid, entry) in slot.numbered() {
                 for (kind, path) in &entry.events {
-                    registry.remember(zxid, *kind, path);
+                    registry.keep_change(zxid, *kind, path);
                     for session in registry.watches.fire(*kind, path) {
                         registry.put(
                             session,
-                            Letter::Event {
+                            ClientEvent::Event {
                                 zxid,
                                 kind: *kind,
                                 path: path.clone(),
@@ -615,29 +619,29 @@ impl Tail {
                 if registry.is_registered(Connection {
                     session,
                     attach: entry.attach,
-                }) && let Some(letter) = answer(zxid, entry)
+                }) && let Some(event) = answer(zxid, entry)
                 {
-                    registry.put(session, letter, &mut eager);
+                    registry.put(session, event, &mut eager);
                 }
             }
             let point = registry
                 .unconfirmed
-                .map_or(told.point, |(_, point)| point.max(told.point));
+                .map_or(announced.point, |(_, point)| point.max(announced.point));
             registry.unconfirmed = Some((slot.last(), point));
         }
         self.applied.send_replace(slot.last());
-        for mailbox in eager.into_values() {
-            mailbox.wake();
+        for event_queue in eager.into_values() {
+            event_queue.wake();
         }
     }
 
     fn disconnect_all(&self) {
         let mut registry = self.registry();
-        self.place.store(NO_PLACE, Ordering::Release);
+        self.position.store(NO_POSITION, Ordering::Release);
         for (session, client) in std::mem::take(&mut registry.clients) {
             registry.watches.disarm_all(session);
-            client.mailbox.put(Letter::LostPlace);
-            client.mailbox.wake();
+            client.event_queue.put(ClientEvent::PositionLost);
+            client.event_queue.wake();
         }
         registry.waiting.clear();
         self.inbox
@@ -653,14 +657,14 @@ impl Tail {
     }
 }
 
-/// The event that the client of a session receives for one of its updates. An update without a request number
-/// has no recipient, for example one part of a session's end. The last part tells the client that
-/// the session is over.
-fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
+/// The event that the client of a session receives for one of its updates. An update without a
+/// request number has no recipient, for example one part of a session's end. The last part tells
+/// the client that the session is over.
+fn answer(zxid: Zxid, entry: &LogEntry) -> Option<ClientEvent> {
     match (entry.request, &entry.answer) {
-        (0, Ok(Answer::Closed)) => Some(Letter::Expired),
+        (0, Ok(UpdateAnswer::Closed)) => Some(ClientEvent::Expired),
         (0, _) => None,
-        (request, answer) => Some(Letter::Answer {
+        (request, answer) => Some(ClientEvent::Answer {
             zxid,
             request,
             answer: answer.clone(),

@@ -24,14 +24,14 @@ pub(crate) use self::interrupted::{Call, Interrupted, Side};
 use crate::{
     Client, Config,
     client::{Attached, Shared},
-    dependency::Basis,
+    dependency::Dependency,
     distributor::{Distributor, LOG_PARTITION},
     model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
     queue_names,
     records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
     storage::{
         node::Nodes,
-        session::{Decision, Moved, Row, Sessions},
+        session::{Decision, Row, Sessions, Transition},
         user_store::{Node, UserStore, encode_acl},
     },
     tail::Tail,
@@ -44,10 +44,10 @@ pub(crate) const PASSWORD: Password = Password([7; 16]);
 
 /// The announced slots, in order.
 #[derive(Debug, Default)]
-struct Told(Mutex<Vec<Wake>>);
+struct Announcements(Mutex<Vec<Wake>>);
 
 #[async_trait]
-impl Handler for Told {
+impl Handler for Announcements {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let Event::Call { payload, .. } = event else {
             panic!("{event:?}")
@@ -63,16 +63,19 @@ impl Handler for Told {
 
 /// The simulated world with its root znode.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Fixture {
     pub(crate) world: World,
     config: Config,
-    told: Arc<Told>,
+    told: Arc<Announcements>,
 }
 
-impl Stage {
+impl Fixture {
     /// A world that simulates a cloud with `options`.
     pub(crate) async fn new(options: Options, config: Config) -> Self {
-        let (world, told) = (World::with_options(1, options), Arc::<Told>::default());
+        let (world, told) = (
+            World::with_options(1, options),
+            Arc::<Announcements>::default(),
+        );
         let (options, handler) = (FunctionOptions::default(), told.clone());
         world.functions().register(Definition {
             name: queue_names::WATCH.into(),
@@ -88,7 +91,7 @@ impl Stage {
             .create(queue_names::DISTRIBUTOR_QUEUE, transient)
             .await
             .expect("no fault is injected");
-        let stage = Self {
+        let fixture = Self {
             world,
             config,
             told,
@@ -104,18 +107,18 @@ impl Stage {
             owner: None,
             last,
         };
-        stage
-            .nodes(stage.world.key_value())
+        fixture
+            .nodes(fixture.world.key_value())
             .put_if_absent("/", state)
             .await
             .expect("no fault is injected");
         let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
-        stage
-            .region(stage.world.key_value())
+        fixture
+            .region(fixture.world.key_value())
             .put_if_absent("/", &root)
             .await
             .expect("no fault is injected");
-        stage
+        fixture
     }
 
     /// The world's store, for one caller.
@@ -175,7 +178,7 @@ impl Stage {
         let session = SessionId::of_client(number << 2);
         let opened = self
             .sessions()
-            .create(session, PASSWORD, TIMEOUT, &mut Basis::default())
+            .create(session, PASSWORD, TIMEOUT, &mut Dependency::default())
             .await;
         assert!(opened.expect("no fault is injected"), "it is not there");
         session
@@ -183,7 +186,7 @@ impl Stage {
 
     pub(crate) async fn row(&self, session: SessionId) -> Row {
         self.sessions()
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("no fault is injected")
             .expect("it is open")
@@ -226,7 +229,7 @@ impl Stage {
         let before = self.row(session).await.sequence;
         let asked = self.asked(session, operations).await;
         self.writer(&self.store())
-            .handle(Stage::messages(asked))
+            .handle(Fixture::messages(asked))
             .await
             .expect("no fault is injected");
         let row = self.row(session).await;
@@ -272,10 +275,10 @@ impl Stage {
         };
         match self
             .sessions()
-            .decide(decision, &mut Basis::default())
+            .decide(decision, &mut Dependency::default())
             .await
         {
-            Ok(Moved::Done(row)) => row,
+            Ok(Transition::Done(row)) => row,
             other => panic!("{other:?}"),
         }
     }
@@ -311,7 +314,7 @@ impl Stage {
             timeout: TIMEOUT,
             asked_at: shared.clock.monotonic(),
             renewals: 0,
-            basis: Basis::default(),
+            dependency: Dependency::default(),
             incarnation: shared.queue.point().incarnation,
         };
         Client::new(shared.clone(), attached)
@@ -329,7 +332,7 @@ impl Stage {
             .last()
             .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
         for wake in told {
-            shared.tail.offer(wake);
+            shared.tail.announce(wake);
         }
         shared
             .tail
@@ -372,7 +375,7 @@ impl Stage {
     }
 
     /// How often this update was announced.
-    pub(crate) fn told(&self, id: UpdateId) -> usize {
+    pub(crate) fn announcements_of(&self, id: UpdateId) -> usize {
         let told = self.told.0.lock().expect("no panic while it is locked");
         let slots = told
             .iter()

@@ -41,7 +41,7 @@ impl Handler for Watch {
             return Err(Failure::new("the watch function accepts only calls"));
         };
         let wake: Wake = decode(&payload, "a wake-up")?;
-        self.tail.offer(wake);
+        self.tail.announce(wake);
         Ok(Bytes::new())
     }
 }

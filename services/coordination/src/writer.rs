@@ -18,9 +18,9 @@
 //! harmless, because the distributor knows what it has applied. Installing precedes pushing, so the
 //! outbox entry of an applied update is never needed again, and the distributor may remove it.
 //!
-//! Deciding, installing and unlocking depend on the locks and rows that led to them ([`Basis`]). A
-//! pushed message says in which incarnation of the store it was planned, because a queue accepts
-//! any message.
+//! Deciding, installing and unlocking depend on the locks and rows that led to them
+//! ([`Dependency`]). A pushed message says in which incarnation of the store it was planned,
+//! because a queue accepts any message.
 //!
 //! If the planning of a request fails repeatedly, the request is decided as failed, at its position
 //! (rule P1), so that it does not block its client's later requests forever; see
@@ -40,24 +40,24 @@ use bytes::Bytes;
 use ports::{Clock, Event, Handler, KeyValue, Queue, Result, functions::Failure, queue::Delivery};
 
 use self::{
-    batch::{Batch, Unplanned},
+    batch::{Batch, PlanError},
     plan::{Plan, Planned},
 };
 pub(crate) use self::{
     batch::{install, install_outbox},
-    outbox::{finish, finish_one_of_many},
+    outbox::{finish, finish_or_skip},
 };
 use crate::{
     Error,
     broken::Broken,
     config::Config,
-    dependency::Basis,
+    dependency::Dependency,
     model::SessionId,
     records::{Effect, Operation, Submitted, decode},
     storage::{
         ephemerals::Ephemerals,
         node::Nodes,
-        session::{Moved, Row, Sessions, State},
+        session::{Row, Sessions, State, Transition},
     },
 };
 
@@ -133,16 +133,16 @@ impl Writer {
             return Ok(());
         };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
-        let is_broken = self.broken == Some(Broken::DecidesByLostLocks);
-        let mut basis = if is_broken {
-            Basis::ignored()
+        let is_broken = self.broken == Some(Broken::DecidesUnderLostLocks);
+        let mut dependency = if is_broken {
+            Dependency::untracked()
         } else {
-            Basis::default()
+            Dependency::default()
         };
-        let row = match self.sessions.take_up(session, &mut basis).await? {
-            Moved::Done(row) => row,
+        let row = match self.sessions.acquire(session, &mut dependency).await? {
+            Transition::Done(row) => row,
             // The session has ended and all its requests are applied, so no client waits for these.
-            Moved::Refused(_) => return Ok(()),
+            Transition::Refused(_) => return Ok(()),
         };
         let redelivered = deliveries
             .iter()
@@ -151,7 +151,7 @@ impl Writer {
             writer: self,
             session,
             row,
-            basis,
+            dependency,
         };
         // No client sends requests in an ended session. Only the heartbeat does, to finish the
         // session's end.
@@ -191,7 +191,7 @@ struct Turn<'writer> {
     session: SessionId,
     row: Row,
     /// Everything that the turn has observed of the system store.
-    basis: Basis,
+    dependency: Dependency,
 }
 
 impl Turn<'_> {
@@ -201,7 +201,7 @@ impl Turn<'_> {
             &self.writer.nodes,
             &*self.writer.queue,
             &self.row,
-            &mut self.basis,
+            &mut self.dependency,
         )
         .await
     }
@@ -209,7 +209,7 @@ impl Turn<'_> {
     /// Decides as many of `deliveries` together as possible, at most `most`. Returns how many are
     /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
         let mut done = 0;
         for delivery in deliveries {
             let submitted = decode::<Submitted>(&delivery.body, "a request")?;
@@ -217,7 +217,7 @@ impl Turn<'_> {
                 submitted.session, self.session,
                 "a group holds the requests of one session"
             );
-            if self.is_void(&submitted, &batch)? {
+            if self.needs_no_decision(&submitted, &batch)? {
                 done += 1;
                 continue;
             }
@@ -225,7 +225,7 @@ impl Turn<'_> {
             if is_end && !batch.is_empty() {
                 break;
             }
-            if is_end && self.end_a_part(&submitted).await? {
+            if is_end && self.end_in_parts(&submitted).await? {
                 return Ok(0);
             }
             let outcome = match self
@@ -233,13 +233,13 @@ impl Turn<'_> {
                 .await
             {
                 Ok(plan) => Ok(plan),
-                Err(Unplanned::Refused(refusal)) => Err(refusal),
+                Err(PlanError::Refused(refusal)) => Err(refusal),
                 // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
-                Err(Unplanned::Contended) => {
+                Err(PlanError::Contended) => {
                     unreachable!("a batch without requests waits for its locks")
                 }
-                Err(Unplanned::Failed(error)) => {
+                Err(PlanError::Failed(error)) => {
                     // Any writer that meets these locks breaks them. Releasing them only saves that
                     // wait.
                     let _ = batch.release().await;
@@ -262,7 +262,7 @@ impl Turn<'_> {
 
     /// Whether a request needs no decision: no client waits for its answer, or it was decided
     /// before.
-    fn is_void(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
+    fn needs_no_decision(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
         let broken = self.writer.broken;
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
@@ -310,25 +310,25 @@ impl Turn<'_> {
         if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
             // It was sent before its gateway saw the full disk. The refusal uses a little of the
             // reserve.
-            return Err(Unplanned::Refused(Error::NoRoom));
+            return Err(PlanError::Refused(Error::NoRoom));
         }
         let may_fail =
-            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
+            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
             return self.planned(&submitted.operation, batch).await;
         }
-        let failed = self.row.plannings;
+        let failed = self.row.planning_attempts;
         if failed >= PLANNINGS_MAX {
             tracing::error!(session = ?self.session, request = submitted.request, "gave up a request without planning it");
-            return Err(Unplanned::Refused(Error::System));
+            return Err(PlanError::Refused(Error::System));
         }
         self.begin_planning(batch).await;
         match self.planned(&submitted.operation, batch).await {
-            Err(Unplanned::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
+            Err(PlanError::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
                 tracing::error!(session = ?self.session, request = submitted.request, %error, "gave up a request");
-                Err(Unplanned::Refused(Error::System))
+                Err(PlanError::Refused(Error::System))
             }
-            Err(Unplanned::Failed(error)) => Err(Unplanned::Failed(error)),
+            Err(PlanError::Failed(error)) => Err(PlanError::Failed(error)),
             planned => {
                 self.end_planning(batch).await;
                 planned
@@ -341,10 +341,10 @@ impl Turn<'_> {
     /// not count. The failed write is not the request's fault, and while it fails nothing can be
     /// decided anyway.
     async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
-        if let Ok(Moved::Done(row)) = self
+        if let Ok(Transition::Done(row)) = self
             .writer
             .sessions
-            .begin_planning(self.session, &self.row, batch.basis())
+            .begin_planning(self.session, &self.row, batch.dependency())
             .await
         {
             self.row = row;
@@ -359,13 +359,13 @@ impl Turn<'_> {
     /// failure counted. The two are separate calls to a store and cannot be atomic. The request is
     /// given up only after [`PLANNINGS_MAX`] deaths at exactly this point.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
-        if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
+        if self.writer.broken == Some(Broken::CountsSuccessfulPlannings) {
             return;
         }
-        if let Ok(Moved::Done(row)) = self
+        if let Ok(Transition::Done(row)) = self
             .writer
             .sessions
-            .end_planning(self.session, &self.row, batch.basis())
+            .end_planning(self.session, &self.row, batch.dependency())
             .await
         {
             self.row = row;
@@ -386,19 +386,19 @@ impl Turn<'_> {
         &self,
         operation: &Operation,
         batch: &mut Batch<'_>,
-    ) -> Result<Option<Planned>, Unplanned> {
+    ) -> Result<Option<Planned>, PlanError> {
         match plan::plan(self.writer, operation, batch).await {
             Ok(planned) => Ok(Some(planned)),
-            Err(Unplanned::Refused(refusal))
-                if self.writer.broken == Some(Broken::ForgetsWhatRefused) =>
+            Err(PlanError::Refused(refusal))
+                if self.writer.broken == Some(Broken::ForgetsCausesOfRefusals) =>
             {
-                batch.forget_what_was_seen();
-                Err(Unplanned::Refused(refusal))
+                batch.forget_planned_from();
+                Err(PlanError::Refused(refusal))
             }
-            Err(Unplanned::Refused(refusal)) if batch.anchor().await? => {
-                Err(Unplanned::Refused(refusal))
+            Err(PlanError::Refused(refusal)) if batch.lock_ancestor().await? => {
+                Err(PlanError::Refused(refusal))
             }
-            Err(Unplanned::Refused(_)) => Ok(None),
+            Err(PlanError::Refused(_)) => Ok(None),
             Err(unplanned) => Err(unplanned),
         }
     }
@@ -407,16 +407,21 @@ impl Turn<'_> {
     /// `self.row` is up to date.
     async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
         let decision = batch.decision();
-        match self.writer.sessions.decide(decision, batch.basis()).await? {
-            Moved::Done(row) => self.row = row,
-            Moved::Refused(row) => {
-                self.basis = *batch.basis();
+        match self
+            .writer
+            .sessions
+            .decide(decision, batch.dependency())
+            .await?
+        {
+            Transition::Done(row) => self.row = row,
+            Transition::Refused(row) => {
+                self.dependency = *batch.dependency();
                 batch.release().await?;
                 return self.refused(row).map(|()| false);
             }
         }
-        let (outcomes, basis) = batch.install(&self.writer.ephemerals).await?;
-        self.basis = basis;
+        let (outcomes, dependency) = batch.install(&self.writer.ephemerals).await?;
+        self.dependency = dependency;
         outbox::push(&*self.writer.queue, outcomes).await?;
         Ok(true)
     }
@@ -445,13 +450,13 @@ impl Turn<'_> {
     /// The session moves to closing before its first ephemeral is deleted. An end that has begun is
     /// final, as in ZooKeeper, where a closing session accepts no connection. Otherwise another
     /// connection could resume the session with only part of its ephemerals.
-    async fn end_a_part(&mut self, submitted: &Submitted) -> Result<bool> {
-        self.let_others_in().await?;
+    async fn end_in_parts(&mut self, submitted: &Submitted) -> Result<bool> {
+        self.wait_for_part().await?;
         let some = CLOSE_EPHEMERALS_MAX + 1;
         let all = self
             .writer
             .ephemerals
-            .first(self.session, some, &mut self.basis)
+            .first(self.session, some, &mut self.dependency)
             .await?;
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
@@ -470,12 +475,12 @@ impl Turn<'_> {
             return Ok(false);
         }
         if self.row.state == State::Open && self.writer.broken != Some(Broken::EndsOpenSessions) {
-            return self.begin_end().await.map(|()| true);
+            return self.begin_closing().await.map(|()| true);
         }
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
             Ok(planned) => planned,
-            Err(Unplanned::Failed(error)) => return Err(error),
+            Err(PlanError::Failed(error)) => return Err(error),
             Err(unplanned) => {
                 unreachable!("{unplanned:?}: a batch without requests waits for its locks")
             }
@@ -496,7 +501,7 @@ impl Turn<'_> {
                 // no more.
                 self.writer
                     .ephemerals
-                    .discard(self.session, path, &mut self.basis)
+                    .discard(self.session, path, &mut self.dependency)
                     .await?;
             }
         }
@@ -506,7 +511,7 @@ impl Turn<'_> {
     /// Waits until the previous part of the end is applied, so that requests that other sessions
     /// decided meanwhile precede the next part. Otherwise a large end would fill the distributor's
     /// queue as one block. If the distributor is delayed, the end continues after a while.
-    async fn let_others_in(&mut self) -> Result<()> {
+    async fn wait_for_part(&mut self) -> Result<()> {
         if self.row.state != State::Closing || self.writer.broken == Some(Broken::EndsInOneGo) {
             return Ok(());
         }
@@ -517,7 +522,7 @@ impl Turn<'_> {
             match self
                 .writer
                 .sessions
-                .get(self.session, &mut self.basis)
+                .get(self.session, &mut self.dependency)
                 .await?
             {
                 Some(row) if row.fence == self.row.fence => self.row = row,
@@ -528,18 +533,18 @@ impl Turn<'_> {
     }
 
     /// Moves the session to closing: from now on only its end is decided.
-    async fn begin_end(&mut self) -> Result<()> {
+    async fn begin_closing(&mut self) -> Result<()> {
         match self
             .writer
             .sessions
-            .begin_end(self.session, &self.row, &mut self.basis)
+            .begin_closing(self.session, &self.row, &mut self.dependency)
             .await?
         {
-            Moved::Done(row) => {
+            Transition::Done(row) => {
                 self.row = row;
                 Ok(())
             }
-            Moved::Refused(row) => self.refused(row),
+            Transition::Refused(row) => self.refused(row),
         }
     }
 }

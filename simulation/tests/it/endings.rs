@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     model::{
         Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
         Zxid,
@@ -372,7 +372,7 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
         client.submit(1, Request::Close);
         let (rows, session) = (Sessions::new(world.key_value()), client.session());
         let row = async || {
-            rows.get(session, &mut Basis::default())
+            rows.get(session, &mut Dependency::default())
                 .await
                 .expect("it reads")
         };

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts, Region, Service,
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Connect, Lifetime, Output, Password, Request, SessionId, Watching, Zxid},
     queue_names,
     storage::{session::Sessions, temporary::Temporaries},
@@ -164,7 +164,7 @@ fn a_session_whose_renewals_are_lost_gets_its_time() {
 fn remembering_lost_silence_is_caught() {
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
         assert!(
-            !always_survives_a_loss(instances, Some(Broken::RemembersLostSilence)),
+            !always_survives_a_loss(instances, Some(Broken::CountsLostSilence)),
             "{instances:?}"
         );
     }
@@ -174,7 +174,7 @@ fn remembering_lost_silence_is_caught() {
 /// its place, which the store then lost.
 async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     let world = World::new(1);
-    let (store, mut basis) = (world.key_value(), Basis::default());
+    let (store, mut basis) = (world.key_value(), Dependency::default());
     let sessions = Sessions::new(store.clone());
     let (session, password) = (SessionId(7), Password([7; 16]));
     let created = sessions
@@ -206,7 +206,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     };
     let (swept, ()) = tokio::join!(temporaries.sweep(), losing);
     let row = sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("a calm world");
     assert_eq!(
@@ -349,7 +349,7 @@ fn nobody_is_let_in_by_an_attach_that_is_lost() {
 #[test]
 fn letting_in_by_lost_attaches_is_caught() {
     assert_eq!(
-        simulated::run(let_in(Some(Broken::LetsInByLostAttaches))),
+        simulated::run(let_in(Some(Broken::AcceptsLostAttaches))),
         [true, true]
     );
 }

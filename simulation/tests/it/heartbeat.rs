@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Connect, Password, Request, SessionId, Zxid},
     queue_names,
     storage::session::Sessions,
@@ -237,7 +237,7 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
 async fn has_ended(world: &World, session: SessionId) -> bool {
     let sessions = Sessions::new(world.key_value());
     sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("it can be read")
         .is_none()

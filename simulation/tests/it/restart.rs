@@ -7,7 +7,7 @@ use std::{
 
 use coordination::{
     Config, Parts,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Lifetime, Request, Watching},
     storage::session::Sessions,
 };
@@ -82,7 +82,7 @@ fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_req
             .expect("the session lives");
         world.clock().sleep(SOON).await;
         let row = Sessions::new(world.key_value())
-            .get(client.session(), &mut Basis::default())
+            .get(client.session(), &mut Dependency::default())
             .await
             .expect("a calm world");
         assert_eq!(

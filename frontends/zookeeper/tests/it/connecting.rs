@@ -5,7 +5,7 @@
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service, dependency::Basis, storage::session::Sessions};
+use coordination::{Parts, Region, Service, dependency::Dependency, storage::session::Sessions};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -92,7 +92,7 @@ async fn a_peer_that_goes_leaves_its_session_renewed() -> Result<()> {
     let sessions = Sessions::new(house.world.key_value());
     let renewals = async || {
         let row = sessions
-            .get(client.session, &mut Basis::default())
+            .get(client.session, &mut Dependency::default())
             .await
             .expect("a calm world");
         row.expect("it is open").renewals

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Parts, Region, Service,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Acl, Lifetime, Naming, Request, SessionId, Watching},
     queue_names,
     storage::session::Sessions,
@@ -200,7 +200,7 @@ impl House {
         let sessions = Sessions::new(self.world.key_value());
         let gone = async {
             while sessions
-                .get(session, &mut Basis::default())
+                .get(session, &mut Dependency::default())
                 .await
                 .expect("calm")
                 .is_some()

@@ -26,7 +26,7 @@ use super::Client;
 use crate::{
     broken::Broken,
     error::Ended,
-    storage::session::{Moved, RENEWALS_PER_TIMEOUT},
+    storage::session::{RENEWALS_PER_TIMEOUT, Transition},
 };
 
 /// A peer that sent nothing for this many renewal periods is recorded as silent.
@@ -41,11 +41,11 @@ pub(super) struct Lease {
     /// The peer sent something since the last renewal.
     is_peer_active: bool,
     /// The peer sent something since the last check of the lease.
-    pub(super) has_spoken: bool,
+    pub(super) has_activity: bool,
     /// When the peer's last message was noticed, as of the last check of the lease.
-    heard_at: Monotonic,
+    active_at: Monotonic,
     /// The peer is recorded as silent since the last renewal.
-    is_said_silent: bool,
+    is_recorded_silent: bool,
     /// Fires when a renewal or a record may be due. It persists across calls of `wait`.
     timer: Option<Timer>,
 }
@@ -57,24 +57,24 @@ struct Timer {
 
 impl Lease {
     /// A lease that was requested at `renewed_at` as renewal number `renewals`, with the peer's
-    /// last message at `heard_at`.
-    pub(super) fn granted(renewed_at: Monotonic, heard_at: Monotonic, renewals: i64) -> Self {
-        let (is_peer_active, has_spoken, is_said_silent) = (false, false, false);
+    /// last message at `active_at`.
+    pub(super) fn granted(renewed_at: Monotonic, active_at: Monotonic, renewals: i64) -> Self {
+        let (is_peer_active, has_activity, is_recorded_silent) = (false, false, false);
         Self {
             renewed_at,
             renewals,
             is_peer_active,
-            has_spoken,
-            heard_at,
-            is_said_silent,
+            has_activity,
+            active_at,
+            is_recorded_silent,
             timer: None,
         }
     }
 
     /// Records at `now` whether the peer sent something.
     fn look(&mut self, now: Monotonic) {
-        if std::mem::take(&mut self.has_spoken) {
-            (self.is_peer_active, self.heard_at) = (true, now);
+        if std::mem::take(&mut self.has_activity) {
+            (self.is_peer_active, self.active_at) = (true, now);
         }
     }
 
@@ -96,21 +96,21 @@ impl fmt::Debug for Timer {
 
 impl Client {
     /// Counts the peer as active although it sent no request, unless it is closing.
-    pub(crate) fn is_here(&mut self) {
-        self.lease.has_spoken |= !self.is_closing;
+    pub(crate) fn note_activity(&mut self) {
+        self.lease.has_activity |= !self.is_closing;
     }
 
     /// Counts the peer as active while it reads earlier answers and the front end does not read
     /// from it. Not cancellation safe.
-    pub async fn takes_answers(&mut self) -> Result<(), Ended> {
-        self.is_here();
+    pub async fn keep_alive(&mut self) -> Result<(), Ended> {
+        self.note_activity();
         self.keep_lease().await
     }
 
     /// Ends the connection of a peer that left or is being disconnected. The session then ends one
     /// timeout after its peer's last message. A renewal that was not due yet is made now; if it
     /// fails, only this session's timeout is affected.
-    pub async fn leave(&mut self) {
+    pub async fn disconnect(&mut self) {
         let now = self.shared.clock.monotonic();
         if self.is_closing || now >= self.lease_until() {
             return;
@@ -118,17 +118,17 @@ impl Client {
         self.lease.look(now);
         if self.lease.is_peer_active {
             match self.renew().await {
-                Ok(Moved::Done(row)) => {
-                    self.lease = Lease::granted(now, self.lease.heard_at, row.renewals);
+                Ok(Transition::Done(row)) => {
+                    self.lease = Lease::granted(now, self.lease.active_at, row.renewals);
                 }
-                Ok(Moved::Refused(_)) => return,
+                Ok(Transition::Refused(_)) => return,
                 Err(error) => {
                     tracing::debug!(session = ?self.session, %error, "could not renew a session on disconnect");
                     return;
                 }
             }
         }
-        self.say_silent().await;
+        self.record_silence().await;
     }
 
     /// When the lease runs out unless it is renewed.
@@ -147,9 +147,9 @@ impl Client {
             return Ok(());
         }
         if !self.lease.is_peer_active {
-            self.say_silent().await;
-            let is_over = self.shared.clock.monotonic() >= self.lease_until();
-            return if is_over {
+            self.record_silence().await;
+            let has_expired = self.shared.clock.monotonic() >= self.lease_until();
+            return if has_expired {
                 Err(Ended::LeaseLost)
             } else {
                 Ok(())
@@ -163,11 +163,11 @@ impl Client {
             .into());
         }
         match self.renew().await? {
-            Moved::Done(row) => {
+            Transition::Done(row) => {
                 if self.sent > 0 {
                     // A slow answer may have been missed if no other client makes this process read
                     // the log.
-                    self.shared.tail.expect();
+                    self.shared.tail.poll_soon();
                 }
                 let is_late =
                     self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
@@ -176,30 +176,30 @@ impl Client {
                 } else {
                     now
                 };
-                self.lease = Lease::granted(renewed_at, self.lease.heard_at, row.renewals);
+                self.lease = Lease::granted(renewed_at, self.lease.active_at, row.renewals);
                 Ok(())
             }
-            Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
+            Transition::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
             // Closed by this client's own request, whose answer is on its way.
-            Moved::Refused(_) if self.is_closing => {
+            Transition::Refused(_) if self.is_closing => {
                 self.lease.is_peer_active = false;
                 Ok(())
             }
-            Moved::Refused(_) => Err(Ended::Expired),
+            Transition::Refused(_) => Err(Ended::Expired),
         }
     }
 
-    async fn renew(&mut self) -> Result<Moved, ports::Error> {
+    async fn renew(&mut self) -> Result<Transition, ports::Error> {
         let sessions = &self.shared.sessions;
         let renewed = sessions
-            .renew(self.session, self.attach, &mut self.basis)
+            .renew(self.session, self.attach, &mut self.dependency)
             .await?;
         match renewed {
-            Moved::Refused(Some(row))
-                if self.shared.config.broken == Some(Broken::RenewsForWhoeverIsAttached) =>
+            Transition::Refused(Some(row))
+                if self.shared.config.broken == Some(Broken::RenewsForItsReplacement) =>
             {
                 sessions
-                    .renew(self.session, row.attach, &mut self.basis)
+                    .renew(self.session, row.attach, &mut self.dependency)
                     .await
             }
             renewed => Ok(renewed),
@@ -208,28 +208,34 @@ impl Client {
 
     /// Records once that the peer has been silent since the last renewal, and for how long before
     /// it. If the write fails, the session ends somewhat later.
-    async fn say_silent(&mut self) {
-        if std::mem::replace(&mut self.lease.is_said_silent, true) {
+    async fn record_silence(&mut self) {
+        if std::mem::replace(&mut self.lease.is_recorded_silent, true) {
             return;
         }
         let Lease {
             renewed_at,
-            heard_at,
+            active_at,
             renewals,
             ..
         } = self.lease;
-        let before = renewed_at.since(heard_at);
-        self.lease.renewed_at = renewed_at.min(heard_at);
+        let before = renewed_at.since(active_at);
+        self.lease.renewed_at = renewed_at.min(active_at);
         let sessions = &self.shared.sessions;
         let said = sessions
-            .say_silent(self.session, self.attach, renewals, before, &mut self.basis)
+            .record_silence(
+                self.session,
+                self.attach,
+                renewals,
+                before,
+                &mut self.dependency,
+            )
             .await;
         if let Err(error) = said {
             tracing::debug!(session = ?self.session, %error, "could not record a session as silent");
         }
     }
 
-    pub(super) fn has_fallen_silent(&self) -> bool {
+    pub(super) fn lease_has_run_out(&self) -> bool {
         self.shared.clock.monotonic() >= self.lease_until()
             && self.shared.config.broken != Some(Broken::AnswersAfterItsLease)
     }
@@ -256,14 +262,14 @@ impl Client {
         let Lease {
             renewed_at,
             is_peer_active,
-            has_spoken,
-            is_said_silent,
+            has_activity,
+            is_recorded_silent,
             ..
         } = self.lease;
-        if is_peer_active || has_spoken {
+        if is_peer_active || has_activity {
             return Some(renewed_at + self.renewal_period());
         }
-        let is_silent = !is_said_silent && !self.is_closing;
+        let is_silent = !is_recorded_silent && !self.is_closing;
         is_silent.then(|| renewed_at + self.renewal_period() * SILENT_PERIODS)
     }
 

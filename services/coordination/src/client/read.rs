@@ -34,7 +34,7 @@ use crate::{
     path::split,
     records::Payload,
     storage::user_store::Node,
-    tail::{Change, Connection, Look, watches::Aspect},
+    tail::{Connection, DeliveredChange, ReadTarget, watches::Aspect},
 };
 
 /// How often a read starts again because it fell behind the kept changes, before other work gets a
@@ -47,49 +47,49 @@ const LISTS_MAX: u32 = 100;
 
 /// The result of a read. It can be placed once the view has reached `zxid`.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ReadResult {
     /// The view when the read began.
     since: Zxid,
     /// No state that the result is based on is newer than this.
     pub(crate) zxid: Zxid,
-    sight: Sight,
+    correction: Correction,
     /// None while another watch remains to be set.
     result: Option<Result<Response, Error>>,
-    looked_at: Option<Look>,
+    target: Option<ReadTarget>,
     /// The event that a watch missed (set watches).
     missed: Option<(EventKind, String)>,
 }
 
 /// Which changes delivered meanwhile affect the result.
 #[derive(Debug)]
-enum Sight {
+enum Correction {
     /// None: the result contains its own zxid, or does not concern a znode.
-    Whole,
+    NotNeeded,
     /// Whether the missing znode was created.
     Missing(String),
     /// Which children were created and deleted.
     Children(String),
 }
 
-impl Found {
+impl ReadResult {
     fn of(since: Zxid, zxid: Zxid, result: Result<Response, Error>) -> Self {
         Self {
             since,
             zxid,
-            sight: Sight::Whole,
+            correction: Correction::NotNeeded,
             result: Some(result),
-            looked_at: None,
+            target: None,
             missed: None,
         }
     }
 
-    fn seen(self, sight: Sight) -> Self {
-        Self { sight, ..self }
+    fn with_correction(self, correction: Correction) -> Self {
+        Self { correction, ..self }
     }
 
-    fn at(self, path: &str, watch: Option<Aspect>) -> Self {
+    fn with_target(self, path: &str, watch: Option<Aspect>) -> Self {
         Self {
-            looked_at: Some(Look {
+            target: Some(ReadTarget {
                 path: path.to_owned(),
                 watch,
             }),
@@ -101,14 +101,14 @@ impl Found {
     /// `None` if more changes were delivered meanwhile than are kept. The view must have reached
     /// `zxid`.
     pub(crate) fn settle(&mut self, shared: &Shared, floor: Zxid) -> Option<Zxid> {
-        if self.looks_again(shared) {
+        if self.must_restart(shared) {
             return None;
         }
         let at = floor.max(self.zxid);
-        match &self.sight {
-            Sight::Whole => Some(at),
-            _ if shared.config.broken == Some(Broken::ShowsWhatItSaw) => Some(at),
-            Sight::Missing(path) => {
+        match &self.correction {
+            Correction::NotNeeded => Some(at),
+            _ if shared.config.broken == Some(Broken::ReturnsUncorrectedReads) => Some(at),
+            Correction::Missing(path) => {
                 let comes_and_goes = [EventKind::NodeCreated, EventKind::NodeDeleted];
                 let changes = shared.tail.changes(self.since, at, |change| {
                     let is_its = comes_and_goes.contains(&change.kind) && change.path == *path;
@@ -120,7 +120,7 @@ impl Found {
                     _ => Some(at),
                 }
             }
-            Sight::Children(parent) => {
+            Correction::Children(parent) => {
                 let Some(Ok(Response::Children { children, stat })) = &mut self.result else {
                     return Some(at);
                 };
@@ -146,18 +146,18 @@ impl Found {
     }
 
     /// Whether the znode's changes were delivered meanwhile, in the mutants that then start again.
-    fn looks_again(&self, shared: &Shared) -> bool {
+    fn must_restart(&self, shared: &Shared) -> bool {
         let begins_again = [
-            Some(Broken::LooksAgainForEver),
-            Some(Broken::ForgetsWhichWatchesAreSet),
+            Some(Broken::RestartsReadsForever),
+            Some(Broken::ForgetsRestoredWatches),
         ];
         if !begins_again.contains(&shared.config.broken) {
             return false;
         }
-        let Some(Look { path, .. }) = &self.looked_at else {
+        let Some(ReadTarget { path, .. }) = &self.target else {
             return false;
         };
-        let is_its = |change: &Change| (change.path == *path).then_some(());
+        let is_its = |change: &DeliveredChange| (change.path == *path).then_some(());
         let changes = shared
             .tail
             .changes(self.since, shared.tail.applied(), is_its);
@@ -168,7 +168,7 @@ impl Found {
     /// are kept, so it is unknown whether the watch has fired.
     pub(crate) fn watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
         // The observed state did not change up to `since`.
-        self.looked_at
+        self.target
             .as_ref()
             .is_none_or(|look| shared.tail.watch(look, at.max(self.since), client))
     }
@@ -193,41 +193,45 @@ impl Found {
 }
 
 /// Runs `request` against the store.
-pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<Found> {
+pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<ReadResult> {
     let since = shared.tail.applied();
     match request {
         Request::Exists { path, watching } => {
-            let Seen { node, zxid, sight } = node(shared, path).await?;
+            let NodeRead {
+                node,
+                zxid,
+                correction,
+            } = node(shared, path).await?;
             let result = if path.contains('\0') {
                 Err(Error::BadArguments)
             } else {
                 node.map(|node| Response::Stat(node.meta.stat()))
                     .ok_or(Error::NoNode)
             };
-            Ok(Found::of(since, zxid, result)
-                .seen(sight)
-                .at(path, aspect(*watching, Aspect::Data)))
+            Ok(ReadResult::of(since, zxid, result)
+                .with_correction(correction)
+                .with_target(path, aspect(*watching, Aspect::Data)))
         }
-        Request::GetData { path, watching } => look_for_data(shared, path, *watching).await,
-        Request::GetChildren { path, watching } => look_for_children(shared, path, *watching).await,
+        Request::GetData { path, watching } => read_data(shared, path, *watching).await,
+        Request::GetChildren { path, watching } => read_children(shared, path, *watching).await,
         Request::Sync { path } => {
             let (cursor, _) = shared.region.cursor().await?.value;
-            Ok(Found::of(
+            Ok(ReadResult::of(
                 since,
                 cursor.applying,
                 Ok(Response::Synced { path: path.clone() }),
             ))
         }
-        Request::Ping => Ok(Found::of(since, Zxid(0), Ok(Response::Pong))),
-        Request::Refuse(error) => Ok(Found::of(since, Zxid(0), Err(*error))),
+        Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
+        Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
         Request::SetWatches {
             relative,
             data,
             exists,
             children,
         } => match next_watch(data, exists, children) {
-            Some((watch, path)) => look_for_missed(shared, *relative, watch, path).await,
-            None => Ok(Found::of(since, Zxid(0), Ok(Response::WatchesSet))),
+            Some((watch, path)) => restore_watch(shared, *relative, watch, path).await,
+            None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
         },
         Request::Create { .. }
         | Request::Delete { .. }
@@ -244,38 +248,42 @@ fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
 }
 
 /// A znode or its absence, and the zxid that the view must reach before it is shown.
-struct Seen {
+struct NodeRead {
     node: Option<Node>,
     zxid: Zxid,
-    sight: Sight,
+    correction: Correction,
 }
 
-async fn node(shared: &Shared, path: &str) -> Result<Seen> {
+async fn node(shared: &Shared, path: &str) -> Result<NodeRead> {
     if let Some(node) = shared.region.get(path).await? {
         let zxid = node.meta.zxid();
-        return Ok(Seen {
+        return Ok(NodeRead {
             node: Some(node),
             zxid,
-            sight: Sight::Whole,
+            correction: Correction::NotNeeded,
         });
     }
     let zxid = shared.region.cursor().await?.value.0.applying;
-    Ok(Seen {
+    Ok(NodeRead {
         node: None,
         zxid,
-        sight: Sight::Missing(path.to_owned()),
+        correction: Correction::Missing(path.to_owned()),
     })
 }
 
-async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Result<Found> {
+async fn read_data(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
     let since = shared.tail.applied();
     let mut gone = None;
     loop {
-        let Seen { node, zxid, sight } = node(shared, path).await?;
+        let NodeRead {
+            node,
+            zxid,
+            correction,
+        } = node(shared, path).await?;
         let Some(node) = node else {
-            return Ok(Found::of(since, zxid, Err(Error::NoNode))
-                .seen(sight)
-                .at(path, None));
+            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
+                .with_correction(correction)
+                .with_target(path, None));
         };
         let Some(data) = shared.region.load(&node.data).await? else {
             // The znode changed and names another object now, because an object is only removed
@@ -287,7 +295,8 @@ async fn look_for_data(shared: &Shared, path: &str, watching: Watching) -> Resul
             data,
             stat: node.meta.stat(),
         };
-        return Ok(Found::of(since, zxid, Ok(response)).at(path, aspect(watching, Aspect::Data)));
+        return Ok(ReadResult::of(since, zxid, Ok(response))
+            .with_target(path, aspect(watching, Aspect::Data)));
     }
 }
 
@@ -303,23 +312,29 @@ fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Resul
     Ok(())
 }
 
-async fn look_for_children(shared: &Shared, path: &str, watching: Watching) -> Result<Found> {
+async fn read_children(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
     for _ in 0..LISTS_MAX {
         let since = shared.tail.applied();
         let children = shared.region.children(path).await?;
-        let Seen { node, zxid, sight } = node(shared, path).await?;
+        let NodeRead {
+            node,
+            zxid,
+            correction,
+        } = node(shared, path).await?;
         let Some(node) = node else {
-            return Ok(Found::of(since, zxid, Err(Error::NoNode))
-                .seen(sight)
-                .at(path, None));
+            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
+                .with_correction(correction)
+                .with_target(path, None));
         };
         let stat = node.meta.stat();
         if stat.pzxid <= since && children.len() != stat.num_children as usize {
             continue;
         }
-        let found = Found::of(since, zxid, Ok(Response::Children { children, stat }));
+        let found = ReadResult::of(since, zxid, Ok(Response::Children { children, stat }));
         let watch = aspect(watching, Aspect::Children);
-        return Ok(found.seen(Sight::Children(path.to_owned())).at(path, watch));
+        return Ok(found
+            .with_correction(Correction::Children(path.to_owned()))
+            .with_target(path, watch));
     }
     Err(ports::Error::corrupt(format!(
         "list the children of {path:?}: their number differs from its count"
@@ -336,7 +351,7 @@ enum Watched {
 
 /// Reverses the lists of watches to set again. They are processed from the end, and this restores
 /// ZooKeeper's order: list by list, each from its start.
-pub(crate) fn turn_over(request: &mut Request) {
+pub(crate) fn reverse_watches(request: &mut Request) {
     if let Request::SetWatches {
         data,
         exists,
@@ -367,7 +382,7 @@ fn next_watch<'request>(
 }
 
 /// Removes the watch that was processed last: it is armed, or its event is delivered.
-pub(crate) fn take_watch_off(request: &mut Request) {
+pub(crate) fn remove_last_watch(request: &mut Request) {
     if let Request::SetWatches {
         data,
         exists,
@@ -385,14 +400,18 @@ pub(crate) fn take_watch_off(request: &mut Request) {
 ///
 /// As in ZooKeeper, the empty path means the root here too. But a watch on the empty path misses
 /// later changes, because their events name `/`.
-async fn look_for_missed(
+async fn restore_watch(
     shared: &Shared,
     relative: Zxid,
     watched: Watched,
     path: &str,
-) -> Result<Found> {
+) -> Result<ReadResult> {
     let since = shared.tail.applied();
-    let Seen { node, zxid, sight } = node(shared, if path.is_empty() { "/" } else { path }).await?;
+    let NodeRead {
+        node,
+        zxid,
+        correction,
+    } = node(shared, if path.is_empty() { "/" } else { path }).await?;
     let meta = node.map(|node| node.meta);
     let (aspect, missed) = match (watched, meta) {
         (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
@@ -407,17 +426,17 @@ async fn look_for_missed(
         (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
         (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),
     };
-    let looked_at = Some(Look {
+    let target = Some(ReadTarget {
         path: path.to_owned(),
         watch: missed.is_none().then_some(aspect),
     });
     let missed = missed.map(|kind| (kind, path.to_owned()));
-    Ok(Found {
+    Ok(ReadResult {
         since,
         zxid,
-        sight,
+        correction,
         result: None,
-        looked_at,
+        target,
         missed,
     })
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     Config,
     storage::session::RENEWALS_PER_TIMEOUT,
-    test_fixture::{Stage, TIMEOUT},
+    test_fixture::{Fixture, TIMEOUT},
 };
 
 /// C-6, D4: the client's requests were lost with the queues' store, which is separate from the
@@ -16,17 +16,17 @@ use crate::{
 #[test]
 fn a_client_whose_queue_has_restarted_must_reconnect() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
-        let (queues, shared) = (World::new(2), stage.shared(stage.store()).await);
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        let (queues, shared) = (World::new(2), fixture.shared(fixture.store()).await);
         let mut shared = Arc::into_inner(shared).expect("it is the only reference");
         shared.queue = queues.queue();
         let shared = Arc::new(shared);
-        let mut client = stage.client(&shared, 1).await;
+        let mut client = fixture.client(&shared, 1).await;
         for restarts in [false, true] {
             if restarts {
                 queues.fall_back();
             }
-            client.is_here();
+            client.note_activity();
             shared.clock.sleep(TIMEOUT / RENEWALS_PER_TIMEOUT).await;
             let pumped = client.pump(&mut Vec::new()).await;
             assert_eq!(
@@ -43,15 +43,15 @@ fn a_client_whose_queue_has_restarted_must_reconnect() {
 #[test]
 fn the_lease_of_a_silent_client_lasts_one_timeout_from_its_last_message() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
-        let shared = stage.shared(stage.store()).await;
-        let mut client = stage.client(&shared, 1).await;
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        let shared = fixture.shared(fixture.store()).await;
+        let mut client = fixture.client(&shared, 1).await;
         let (began, eighth) = (
             shared.clock.monotonic(),
             TIMEOUT / (2 * RENEWALS_PER_TIMEOUT),
         );
         client.shared.clock.sleep(eighth).await;
-        client.is_here();
+        client.note_activity();
         // Active after an eighth, renewed after two, recorded as silent after six.
         for eighths in [1, 2, 6, 8] {
             let due = began + eighth * eighths;
@@ -62,7 +62,7 @@ fn the_lease_of_a_silent_client_lasts_one_timeout_from_its_last_message() {
             client.pump(&mut Vec::new()).await.expect("its lease holds");
         }
         assert_eq!(
-            stage.row(client.session()).await.silent_before,
+            fixture.row(client.session()).await.silent_before,
             Some(eighth)
         );
         shared.clock.sleep(eighth).await;

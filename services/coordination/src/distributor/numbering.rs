@@ -20,8 +20,8 @@ use ports::{Error, Result};
 use crate::{
     model::{EventKind, Zxid},
     path,
-    records::{Answer, Decided, Effect, Entry, NodeState, Payload, Slot},
-    storage::user_store::{Change, Meta, Node, UserStore, encode_acl},
+    records::{Decided, Effect, LogEntry, NodeState, Payload, Slot, UpdateAnswer},
+    storage::user_store::{Meta, Node, NodeChange, UserStore, encode_acl},
 };
 
 /// A batch with its zxids.
@@ -30,7 +30,7 @@ pub(super) struct Numbered {
     /// The slot for the log.
     pub(super) slot: Slot,
     /// The changes of znodes, per region.
-    pub(super) changes: Vec<Vec<Change>>,
+    pub(super) changes: Vec<Vec<NodeChange>>,
     /// Objects that no znode names once the slot is applied, per region. Valid only if nothing of
     /// the slot was applied there before.
     pub(super) garbage: Vec<Vec<Bytes>>,
@@ -108,13 +108,13 @@ struct Working<'regions> {
 }
 
 impl Working<'_> {
-    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<Entry> {
+    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<LogEntry> {
         let mut events = Vec::new();
         let answer = match &decided.outcome {
             Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
             Err(error) => Err(*error),
         };
-        Ok(Entry {
+        Ok(LogEntry {
             id: decided.id,
             attach: decided.attach,
             request: decided.request,
@@ -129,7 +129,7 @@ impl Working<'_> {
         decided: &Decided,
         effect: &Effect,
         events: &mut Vec<(EventKind, String)>,
-    ) -> Result<Answer> {
+    ) -> Result<UpdateAnswer> {
         match effect {
             Effect::Create { path, data, acl } => {
                 let owner = state_of(decided, path)
@@ -142,7 +142,7 @@ impl Working<'_> {
                 self.replace(path, before.as_ref(), Some(node));
                 events.push((EventKind::NodeCreated, path.clone()));
                 self.touch_parent(zxid, decided, path, events).await?;
-                Ok(Answer::Created {
+                Ok(UpdateAnswer::Created {
                     path: path.clone(),
                     stat,
                 })
@@ -152,12 +152,12 @@ impl Working<'_> {
             }
             Effect::Delete { paths } => {
                 self.delete(zxid, decided, paths, events).await?;
-                Ok(Answer::Deleted)
+                Ok(UpdateAnswer::Deleted)
             }
-            Effect::Attach => Ok(Answer::Attached),
+            Effect::Attach => Ok(UpdateAnswer::Attached),
             Effect::Close { paths } => {
                 self.delete(zxid, decided, paths, events).await?;
-                Ok(Answer::Closed)
+                Ok(UpdateAnswer::Closed)
             }
         }
     }
@@ -169,12 +169,12 @@ impl Working<'_> {
         path: &str,
         data: &Payload,
         events: &mut Vec<(EventKind, String)>,
-    ) -> Result<Answer> {
+    ) -> Result<UpdateAnswer> {
         let data = self.place(decided, data).await?;
         let Some(before) = self.node(path).await? else {
             // Only when a partly applied slot is computed again: a later request of the same slot
             // deletes the znode.
-            return Ok(Answer::Deleted);
+            return Ok(UpdateAnswer::Deleted);
         };
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
         let data_length = data.bytes_len() as i32;
@@ -192,7 +192,7 @@ impl Working<'_> {
         };
         self.replace(path, Some(&before), Some(after));
         events.push((EventKind::NodeDataChanged, path.to_owned()));
-        Ok(Answer::Set(meta.stat()))
+        Ok(UpdateAnswer::Set(meta.stat()))
     }
 
     async fn delete(

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::Result;
 
-use super::{Distributor, Grounds};
+use super::{Dependencies, Distributor};
 use crate::records::{Decided, Effect};
 
 impl Distributor {
@@ -27,20 +27,26 @@ impl Distributor {
     pub(super) async fn collect(
         &self,
         garbage: &[Vec<Bytes>],
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         if garbage.iter().all(Vec::is_empty) {
             return Ok(());
         }
-        let regions = self.regions.iter().zip(&mut grounds.regions);
-        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point())))
-            .await?;
-        let regions = self.regions.iter().zip(garbage).zip(&mut grounds.regions);
-        let collecting = regions.map(async |((region, garbage), basis)| {
+        let regions = self.regions.iter().zip(&mut dependencies.regions);
+        try_join_all(
+            regions.map(|(region, dependency)| region.items().externalize(dependency.point())),
+        )
+        .await?;
+        let regions = self
+            .regions
+            .iter()
+            .zip(garbage)
+            .zip(&mut dependencies.regions);
+        let collecting = regions.map(async |((region, garbage), dependency)| {
             if garbage.is_empty() {
                 Ok(())
             } else {
-                region.collect(garbage, basis).await
+                region.collect(garbage, dependency).await
             }
         });
         try_join_all(collecting).await?;
@@ -48,23 +54,24 @@ impl Distributor {
     }
 
     /// Removes the objects of applied requests in `decided` whose znodes do not name them.
-    pub(super) async fn remove_what_came_late(
+    pub(super) async fn remove_late_objects(
         &self,
         decided: &[Decided],
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         let mut late = Vec::new();
-        self.add_what_came_late(decided, &mut late, grounds).await?;
-        self.collect(&late, grounds).await
+        self.add_late_objects(decided, &mut late, dependencies)
+            .await?;
+        self.collect(&late, dependencies).await
     }
 
     /// Adds to `garbage` the objects of applied requests in `decided` whose znodes do not name
     /// them.
-    pub(super) async fn add_what_came_late(
+    pub(super) async fn add_late_objects(
         &self,
         decided: &[Decided],
         garbage: &mut Vec<Vec<Bytes>>,
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         garbage.resize(self.regions.len(), Vec::new());
         for decided in decided {
@@ -82,7 +89,7 @@ impl Distributor {
             }
             let row = self
                 .sessions
-                .get(decided.id.session, &mut grounds.system)
+                .get(decided.id.session, &mut dependencies.system)
                 .await?;
             if row.is_some_and(|row| row.applied < decided.id.sequence) {
                 continue;
@@ -91,11 +98,15 @@ impl Distributor {
                 .regions
                 .iter()
                 .zip(&mut *garbage)
-                .zip(&mut grounds.regions);
-            for ((region, garbage), basis) in
+                .zip(&mut dependencies.regions);
+            for ((region, garbage), dependency) in
                 regions.filter(|((region, _), _)| region.belongs_in_object(data))
             {
-                garbage.extend(region.nameless(decided.id, path, basis).await?);
+                garbage.extend(
+                    region
+                        .unreferenced_object(decided.id, path, dependency)
+                        .await?,
+                );
             }
         }
         Ok(())

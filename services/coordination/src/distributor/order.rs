@@ -12,7 +12,7 @@ use ports::Result;
 use super::Stopped;
 use crate::{
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     model::SessionId,
     records::{Decided, UpdateId},
     storage::{node::Nodes, session::Sessions},
@@ -51,12 +51,12 @@ impl Applied {
         &mut self,
         sessions: &Sessions,
         session: SessionId,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Through> {
         if let Some(through) = self.through.get(&session) {
             return Ok(*through);
         }
-        match sessions.get(session, basis).await? {
+        match sessions.get(session, dependency).await? {
             Some(row) => {
                 self.through
                     .insert(session, Through::by_others(row.applied));
@@ -111,32 +111,33 @@ pub(super) struct Arrived {
 }
 
 /// Removes the requests that the store has lost from `arrived`. A request that was planned in this
-/// incarnation of the store, and pushed before the observation in `basis`, is decided and
+/// incarnation of the store, and pushed before the observation in `dependency`, is decided and
 /// installed. For the others, the session's row decides. A queue keeps pushed messages even if
 /// their decision is lost, and the session's next request then gets the same id. Or the decision
 /// survives without its installation; then it is installed here, because it must not leave its
 /// outbox before that (rule C-3).
-pub(super) async fn still_decided(
+pub(super) async fn without_lost(
     sessions: &Sessions,
     nodes: &Nodes,
     arrived: Vec<Decided>,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Arrived> {
-    let incarnation = basis.incarnation();
+    let incarnation = dependency.incarnation();
     let mut standing = Arrived::default();
     for decided in arrived {
         if decided.incarnation == incarnation {
             standing.decided.push(decided);
             continue;
         }
-        match sessions.get(decided.id.session, basis).await? {
+        match sessions.get(decided.id.session, dependency).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
-                    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
+                    writer::install(nodes, &row.decided_under(decided.holder())?, dependency)
+                        .await?;
                     standing.decided.push(decided);
                 }
             }
-            _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => {
+            _ if nodes.broken() == Some(Broken::ChecksObjectsOfLostDecisions) => {
                 standing.decided.push(decided);
             }
             _ => standing.numbered.push(decided.id),
@@ -152,7 +153,7 @@ pub(super) async fn ordered(
     nodes: &Nodes,
     applied: &mut Applied,
     arrived: Arrived,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Ordered, Stopped> {
     let has_foreign = arrived.numbered.iter().any(|id| !applied.is_own(*id));
     let mut ordered = Ordered {
@@ -162,15 +163,19 @@ pub(super) async fn ordered(
     for decided in arrived.decided {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
-            let through = applied.through(sessions, top.id.session, basis).await?;
+            let through = applied
+                .through(sessions, top.id.session, dependency)
+                .await?;
             if top.id.sequence <= through.sequence {
                 let known = waiting.pop().expect("the loop holds it");
                 ordered.has_foreign |= known.id.sequence <= through.by_others;
                 ordered.known.push(known);
                 continue;
             }
-            if let Some(missing) = missing(sessions, applied, top, through.sequence, basis).await? {
-                waiting.push(fetch(sessions, nodes, missing, basis).await?);
+            if let Some(missing) =
+                missing(sessions, applied, top, through.sequence, dependency).await?
+            {
+                waiting.push(fetch(sessions, nodes, missing, dependency).await?);
             } else {
                 let next = waiting.pop().expect("the loop holds it");
                 applied.advance(next.id.session, next.id.sequence);
@@ -207,7 +212,7 @@ async fn missing(
     applied: &mut Applied,
     decided: &Decided,
     through: u64,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Option<UpdateId>> {
     if decided.id.sequence > through + 1 {
         return Ok(Some(UpdateId {
@@ -218,7 +223,7 @@ async fn missing(
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
         if follows.sequence
             > applied
-                .through(sessions, follows.session, basis)
+                .through(sessions, follows.session, dependency)
                 .await?
                 .sequence
         {
@@ -234,13 +239,13 @@ async fn fetch(
     sessions: &Sessions,
     nodes: &Nodes,
     id: UpdateId,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Decided, Stopped> {
     let row = sessions
-        .get(id.session, basis)
+        .get(id.session, dependency)
         .await?
         .ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
-    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
+    writer::install(nodes, &row.decided_under(decided.holder())?, dependency).await?;
     Ok(decided)
 }

@@ -12,7 +12,7 @@ use crate::{
     model::Lifetime,
     records::{Operation, Payload, UpdateId},
     storage::temporary,
-    test_fixture::{Call, Interrupted, Side, Stage, create, is_of_row, set},
+    test_fixture::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
 };
 
 /// The error of a distributor that dies at a call.
@@ -20,16 +20,16 @@ fn death() -> ports::Error {
     ports::Error::unavailable("go on")
 }
 
-async fn in_objects() -> Stage {
+async fn in_objects() -> Fixture {
     let config = Config {
         placement: DataPlacement::Objects,
         ..Config::default()
     };
-    Stage::new(Options::default(), config).await
+    Fixture::new(Options::default(), config).await
 }
 
-async fn in_items() -> Stage {
-    Stage::new(Options::default(), Config::default()).await
+async fn in_items() -> Fixture {
+    Fixture::new(Options::default(), Config::default()).await
 }
 
 /// A distributor and its interruptible store.
@@ -39,19 +39,19 @@ struct Instance {
 }
 
 impl Instance {
-    fn on(stage: &Stage) -> Self {
-        let store = stage.store();
+    fn on(fixture: &Fixture) -> Self {
+        let store = fixture.store();
         Self {
-            distributor: stage.distributor(&store),
+            distributor: fixture.distributor(&store),
             store,
         }
     }
 
     /// An instance that holds the log, after it has numbered the first requests of its own session.
-    async fn warm(stage: &Stage, number: u64) -> Self {
-        let instance = Self::on(stage);
-        let session = stage.open(number).await;
-        let attached = stage.decided(session, vec![Operation::Attach]).await;
+    async fn warm(fixture: &Fixture, number: u64) -> Self {
+        let instance = Self::on(fixture);
+        let session = fixture.open(number).await;
+        let attached = fixture.decided(session, vec![Operation::Attach]).await;
         instance
             .distributor
             .handle_messages(&attached)
@@ -113,22 +113,22 @@ fn is_collected(call: &Call<'_>) -> bool {
 
 /// A session creates a znode without data and sets its data twice. The first object is garbage once
 /// the second is applied.
-async fn set_twice(stage: &Stage, maker: &Instance) -> Vec<Delivery> {
-    let session = stage.open(1).await;
-    let made = stage
+async fn set_twice(fixture: &Fixture, maker: &Instance) -> Vec<Delivery> {
+    let session = fixture.open(1).await;
+    let made = fixture
         .decided(session, vec![create("/a", Lifetime::Persistent)])
         .await;
     maker.handle(&made).await.expect("no fault is injected");
-    stage
+    fixture
         .decided(session, vec![set("/a", "late"), set("/a", "kept")])
         .await
 }
 
 /// Asserts that only the object of this update exists.
-async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
+async fn assert_is_kept_alone(fixture: &Fixture, kept: &Delivery) {
     let UpdateId { session, sequence } = id_of(kept);
     assert_eq!(
-        stage.objects().await,
+        fixture.objects().await,
         [format!("znodes/{:016x}/{sequence:016x}", session.0)]
     );
 }
@@ -137,19 +137,19 @@ async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
 #[test]
 fn a_late_object_is_removed_with_the_message_of_its_update() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let late = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &late).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let late = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &late).await;
+        let other = Instance::on(&fixture);
         late.overtaken(Side::Before, is_placing, (&other, sets.clone()));
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
-        assert_eq!(stage.objects().await.len(), 2, "the late one is there");
+        assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
         other
             .handle(&sets[..1])
             .await
             .expect("no fault is injected");
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
@@ -157,13 +157,13 @@ fn a_late_object_is_removed_with_the_message_of_its_update() {
 #[test]
 fn a_late_object_is_removed_although_its_message_seemed_new() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let unaware = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &unaware).await;
-        let late = Instance::warm(&stage, 3).await;
-        let stranger = stage.open(4).await;
-        let attach = stage.decided(stranger, vec![Operation::Attach]).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let unaware = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &unaware).await;
+        let late = Instance::warm(&fixture, 3).await;
+        let stranger = fixture.open(4).await;
+        let attach = fixture.decided(stranger, vec![Operation::Attach]).await;
+        let other = Instance::on(&fixture);
         late.overtaken(
             Side::Before,
             is_placing,
@@ -171,12 +171,12 @@ fn a_late_object_is_removed_although_its_message_seemed_new() {
         );
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
-        assert_eq!(stage.objects().await.len(), 2, "the late one is there");
+        assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
         unaware
             .handle(&[sets[0].clone(), attach[0].clone()])
             .await
             .expect("no fault is injected");
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
@@ -185,16 +185,16 @@ fn a_late_object_is_removed_although_its_message_seemed_new() {
 #[test]
 fn a_fenced_distributor_removes_its_object_of_an_earlier_incarnation() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
-        stage.restart().await;
-        let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
+        let fixture = in_objects().await;
+        let sets = set_twice(&fixture, &Instance::warm(&fixture, 2).await).await;
+        fixture.restart().await;
+        let (late, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
         late.overtaken(Side::Before, is_placing, (&other, sets.clone()));
         late.handle(&sets[..1])
             .await
             .expect("it takes the log over again");
         assert!(late.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
@@ -203,10 +203,10 @@ fn a_fenced_distributor_removes_its_object_of_an_earlier_incarnation() {
 #[test]
 fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
-        stage.restart().await;
-        let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
+        let fixture = in_objects().await;
+        let sets = set_twice(&fixture, &Instance::warm(&fixture, 2).await).await;
+        fixture.restart().await;
+        let (late, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
         let (is_late, goes_on, is_done) = (
             Arc::new(Notify::new()),
             Arc::new(Notify::new()),
@@ -236,7 +236,7 @@ fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
         };
         tokio::join!(is_late_work, other_work);
         assert!(late.store.is_through() && other.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
@@ -244,14 +244,14 @@ fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
 #[test]
 fn a_distributor_that_repeats_a_slot_removes_its_late_objects() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let first = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &first).await;
-        let stranger = stage.open(3).await;
-        let attach = stage.decided(stranger, vec![Operation::Attach]).await;
+        let fixture = in_objects().await;
+        let first = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &first).await;
+        let stranger = fixture.open(3).await;
+        let attach = fixture.decided(stranger, vec![Operation::Attach]).await;
         first.dies(Side::After, is_append);
         first.handle(&sets[..1]).await.expect_err("it dies");
-        let (late, other) = (Instance::on(&stage), Instance::on(&stage));
+        let (late, other) = (Instance::on(&fixture), Instance::on(&fixture));
         let session = id_of(&sets[0]).session;
         let is_found =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
@@ -261,7 +261,7 @@ fn a_distributor_that_repeats_a_slot_removes_its_late_objects() {
             .await
             .expect_err("the log is the other's");
         assert!(late.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
@@ -270,8 +270,8 @@ fn a_distributor_that_repeats_a_slot_removes_its_late_objects() {
 #[test]
 fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
     simulated::run(async {
-        let (stage, data) = (in_items().await, Bytes::from("large"));
-        let (session, objects) = (stage.open(1).await, stage.world.objects());
+        let (fixture, data) = (in_items().await, Bytes::from("large"));
+        let (session, objects) = (fixture.open(1).await, fixture.world.objects());
         let data = temporary::put(&*objects, session, 1, 1, data)
             .await
             .expect("no fault is injected");
@@ -280,20 +280,20 @@ fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
             data,
             version: -1,
         };
-        let decided = stage.decided(session, vec![set]).await;
-        assert_eq!(stage.objects().await.len(), 1);
-        Instance::on(&stage)
+        let decided = fixture.decided(session, vec![set]).await;
+        assert_eq!(fixture.objects().await.len(), 1);
+        Instance::on(&fixture)
             .handle(&decided)
             .await
             .expect("no fault is injected");
-        assert_eq!(stage.objects().await, Vec::<String>::new());
+        assert_eq!(fixture.objects().await, Vec::<String>::new());
     });
 }
 
 /// An instance numbers and applies a request and dies before it announces it. `other` receives its
 /// message.
-async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delivery]) {
-    let dying = Instance::on(stage);
+async fn dies_before_it_tells(fixture: &Fixture, other: &Instance, message: &[Delivery]) {
+    let dying = Instance::on(fixture);
     let session = id_of(&message[0]).session;
     dying.dies(Side::After, move |call| {
         matches!(call, Call::Update(_)) && is_of_row(call, session)
@@ -301,8 +301,8 @@ async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delive
     dying.handle(message).await.expect_err("it dies");
     assert_eq!(
         (
-            stage.row(session).await.applied,
-            stage.told(id_of(&message[0]))
+            fixture.row(session).await.applied,
+            fixture.announcements_of(id_of(&message[0]))
         ),
         (1, 0)
     );
@@ -315,15 +315,18 @@ async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delive
 fn a_slot_of_another_instance_is_announced_before_its_message_is_acknowledged() {
     for restarts in [false, true] {
         simulated::run(async {
-            let stage = in_items().await;
-            let session = stage.open(1).await;
-            let message = stage.decided(session, vec![Operation::Attach]).await;
+            let fixture = in_items().await;
+            let session = fixture.open(1).await;
+            let message = fixture.decided(session, vec![Operation::Attach]).await;
             if restarts {
-                stage.restart().await;
+                fixture.restart().await;
             }
-            let other = Instance::warm(&stage, 2).await;
-            dies_before_it_tells(&stage, &other, &message).await;
-            assert!(stage.told(id_of(&message[0])) > 0, "restarts: {restarts}");
+            let other = Instance::warm(&fixture, 2).await;
+            dies_before_it_tells(&fixture, &other, &message).await;
+            assert!(
+                fixture.announcements_of(id_of(&message[0])) > 0,
+                "restarts: {restarts}"
+            );
         });
     }
 }
@@ -332,11 +335,11 @@ fn a_slot_of_another_instance_is_announced_before_its_message_is_acknowledged() 
 #[test]
 fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowledged() {
     simulated::run(async {
-        let stage = in_items().await;
-        let (known, rest) = (stage.open(1).await, stage.open(2).await);
-        let mut messages = stage.decided(known, vec![Operation::Attach]).await;
-        messages.extend(stage.decided(rest, vec![Operation::Attach]).await);
-        let (taking_over, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
+        let fixture = in_items().await;
+        let (known, rest) = (fixture.open(1).await, fixture.open(2).await);
+        let mut messages = fixture.decided(known, vec![Operation::Attach]).await;
+        messages.extend(fixture.decided(rest, vec![Operation::Attach]).await);
+        let (taking_over, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
         other
             .handle(&messages[..1])
             .await
@@ -363,8 +366,8 @@ fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowle
             .await
             .expect("no fault is injected");
         assert!(taking_over.store.is_through() && other.store.is_through());
-        assert_eq!(stage.row(rest).await.applied, 1);
-        assert!(stage.told(id_of(&messages[1])) > 0);
+        assert_eq!(fixture.row(rest).await.applied, 1);
+        assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
     });
 }
 
@@ -374,20 +377,24 @@ fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowle
 fn a_redelivered_message_is_not_announced_again() {
     for restarts in [false, true] {
         simulated::run(async {
-            let stage = in_items().await;
-            let session = stage.open(1).await;
-            let message = stage.decided(session, vec![Operation::Attach]).await;
+            let fixture = in_items().await;
+            let session = fixture.open(1).await;
+            let message = fixture.decided(session, vec![Operation::Attach]).await;
             if restarts {
-                stage.restart().await;
+                fixture.restart().await;
             }
-            let instance = Instance::on(&stage);
+            let instance = Instance::on(&fixture);
             for _ in 0..2 {
                 instance
                     .handle(&message)
                     .await
                     .expect("no fault is injected");
             }
-            assert_eq!(stage.told(id_of(&message[0])), 1, "restarts: {restarts}");
+            assert_eq!(
+                fixture.announcements_of(id_of(&message[0])),
+                1,
+                "restarts: {restarts}"
+            );
         });
     }
 }
@@ -397,31 +404,34 @@ fn a_redelivered_message_is_not_announced_again() {
 #[test]
 fn a_decision_of_an_earlier_incarnation_is_installed_before_it_is_numbered() {
     simulated::run(async {
-        let stage = in_items().await;
-        let (session, store) = (stage.open(1).await, stage.store());
-        let asked = stage
+        let fixture = in_items().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        let asked = fixture
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
         let is_of_root = |call: &Call<'_>| matches!(call, Call::Update(Update { key, .. }) if key.partition() == b"node:/");
         // The row is locked; installing its new state would unlock it.
         store.once(Side::Before, is_of_root, async { Ok(()) });
         store.once(Side::Before, is_of_root, async { Err(death()) });
-        stage
+        fixture
             .writer(&store)
-            .handle(Stage::messages(asked))
+            .handle(Fixture::messages(asked))
             .await
             .expect_err("it dies");
         assert!(store.is_through());
-        let message = stage.outbox(session).await;
-        stage.restart().await;
-        Instance::on(&stage)
+        let message = fixture.outbox(session).await;
+        fixture.restart().await;
+        Instance::on(&fixture)
             .handle(&message)
             .await
             .expect("no fault is injected");
-        let (nodes, mut basis) = (stage.nodes(stage.world.key_value()), Basis::default());
+        let (nodes, mut dependency) = (
+            fixture.nodes(fixture.world.key_value()),
+            Dependency::default(),
+        );
         assert!(
             nodes
-                .is_there("/a", &mut basis)
+                .is_there("/a", &mut dependency)
                 .await
                 .expect("no fault is injected")
         );
@@ -432,25 +442,25 @@ fn a_decision_of_an_earlier_incarnation_is_installed_before_it_is_numbered() {
 #[test]
 fn an_instance_starts_cold_after_a_restart_of_the_store() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let message = stage.decided(session, vec![Operation::Attach]).await;
-        let store = stage.world.key_value();
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let message = fixture.decided(session, vec![Operation::Attach]).await;
+        let store = fixture.world.key_value();
         store
             .externalize(store.point())
             .await
             .expect("no fault is injected");
-        let warm = Instance::on(&stage);
+        let warm = Instance::on(&fixture);
         warm.handle(&message).await.expect("no fault is injected");
-        assert_eq!(stage.row(session).await.applied, 1);
-        stage.world.fall_back();
+        assert_eq!(fixture.row(session).await.applied, 1);
+        fixture.world.fall_back();
         assert_eq!(
-            stage.row(session).await.applied,
+            fixture.row(session).await.applied,
             0,
             "the decision is durable, and nothing else"
         );
         warm.handle(&message).await.expect("no fault is injected");
-        assert_eq!(stage.row(session).await.applied, 1);
+        assert_eq!(fixture.row(session).await.applied, 1);
     });
 }
 
@@ -461,13 +471,13 @@ fn parents_are_changed_before_their_children() {
     simulated::run(async {
         let mut options = Options::default();
         options.key_value.transact_items_max = 2;
-        let stage = Stage::new(options, Config::default()).await;
-        let instance = Instance::warm(&stage, 2).await;
-        let session = stage.open(1).await;
+        let fixture = Fixture::new(options, Config::default()).await;
+        let instance = Instance::warm(&fixture, 2).await;
+        let session = fixture.open(1).await;
         let made = ["/a", "/a/b"].map(|path| create(path, Lifetime::Persistent));
-        let messages = stage.decided(session, made.into()).await;
+        let messages = fixture.decided(session, made.into()).await;
         for part in 1..=PARTS {
-            let region = stage.region(stage.world.key_value());
+            let region = fixture.region(fixture.world.key_value());
             instance.store.once(
                 Side::After,
                 |call| matches!(call, Call::Transact),
@@ -500,13 +510,13 @@ fn parents_are_changed_before_their_children() {
 #[test]
 fn a_later_request_of_a_known_session_is_announced() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let messages = stage
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let messages = fixture
             .decided(session, vec![set("/", "one"), set("/", "two")])
             .await;
-        stage.restart().await;
-        let (other, dying) = (Instance::on(&stage), Instance::on(&stage));
+        fixture.restart().await;
+        let (other, dying) = (Instance::on(&fixture), Instance::on(&fixture));
         other
             .handle(&messages[..1])
             .await
@@ -523,8 +533,8 @@ fn a_later_request_of_a_known_session_is_announced() {
         dying.handle(&messages[1..]).await.expect_err("it dies");
         assert_eq!(
             (
-                stage.row(session).await.applied,
-                stage.told(id_of(&messages[1]))
+                fixture.row(session).await.applied,
+                fixture.announcements_of(id_of(&messages[1]))
             ),
             (2, 0)
         );
@@ -532,7 +542,7 @@ fn a_later_request_of_a_known_session_is_announced() {
             .handle(&messages[1..])
             .await
             .expect("no fault is injected");
-        assert!(stage.told(id_of(&messages[1])) > 0);
+        assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
     });
 }
 
@@ -540,18 +550,18 @@ fn a_later_request_of_a_known_session_is_announced() {
 #[test]
 fn a_session_end_that_another_instance_applied_is_announced() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let message = stage.decided(session, vec![Operation::Close]).await;
-        stage.restart().await;
-        let (other, dying) = (Instance::warm(&stage, 2).await, Instance::on(&stage));
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let message = fixture.decided(session, vec![Operation::Close]).await;
+        fixture.restart().await;
+        let (other, dying) = (Instance::warm(&fixture, 2).await, Instance::on(&fixture));
         dying.dies(Side::After, move |call| {
             matches!(call, Call::Update(_)) && is_of_row(call, session)
         });
         dying.handle(&message).await.expect_err("it dies");
-        assert_eq!(stage.told(id_of(&message[0])), 0);
+        assert_eq!(fixture.announcements_of(id_of(&message[0])), 0);
         other.handle(&message).await.expect("no fault is injected");
-        assert!(stage.told(id_of(&message[0])) > 0);
+        assert!(fixture.announcements_of(id_of(&message[0])) > 0);
     });
 }
 
@@ -559,23 +569,23 @@ fn a_session_end_that_another_instance_applied_is_announced() {
 #[test]
 fn the_message_of_a_lost_decision_is_ignored() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let store = stage.world.key_value();
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let store = fixture.world.key_value();
         store
             .externalize(store.point())
             .await
             .expect("no fault is injected");
-        let lost = stage.decided(session, vec![set("/", "lost")]).await;
-        stage.world.fall_back();
-        let kept = stage.decided(session, vec![set("/", "kept")]).await;
+        let lost = fixture.decided(session, vec![set("/", "lost")]).await;
+        fixture.world.fall_back();
+        let kept = fixture.decided(session, vec![set("/", "kept")]).await;
         assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
-        Instance::on(&stage)
+        Instance::on(&fixture)
             .handle(&lost)
             .await
             .expect("no fault is injected");
-        let root = stage
-            .region(stage.world.key_value())
+        let root = fixture
+            .region(fixture.world.key_value())
             .get("/")
             .await
             .expect("no fault is injected")
@@ -588,14 +598,14 @@ fn the_message_of_a_lost_decision_is_ignored() {
 #[test]
 fn an_object_is_removed_once_its_replacement_is_durable() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let instance = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &instance).await;
+        let fixture = in_objects().await;
+        let instance = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &instance).await;
         instance
             .handle(&sets[..1])
             .await
             .expect("no fault is injected");
-        let store = stage.world.key_value();
+        let store = fixture.world.key_value();
         store
             .externalize(store.point())
             .await
@@ -604,9 +614,9 @@ fn an_object_is_removed_once_its_replacement_is_durable() {
             .handle(&sets[1..])
             .await
             .expect("no fault is injected");
-        assert_is_kept_alone(&stage, &sets[1]).await;
-        stage.world.fall_back();
-        let a = stage
+        assert_is_kept_alone(&fixture, &sets[1]).await;
+        fixture.world.fall_back();
+        let a = fixture
             .region(store)
             .get("/a")
             .await
@@ -615,7 +625,7 @@ fn an_object_is_removed_once_its_replacement_is_durable() {
         let Payload::Object { name, .. } = a.data else {
             panic!("{a:?}")
         };
-        assert_eq!(stage.objects().await, [name]);
+        assert_eq!(fixture.objects().await, [name]);
     });
 }
 
@@ -624,11 +634,11 @@ fn an_object_is_removed_once_its_replacement_is_durable() {
 #[test]
 fn an_object_that_a_successor_will_name_is_kept() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let late = Instance::warm(&stage, 2).await;
-        let session = stage.open(1).await;
-        let sets = stage.decided(session, vec![set("/", "kept")]).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let late = Instance::warm(&fixture, 2).await;
+        let session = fixture.open(1).await;
+        let sets = fixture.decided(session, vec![set("/", "kept")]).await;
+        let other = Instance::on(&fixture);
         let (is_late, goes_on, is_done) = (
             Arc::new(Notify::new()),
             Arc::new(Notify::new()),
@@ -660,6 +670,6 @@ fn an_object_that_a_successor_will_name_is_kept() {
         };
         tokio::join!(late_work, other_work);
         assert!(other.store.is_through());
-        assert_is_kept_alone(&stage, &sets[0]).await;
+        assert_is_kept_alone(&fixture, &sets[0]).await;
     });
 }

@@ -7,7 +7,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     Config,
-    test_fixture::{Call, Side, Stage, TIMEOUT},
+    test_fixture::{Call, Fixture, Side, TIMEOUT},
 };
 
 const SLOW: Duration = Duration::from_secs(5);
@@ -16,14 +16,14 @@ const SLOW: Duration = Duration::from_secs(5);
 #[test]
 fn a_lease_counts_from_before_its_session_was_opened_or_resumed() {
     simulated::run(async {
-        let (stage, mut resume) = (
-            Stage::new(Options::default(), Config::default()).await,
+        let (fixture, mut resume) = (
+            Fixture::new(Options::default(), Config::default()).await,
             None,
         );
-        let store = stage.store();
-        let gateway = Gateway::new(stage.shared(store.clone()).await);
+        let store = fixture.store();
+        let gateway = Gateway::new(fixture.shared(store.clone()).await);
         for attach in [1, 2] {
-            let clock = stage.world.clock();
+            let clock = fixture.world.clock();
             let begun = clock.monotonic();
             store.once(
                 Side::After,

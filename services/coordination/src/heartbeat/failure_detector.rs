@@ -18,17 +18,17 @@ use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
 
 use crate::{
     broken::Broken,
-    dependency::Basis,
-    heartbeat::last_heartbeat::{Moment, Notes},
+    dependency::Dependency,
+    heartbeat::last_heartbeat::{LastHeartbeats, Moment},
     model::SessionId,
     queue_names,
     records::{Operation, Submitted, encode},
-    storage::session::{Moved, RENEWALS_PER_TIMEOUT, Row, Sessions, State},
+    storage::session::{RENEWALS_PER_TIMEOUT, Row, Sessions, State, Transition},
 };
 
 /// Finds expired sessions and requests their end.
 #[derive(Debug, Clone)]
-pub(crate) struct Judge {
+pub(crate) struct FailureDetector {
     pub(crate) sessions: Sessions,
     /// The queue to the writer.
     pub(crate) queue: Arc<dyn Queue>,
@@ -36,62 +36,68 @@ pub(crate) struct Judge {
     pub(crate) broken: Option<Broken>,
 }
 
-impl Judge {
+impl FailureDetector {
     /// Checks every session of a shard against the observations in `before`, and records the new
-    /// ones in `notes`. Returns the rows.
-    pub(crate) async fn judge(
+    /// ones in `heartbeats`. Returns the rows.
+    pub(crate) async fn check_shard(
         &self,
         shard: u8,
-        before: &Notes,
-        notes: &mut Notes,
-        basis: &mut Basis,
+        before: &LastHeartbeats,
+        heartbeats: &mut LastHeartbeats,
+        dependency: &mut Dependency,
     ) -> Result<Vec<(SessionId, Row)>> {
-        let mut judged = Vec::new();
+        let mut checked = Vec::new();
         let mut pages = self.sessions.rows(shard);
-        while let Some(rows) = pages.next_page(basis).await? {
+        while let Some(rows) = pages.next_page(dependency).await? {
             let seen_at = self.moment();
             for (session, row) in &rows {
-                let silence = before.silence(*session, row.renewals, notes, seen_at);
-                let is_over = match self.is_over(*session, row, silence, basis).await {
+                let silence = before.silence(*session, row.renewals, heartbeats, seen_at);
+                let has_expired = match self.has_expired(*session, row, silence, dependency).await {
                     // Its client could not have resumed it either, so its timeout starts again.
                     Err(error) if error.kind() == ErrorKind::NoRoom => {
-                        notes.begin_anew(*session, self.moment());
+                        heartbeats.reset(*session, self.moment());
                         false
                     }
-                    judged => judged?,
+                    checked => checked?,
                 };
-                if is_over {
+                if has_expired {
                     self.end(*session, row).await?;
-                    notes.begin_anew(*session, self.moment());
+                    heartbeats.reset(*session, self.moment());
                 }
             }
-            judged.extend(rows);
+            checked.extend(rows);
         }
-        Ok(judged)
+        Ok(checked)
     }
 
     /// Whether the session's end must be requested. This holds in three cases: the session expires
     /// now; it expired a whole timeout ago and the detector died before it requested the end; or
     /// its end is decided and the store lost the message that would apply it.
-    async fn is_over(
+    async fn has_expired(
         &self,
         session: SessionId,
         row: &Row,
         silence: Duration,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<bool> {
         let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
         let is_silent =
             silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
         match row.state {
             State::Open if is_silent => {
-                let mut condemned = self.sessions.condemn(session, row.renewals, basis).await?;
-                if let Moved::Refused(Some(row)) = &condemned
-                    && self.broken == Some(Broken::CondemnsTheRenewed)
+                let mut condemned = self
+                    .sessions
+                    .expire(session, row.renewals, dependency)
+                    .await?;
+                if let Transition::Refused(Some(row)) = &condemned
+                    && self.broken == Some(Broken::ExpiresRenewedSessions)
                 {
-                    condemned = self.sessions.condemn(session, row.renewals, basis).await?;
+                    condemned = self
+                        .sessions
+                        .expire(session, row.renewals, dependency)
+                        .await?;
                 }
-                Ok(matches!(condemned, Moved::Done(_)))
+                Ok(matches!(condemned, Transition::Done(_)))
             }
             State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),
             State::Closing | State::Closed => Ok(is_silent),
@@ -102,7 +108,7 @@ impl Judge {
     /// The longest silence before the session expires.
     fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
         let is_exact = session.is_members() || row.state != State::Open;
-        if is_exact || self.broken == Some(Broken::TakesRowsForExact) {
+        if is_exact || self.broken == Some(Broken::TreatsRowsAsExact) {
             return row.timeout;
         }
         match row.silent_before {

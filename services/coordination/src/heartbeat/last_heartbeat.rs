@@ -50,7 +50,7 @@ pub struct Moment {
 
 /// The timing of heartbeats.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub struct Timing {
     /// Time from one run of the heartbeat to the next.
     pub period: Duration,
     /// The largest difference between the wall clocks of two machines.
@@ -69,7 +69,7 @@ struct Sighting {
 
 /// The observations of one run, passed on to the next.
 #[derive(Debug, Clone, Default)]
-pub struct Notes {
+pub struct LastHeartbeats {
     /// The incarnation of the store that holds these sessions.
     incarnation: Incarnation,
     /// When the run began.
@@ -86,7 +86,7 @@ pub struct Notes {
 
 /// Observations in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stored {
+pub struct StoredHeartbeats {
     /// The incarnation of the store that holds these sessions.
     pub incarnation: Incarnation,
     begun_ms: i64,
@@ -95,7 +95,7 @@ pub struct Stored {
     seen: Vec<(SessionId, i64, i64)>,
 }
 
-impl Notes {
+impl LastHeartbeats {
     /// Empty observations for the first run in an incarnation of the store.
     pub fn first(now: Moment, incarnation: Incarnation) -> Self {
         Self {
@@ -107,9 +107,9 @@ impl Notes {
     }
 
     /// Continues from the stored observations of another instance.
-    pub fn taken_up(stored: Stored, now: Moment, pace: Pace) -> Self {
-        let apart = ms(pace.clocks_apart_max);
-        let age_max = ms(pace.period) * i64::from(UNWITNESSED_PERIODS_MAX) + apart;
+    pub fn from_stored(stored: StoredHeartbeats, now: Moment, timing: Timing) -> Self {
+        let apart = ms(timing.clocks_apart_max);
+        let age_max = ms(timing.period) * i64::from(UNWITNESSED_PERIODS_MAX) + apart;
         let passed = now.wall_ms - stored.begun_ms;
         let missed = (passed - age_max).max(0) + (passed + apart).min(0);
         let taken_up = |(session, renewals, seen_ms): (SessionId, i64, i64)| {
@@ -140,8 +140,8 @@ impl Notes {
     }
 
     /// Whether the instance that made these observations may continue with them.
-    pub fn are_fresh(&self, now: Moment, pace: Pace) -> bool {
-        now.own_ms - self.begun.own_ms <= ms(pace.period) * i64::from(OWN_PERIODS_MAX)
+    pub fn are_fresh(&self, now: Moment, timing: Timing) -> bool {
+        now.own_ms - self.begun.own_ms <= ms(timing.period) * i64::from(OWN_PERIODS_MAX)
     }
 
     /// Empty observations for a run that begins now and follows this one.
@@ -188,7 +188,7 @@ impl Notes {
     }
 
     /// Counts the silence of `session` from zero again.
-    pub fn begin_anew(&mut self, session: SessionId, now: Moment) {
+    pub fn reset(&mut self, session: SessionId, now: Moment) {
         if let Some(sighting) = self.seen.get_mut(&session) {
             (sighting.own_ms, sighting.wall_ms) = (now.own_ms, now.wall_ms);
         }
@@ -211,8 +211,8 @@ impl Notes {
 
     /// The observations to store, if that is due: the sessions that have been silent for longest,
     /// at most `sessions_max`. The others only lose time.
-    pub fn to_store(&mut self, pace: Pace, sessions_max: usize) -> Option<Stored> {
-        let lasting = ms(pace.period) * i64::from(STORED_ONCE_IN_PERIODS);
+    pub fn to_store(&mut self, timing: Timing, sessions_max: usize) -> Option<StoredHeartbeats> {
+        let lasting = ms(timing.period) * i64::from(STORED_ONCE_IN_PERIODS);
         if self
             .stored_ms
             .is_some_and(|stored| self.begun.own_ms - stored < lasting)
@@ -226,7 +226,7 @@ impl Notes {
             .collect();
         seen.sort_unstable_by_key(|(session, _, seen_ms)| (*seen_ms, *session));
         seen.truncate(sessions_max);
-        Some(Stored {
+        Some(StoredHeartbeats {
             incarnation: self.incarnation,
             begun_ms: self.begun.wall_ms,
             swept_ms: self.swept_ms,

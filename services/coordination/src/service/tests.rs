@@ -5,7 +5,7 @@ use simulated::Options;
 use super::*;
 use crate::{
     model::Lifetime,
-    test_fixture::{Stage, create},
+    test_fixture::{Fixture, create},
 };
 
 /// A generous bound; the work takes milliseconds.
@@ -15,22 +15,22 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn a_process_starts_despite_an_outbox_that_does_not_decode() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
         // The other sessions are in the same partition, before and after it.
         let (before, session, behind) = (
-            stage.open(4).await,
-            stage.open(8).await,
-            stage.open(12).await,
+            fixture.open(4).await,
+            fixture.open(8).await,
+            fixture.open(12).await,
         );
-        stage.damage_outbox(session).await;
+        fixture.damage_outbox(session).await;
         for (session, path) in [(before, "/before"), (behind, "/behind")] {
-            stage
+            fixture
                 .decided(session, vec![create(path, Lifetime::Persistent)])
                 .await;
         }
         // The queues are transient, so their messages are pushed again.
-        stage.restart().await;
-        let world = &stage.world;
+        fixture.restart().await;
+        let world = &fixture.world;
         let parts = Parts {
             system: world.key_value(),
             regions: vec![Region {

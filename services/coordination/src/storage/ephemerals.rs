@@ -22,7 +22,7 @@ use ports::{
     key_value::{Read, Scan, Test, Value},
 };
 
-use crate::{dependency::Basis, model::SessionId, records::UpdateId, storage::keys};
+use crate::{dependency::Dependency, model::SessionId, records::UpdateId, storage::keys};
 
 /// The sequence of the update that created the ephemeral.
 const CREATE: &str = "create";
@@ -42,45 +42,65 @@ impl Ephemerals {
     }
 
     /// Records that `create` may create an ephemeral at `path`.
-    pub async fn add(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
+    pub async fn add(
+        &self,
+        create: UpdateId,
+        path: &str,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
         let mut attributes = vec![(CREATE.into(), Value::Integer(create.sequence as i64))];
-        attributes.extend(keys::beside(path));
+        attributes.extend(keys::text_attribute(path));
         let is_earlier = Condition::attribute(CREATE, Test::Below(create.sequence as i64));
         let is_news = Condition::Any(vec![Condition::Absent, is_earlier]);
         self.update(
             Update::put(key(create.session, path), attributes).when(is_news),
-            basis,
+            dependency,
         )
         .await
     }
 
     /// Records that the ephemeral created at `path` by `create` is gone.
-    pub async fn remove(&self, create: UpdateId, path: &str, basis: &mut Basis) -> Result<()> {
+    pub async fn remove(
+        &self,
+        create: UpdateId,
+        path: &str,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
         let is_its = Condition::attribute(CREATE, Test::is_integer(create.sequence as i64));
         self.update(
             Update::delete(key(create.session, path)).when(is_its),
-            basis,
+            dependency,
         )
         .await
     }
 
     /// Removes the entry of `path` regardless of its create. The session is ending and creates no
     /// more.
-    pub async fn discard(&self, session: SessionId, path: &str, basis: &mut Basis) -> Result<()> {
-        self.update(Update::delete(key(session, path)), basis).await
+    pub async fn discard(
+        &self,
+        session: SessionId,
+        path: &str,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        self.update(Update::delete(key(session, path)), dependency)
+            .await
     }
 
     /// Removes the index of a session whose end is applied.
-    pub async fn clear(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
-        for path in self.all(session, basis).await? {
-            self.discard(session, &path, basis).await?;
+    pub async fn clear(&self, session: SessionId, dependency: &mut Dependency) -> Result<()> {
+        for path in self.all(session, dependency).await? {
+            self.discard(session, &path, dependency).await?;
         }
         Ok(())
     }
 
     /// All paths that may be ephemerals of `session`, in path order.
-    pub async fn all(&self, session: SessionId, basis: &mut Basis) -> Result<Vec<String>> {
-        self.first(session, usize::MAX, basis).await
+    pub async fn all(
+        &self,
+        session: SessionId,
+        dependency: &mut Dependency,
+    ) -> Result<Vec<String>> {
+        self.first(session, usize::MAX, dependency).await
     }
 
     /// At most `count` of these paths, in path order.
@@ -88,13 +108,13 @@ impl Ephemerals {
         &self,
         session: SessionId,
         count: usize,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Vec<String>> {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
             let Read { value: page, point } = self.system.scan(&scan).await?;
-            basis.seen(point)?;
+            dependency.observe(point)?;
             for (sort, item) in page.items {
                 paths.push(keys::read(&sort, &item, "the path of an ephemeral")?);
             }
@@ -109,10 +129,10 @@ impl Ephemerals {
         }
     }
 
-    async fn update(&self, update: Update, basis: &mut Basis) -> Result<()> {
-        basis.seen(
+    async fn update(&self, update: Update, dependency: &mut Dependency) -> Result<()> {
+        dependency.observe(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.resting_on(dependency.point()))
                 .await?
                 .receipt
                 .point,
@@ -125,5 +145,5 @@ fn partition(session: SessionId) -> Vec<u8> {
 }
 
 fn key(session: SessionId, path: &str) -> Key {
-    Key::new(partition(session), keys::of("", path))
+    Key::new(partition(session), keys::encode("", path))
 }

@@ -7,7 +7,7 @@
 //! way.
 //!
 //! Invariants
-//! - Two texts never share a key: texts are UTF-8, in which [`DIGEST_FOLLOWS`] does not occur.
+//! - Two texts never share a key: texts are UTF-8, in which [`DIGEST_MARKER`] does not occur.
 //! - The encoding of a short text is the text itself.
 
 use bytes::Bytes;
@@ -22,21 +22,21 @@ use sha2::{Digest, Sha256};
 const PLAIN_BYTES_MAX: usize = 1000;
 
 /// Marks a digest.
-const DIGEST_FOLLOWS: u8 = 0xff;
+const DIGEST_MARKER: u8 = 0xff;
 
 /// The attribute that holds the text of a digest.
 const TEXT: &str = "long_name";
 
 /// `kind` and the text: a key, or the first or last part of one.
-pub(crate) fn of(kind: &str, text: &str) -> Vec<u8> {
+pub(crate) fn encode(kind: &str, text: &str) -> Vec<u8> {
     if text.len() <= PLAIN_BYTES_MAX {
         return [kind.as_bytes(), text.as_bytes()].concat();
     }
-    [kind.as_bytes(), &[DIGEST_FOLLOWS], &Sha256::digest(text)].concat()
+    [kind.as_bytes(), &[DIGEST_MARKER], &Sha256::digest(text)].concat()
 }
 
 /// The attribute from which [`read`] restores a long text. `None` if the key contains the text.
-pub(crate) fn beside(text: &str) -> Option<(Name, Value)> {
+pub(crate) fn text_attribute(text: &str) -> Option<(Name, Value)> {
     let is_long = text.len() > PLAIN_BYTES_MAX;
     is_long.then(|| {
         (
@@ -46,13 +46,13 @@ pub(crate) fn beside(text: &str) -> Option<(Name, Value)> {
     })
 }
 
-/// The text of a key that [`of`] encoded without a kind.
+/// The text of a key that [`encode`] encoded without a kind.
 ///
 /// Errors: `Corrupt` if the item does not hold the text of the digest.
 pub(crate) fn read(key: &Bytes, item: &Item, what: &'static str) -> Result<String> {
     let corrupt = || Error::corrupt(format!("read {what}"));
     let text = match key.split_first() {
-        Some((&DIGEST_FOLLOWS, digest)) => {
+        Some((&DIGEST_MARKER, digest)) => {
             let text = item.bytes(TEXT).ok_or_else(corrupt)?;
             if Sha256::digest(text)[..] != *digest {
                 return Err(corrupt());
@@ -82,18 +82,18 @@ mod tests {
     use super::*;
 
     fn item(text: &str) -> Item {
-        Item::from_parts(Version(1), beside(text).into_iter().collect())
+        Item::from_parts(Version(1), text_attribute(text).into_iter().collect())
     }
 
     #[test]
     fn a_text_above_a_thousand_bytes_is_stored_under_its_digest() {
         let (plain, long) = ("x".repeat(1000), "x".repeat(1001));
-        assert_eq!(of("node:", "/a"), b"node:/a");
-        assert_eq!(of("", &plain), plain.as_bytes());
-        assert_eq!(of("node:", &long).len(), "node:".len() + 1 + 32);
-        assert_ne!(of("", &long), of("", &"y".repeat(1001)));
+        assert_eq!(encode("node:", "/a"), b"node:/a");
+        assert_eq!(encode("", &plain), plain.as_bytes());
+        assert_eq!(encode("node:", &long).len(), "node:".len() + 1 + 32);
+        assert_ne!(encode("", &long), encode("", &"y".repeat(1001)));
         for text in ["", "a", &plain, &long] {
-            let key = Bytes::from(of("", text));
+            let key = Bytes::from(encode("", text));
             assert_eq!(
                 read(&key, &item(text), "a name").expect("it is there"),
                 text
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_digest_without_its_text_is_corrupt() {
-        let key = Bytes::from(of("", &"x".repeat(2000)));
+        let key = Bytes::from(encode("", &"x".repeat(2000)));
         for item in [item("short"), item(&"y".repeat(2000))] {
             let error = read(&key, &item, "a child's name").expect_err("it is damaged");
             assert!(error.to_string().contains("a child's name"), "{error}");

@@ -30,11 +30,11 @@ use primitives::Backoff;
 use crate::{
     broken::Broken,
     config::{Config, LockOptions},
-    dependency::Basis,
+    dependency::Dependency,
     records::{Holder, NodeState, decode, encode},
     storage::{
         keys,
-        session::{Moved, Sessions},
+        session::{Sessions, Transition},
     },
 };
 
@@ -115,7 +115,7 @@ impl Nodes {
         &self,
         path: &str,
         lock: &Lock,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Option<NodeState>> {
         let LockOptions {
             wait_min: first,
@@ -130,7 +130,7 @@ impl Nodes {
         .delays();
         let mut watched: Option<(Holder, Monotonic)> = None;
         loop {
-            let item = match self.attempt(path, lock, basis).await? {
+            let item = match self.attempt(path, lock, dependency).await? {
                 Attempt::Locked(state) => return Ok(state),
                 Attempt::Held(item) => item,
             };
@@ -140,7 +140,7 @@ impl Nodes {
             };
             let other: Holder = decode(found, "a lock")?;
             if self.may_break(&item, other, lock.holder) {
-                self.break_lock(path, other, basis).await?;
+                self.break_lock(path, other, dependency).await?;
                 continue;
             }
             let now = self.clock.monotonic();
@@ -161,18 +161,23 @@ impl Nodes {
         &self,
         path: &str,
         lock: &Lock,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Option<Option<NodeState>>> {
-        match self.attempt(path, lock, basis).await? {
+        match self.attempt(path, lock, dependency).await? {
             Attempt::Locked(state) => Ok(Some(state)),
             Attempt::Held(_) => Ok(None),
         }
     }
 
-    async fn attempt(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<Attempt> {
+    async fn attempt(
+        &self,
+        path: &str,
+        lock: &Lock,
+        dependency: &mut Dependency,
+    ) -> Result<Attempt> {
         let free = Condition::attribute(LOCK, Test::Absent);
         match self
-            .update(self.locking(path, lock).when(free), basis)
+            .update(self.locking(path, lock).when(free), dependency)
             .await?
         {
             Outcome::Done(item) => state_of(item.as_ref()).map(Attempt::Locked),
@@ -185,22 +190,22 @@ impl Nodes {
 
     /// Whether a znode exists at `path`. The read takes no lock, so the answer may be outdated on
     /// return.
-    pub async fn is_there(&self, path: &str, basis: &mut Basis) -> Result<bool> {
-        let row = self.read(path, basis).await?;
+    pub async fn is_there(&self, path: &str, dependency: &mut Dependency) -> Result<bool> {
+        let row = self.read(path, dependency).await?;
         Ok(row.is_some_and(|row| row.bytes(STATE).is_some()))
     }
 
     /// Whether `path` has neither a znode nor a lock, under which one may be created. While the
     /// caller holds the lock of the parent this stays true, because creating a znode requires that
     /// lock.
-    pub async fn is_vacant(&self, path: &str, basis: &mut Basis) -> Result<bool> {
-        let row = self.read(path, basis).await?;
+    pub async fn is_vacant(&self, path: &str, dependency: &mut Dependency) -> Result<bool> {
+        let row = self.read(path, dependency).await?;
         Ok(row.is_none_or(|row| row.bytes(STATE).is_none() && row.bytes(LOCK).is_none()))
     }
 
-    async fn read(&self, path: &str, basis: &mut Basis) -> Result<Option<Arc<Item>>> {
+    async fn read(&self, path: &str, dependency: &mut Dependency) -> Result<Option<Arc<Item>>> {
         let Read { value: row, point } = self.system.get(&key(path)).await?;
-        basis.seen(point)?;
+        dependency.observe(point)?;
         Ok(row)
     }
 
@@ -215,7 +220,7 @@ impl Nodes {
         path: &str,
         lock: &Lock,
         state: Option<NodeState>,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<()> {
         let update = match state {
             Some(_) => Update::modify(
@@ -224,7 +229,7 @@ impl Nodes {
             ),
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(lock)), basis)
+        self.update(update.when(held_by(lock)), dependency)
             .await
             .map(|_| ())
     }
@@ -236,7 +241,7 @@ impl Nodes {
         path: &str,
         lock: &Lock,
         becomes: Option<&NodeState>,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<()> {
         let update = match becomes {
             Some(state) => {
@@ -248,7 +253,7 @@ impl Nodes {
             }
             None => Update::delete(key(path)),
         };
-        self.update(update.when(held_by(lock)), basis)
+        self.update(update.when(held_by(lock)), dependency)
             .await
             .map(|_| ())
     }
@@ -260,9 +265,12 @@ impl Nodes {
         self.system.update(update).await.map(|_| ())
     }
 
-    async fn update(&self, update: Update, basis: &mut Basis) -> Result<Outcome> {
-        let updated = self.system.update(update.resting_on(basis.point())).await?;
-        basis.seen(updated.receipt.point)?;
+    async fn update(&self, update: Update, dependency: &mut Dependency) -> Result<Outcome> {
+        let updated = self
+            .system
+            .update(update.resting_on(dependency.point()))
+            .await?;
+        dependency.observe(updated.receipt.point)?;
         Ok(updated.outcome)
     }
 
@@ -290,41 +298,48 @@ impl Nodes {
 
     /// Frees the row of `path` from a lock past its time. If the lock's request was decided,
     /// installs its outcome. If not, makes sure that the request is never decided under this lock.
-    async fn break_lock(&self, path: &str, holder: Holder, basis: &mut Basis) -> Result<()> {
+    async fn break_lock(
+        &self,
+        path: &str,
+        holder: Holder,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
         let lock = Lock::of(holder);
         if self.broken == Some(Broken::BreaksLocksUnasked) {
-            return self.discard(path, &lock, basis).await;
+            return self.discard(path, &lock, dependency).await;
         }
         let session = holder.request.session;
         let row = match self
             .sessions
-            .doom(session, holder.request.sequence, holder.fence, basis)
+            .fence_out(session, holder.request.sequence, holder.fence, dependency)
             .await?
         {
-            Moved::Done(_) | Moved::Refused(None) => return self.discard(path, &lock, basis).await,
-            Moved::Refused(Some(row)) => row,
+            Transition::Done(_) | Transition::Refused(None) => {
+                return self.discard(path, &lock, dependency).await;
+            }
+            Transition::Refused(Some(row)) => row,
         };
         let decided = row.decided_under(holder)?;
         let touches = decided.iter().flat_map(|decided| &decided.touched);
         match touches.filter(|touched| touched.path == path).last() {
             Some(last) => {
-                self.install(path, &lock, last.becomes.as_ref(), basis)
+                self.install(path, &lock, last.becomes.as_ref(), dependency)
                     .await
             }
-            None => self.discard(path, &lock, basis).await,
+            None => self.discard(path, &lock, dependency).await,
         }
     }
 
     /// Removes a lock under which nothing was decided, and leaves the state unchanged.
-    async fn discard(&self, path: &str, lock: &Lock, basis: &mut Basis) -> Result<()> {
-        let current = self.read(path, basis).await?;
-        self.unlock(path, lock, state_of(current.as_ref())?, basis)
+    async fn discard(&self, path: &str, lock: &Lock, dependency: &mut Dependency) -> Result<()> {
+        let current = self.read(path, dependency).await?;
+        self.unlock(path, lock, state_of(current.as_ref())?, dependency)
             .await
     }
 }
 
 fn key(path: &str) -> Key {
-    Key::new(keys::of("node:", path), [])
+    Key::new(keys::encode("node:", path), [])
 }
 
 fn held_by(lock: &Lock) -> Condition {

@@ -12,11 +12,12 @@
 //! - `fence` grows whenever a writer takes over the session, and whenever another writer fences it
 //!   out. A writer with an older number can decide nothing.
 //! - `attach` grows with each connection. Requests of older attaches are refused.
-//! - `plannings` belongs to the next request, and is reset when another request becomes the next.
+//! - `planning_attempts` belongs to the next request, and is reset when another request becomes the
+//!   next.
 //! - `state` only moves from open to closing to closed. A closed session decides nothing. A closing
 //!   session decides only its end and accepts no connection.
-//! - Every transition depends on the state that led to it ([`Basis`]), because a store that rolled back
-//!   assigns the same numbers again.
+//! - Every transition depends on the state that led to it ([`Dependency`]), because a store that
+//!   rolled back assigns the same numbers again.
 //!
 //! From FaaSKeeper, section 4.1 (a session's item in system storage). The outbox, the numbers and
 //! the fence are ours.
@@ -34,7 +35,7 @@ use ports::{
 };
 
 use crate::{
-    dependency::Basis,
+    dependency::Dependency,
     model::{Password, SessionId},
     records::{Decided, Holder, UpdateId, decode},
 };
@@ -45,7 +46,7 @@ const REQUEST: &str = "request";
 const SEQUENCE: &str = "sequence";
 const APPLIED: &str = "applied";
 const FENCE: &str = "fence";
-const PLANNINGS: &str = "plannings";
+const PLANNING_ATTEMPTS: &str = "plannings";
 const RENEWALS: &str = "renewals";
 const SILENT: &str = "silent";
 const TIMEOUT: &str = "timeout_ms";
@@ -54,17 +55,17 @@ const OUTBOX: &str = "outbox";
 
 /// Number of partitions that hold the rows of client sessions. Several partitions spread the load
 /// of the heartbeat's scan and of many sessions' writes.
-const CLIENT_SHARDS: u8 = 4;
+const CLIENT_SHARD_COUNT: u8 = 4;
 
 /// The partitions that the heartbeat scans.
-pub const CLIENTS: Range<u8> = 0..CLIENT_SHARDS;
+pub const CLIENT_SHARDS: Range<u8> = 0..CLIENT_SHARD_COUNT;
 
 /// The partition of the processes' own sessions. Processes watch each other's sessions
 /// ([`crate::member`]).
-pub const MEMBERS: u8 = CLIENT_SHARDS;
+pub const MEMBER_SHARD: u8 = CLIENT_SHARD_COUNT;
 
 /// All partitions.
-pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBERS;
+pub const ALL_SHARDS: RangeInclusive<u8> = 0..=MEMBER_SHARD;
 
 /// Renewals per timeout while the peer is active.
 pub const RENEWALS_PER_TIMEOUT: u32 = 4;
@@ -110,7 +111,7 @@ pub struct Row {
     /// The fencing number of the writer that may decide.
     pub fence: u64,
     /// Noted planning attempts of the next request that did not succeed.
-    pub plannings: u64,
+    pub planning_attempts: u64,
     /// Number of lease renewals.
     pub renewals: i64,
     /// Time between the client's last message and the last renewal, if the client is known to be
@@ -145,7 +146,7 @@ impl Row {
             sequence: number(SEQUENCE)? as u64,
             applied: number(APPLIED)? as u64,
             fence: number(FENCE)? as u64,
-            plannings: item.integer(PLANNINGS).unwrap_or_default() as u64,
+            planning_attempts: item.integer(PLANNING_ATTEMPTS).unwrap_or_default() as u64,
             renewals: number(RENEWALS)?,
             silent_before: item
                 .integer(SILENT)
@@ -206,7 +207,7 @@ pub struct Decision {
 
 /// The result of a conditional transition of a row.
 #[derive(Debug)]
-pub enum Moved {
+pub enum Transition {
     /// The transition was made. The row after it.
     Done(Row),
     /// The condition did not hold. The row as it is, or `None` if the session does not exist.
@@ -226,8 +227,8 @@ impl Sessions {
     }
 
     /// The dependency of work on the rows that begins now.
-    pub fn basis(&self) -> Basis {
-        Basis::now(&*self.system)
+    pub fn dependency(&self) -> Dependency {
+        Dependency::now(&*self.system)
     }
 
     /// The remaining capacity of the store that holds the rows.
@@ -236,9 +237,13 @@ impl Sessions {
     }
 
     /// The row of `session`.
-    pub async fn get(&self, session: SessionId, basis: &mut Basis) -> Result<Option<Row>> {
+    pub async fn get(
+        &self,
+        session: SessionId,
+        dependency: &mut Dependency,
+    ) -> Result<Option<Row>> {
         let Read { value: item, point } = self.system.get(&key(session)).await?;
-        basis.seen(point)?;
+        dependency.observe(point)?;
         item.as_ref().map(Row::read).transpose()
     }
 
@@ -260,7 +265,7 @@ impl Sessions {
         session: SessionId,
         password: Password,
         timeout: Duration,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<bool> {
         self.check_room(Room::Scarce, "open a session")?;
         let integer = |name: &'static str, value: i64| (Name::from(name), Value::Integer(value));
@@ -279,9 +284,9 @@ impl Sessions {
             ),
         ];
         let update = Update::put(key(session), attributes).when(Condition::Absent);
-        match self.transition(update, basis).await? {
-            Moved::Done(_) => Ok(true),
-            Moved::Refused(_) => Ok(false),
+        match self.transition(update, dependency).await? {
+            Transition::Done(_) => Ok(true),
+            Transition::Refused(_) => Ok(false),
         }
     }
 
@@ -294,13 +299,13 @@ impl Sessions {
         session: SessionId,
         password: Password,
         timeout: Duration,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         self.check_room(Room::Critical, "resume a session")?;
         let actions = vec![
             Action::Add(ATTACH.into(), 1),
             Action::set_integer(REQUEST, 0),
-            Action::unset(PLANNINGS),
+            Action::unset(PLANNING_ATTEMPTS),
             Action::Add(RENEWALS.into(), 1),
             Action::unset(SILENT),
             Action::set_integer(TIMEOUT, timeout.as_millis() as i64),
@@ -309,35 +314,43 @@ impl Sessions {
             is(STATE, State::Open.number()),
             Condition::attribute(PASSWORD, Test::is(Bytes::copy_from_slice(&password.0))),
         ]);
-        self.transition(Update::modify(key(session), actions).when(condition), basis)
-            .await
+        self.transition(
+            Update::modify(key(session), actions).when(condition),
+            dependency,
+        )
+        .await
     }
 
     /// Renews the lease of an open session for the connection with this attach number.
     ///
     /// The write is transient. After a crash of the store all silence is counted from zero again,
     /// and a full disk must not prevent a session from staying alive.
-    pub async fn renew(&self, session: SessionId, attach: u64, basis: &mut Basis) -> Result<Moved> {
+    pub async fn renew(
+        &self,
+        session: SessionId,
+        attach: u64,
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
             is(ATTACH, attach as i64),
         ]);
         let actions = vec![Action::Add(RENEWALS.into(), 1), Action::unset(SILENT)];
         let update = Update::modify(key(session), actions).when(condition);
-        self.transition(update.transient(), basis).await
+        self.transition(update.transient(), dependency).await
     }
 
     /// Records that the client of an open session has been silent since the renewal number
     /// `renewals`, and for `before` ahead of it. Only the connection with this attach number may
     /// record that. The write is transient, like renewals.
-    pub async fn say_silent(
+    pub async fn record_silence(
         &self,
         session: SessionId,
         attach: u64,
         renewals: i64,
         before: Duration,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
             is(ATTACH, attach as i64),
@@ -345,41 +358,50 @@ impl Sessions {
         ]);
         let silent = Action::set_integer(SILENT, before.as_millis() as i64);
         let update = Update::modify(key(session), vec![silent]).when(condition);
-        self.transition(update.transient(), basis).await
+        self.transition(update.transient(), dependency).await
     }
 
     /// Moves a silent session to closing, unless it was renewed since `renewals` was read (rule
     /// C-6).
     ///
     /// Errors: `NoRoom` where the store has too little room for the client to resume the session.
-    pub async fn condemn(
+    pub async fn expire(
         &self,
         session: SessionId,
         renewals: i64,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         self.check_room(Room::Critical, "expire a session")?;
         let condition = Condition::All(vec![
             is(STATE, State::Open.number()),
             is(RENEWALS, renewals),
         ]);
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        self.transition(Update::modify(key(session), actions).when(condition), basis)
-            .await
+        self.transition(
+            Update::modify(key(session), actions).when(condition),
+            dependency,
+        )
+        .await
     }
 
     /// Moves an open session to closing for the writer that took it over as `row`. Its client asked
     /// for the end, and the end takes more than one decision.
-    pub async fn begin_end(
+    pub async fn begin_closing(
         &self,
         session: SessionId,
         row: &Row,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let actions = vec![Action::set_integer(STATE, State::Closing.number())];
-        let condition = Condition::All(vec![is(STATE, State::Open.number()), is_still(row)]);
-        self.transition(Update::modify(key(session), actions).when(condition), basis)
-            .await
+        let condition = Condition::All(vec![
+            is(STATE, State::Open.number()),
+            is_unchanged_since(row),
+        ]);
+        self.transition(
+            Update::modify(key(session), actions).when(condition),
+            dependency,
+        )
+        .await
     }
 
     /// Notes that the writer that took over the session as `row` is about to plan the next request.
@@ -390,11 +412,11 @@ impl Sessions {
         &self,
         session: SessionId,
         row: &Row,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
-        let update = Update::modify(key(session), vec![Action::Add(PLANNINGS.into(), 1)])
-            .when(is_still(row));
-        self.transition(update.transient(), basis).await
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
+        let update = Update::modify(key(session), vec![Action::Add(PLANNING_ATTEMPTS.into(), 1)])
+            .when(is_unchanged_since(row));
+        self.transition(update.transient(), dependency).await
     }
 
     /// Removes these notes. The request has been planned, so a later failure is not caused by its
@@ -403,41 +425,49 @@ impl Sessions {
         &self,
         session: SessionId,
         row: &Row,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
-        let update =
-            Update::modify(key(session), vec![Action::unset(PLANNINGS)]).when(is_still(row));
-        self.transition(update.transient(), basis).await
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
+        let update = Update::modify(key(session), vec![Action::unset(PLANNING_ATTEMPTS)])
+            .when(is_unchanged_since(row));
+        self.transition(update.transient(), dependency).await
     }
 
     /// Takes over a session for writing. The row then has a fencing number that shuts out earlier
     /// writers.
-    pub async fn take_up(&self, session: SessionId, basis: &mut Basis) -> Result<Moved> {
+    pub async fn acquire(
+        &self,
+        session: SessionId,
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let update = Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)])
             .when(Condition::Exists);
-        self.transition(update, basis).await
+        self.transition(update, dependency).await
     }
 
     /// Prevents the writer with `fence` from deciding `sequence`, so that its locks may be broken.
-    pub async fn doom(
+    pub async fn fence_out(
         &self,
         session: SessionId,
         sequence: u64,
         fence: u64,
-        basis: &mut Basis,
-    ) -> Result<Moved> {
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let condition = Condition::All(vec![
             is(SEQUENCE, sequence as i64 - 1),
             is(FENCE, fence as i64),
         ]);
         let update =
             Update::modify(key(session), vec![Action::Add(FENCE.into(), 1)]).when(condition);
-        self.transition(update, basis).await
+        self.transition(update, dependency).await
     }
 
     /// The commit point (rule C-1): advances the session's numbers and appends the outcomes to its
     /// outbox.
-    pub async fn decide(&self, decision: Decision, basis: &mut Basis) -> Result<Moved> {
+    pub async fn decide(
+        &self,
+        decision: Decision,
+        dependency: &mut Dependency,
+    ) -> Result<Transition> {
         let Decision {
             first,
             fence,
@@ -451,7 +481,7 @@ impl Sessions {
         let mut actions = vec![
             Action::set_integer(SEQUENCE, last as i64),
             Action::set_integer(REQUEST, request as i64),
-            Action::unset(PLANNINGS),
+            Action::unset(PLANNING_ATTEMPTS),
             Action::Append(OUTBOX.into(), outcomes),
         ];
         if closes {
@@ -465,7 +495,7 @@ impl Sessions {
         ]);
         self.transition(
             Update::modify(key(first.session), actions).when(condition),
-            basis,
+            dependency,
         )
         .await
     }
@@ -476,16 +506,16 @@ impl Sessions {
         session: SessionId,
         from: u64,
         through: u64,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<()> {
         let actions = vec![
             Action::set_integer(APPLIED, through as i64),
             Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
         ];
         let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
-        basis.seen(
+        dependency.observe(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.resting_on(dependency.point()))
                 .await?
                 .receipt
                 .point,
@@ -493,11 +523,11 @@ impl Sessions {
     }
 
     /// Removes the row of a session whose end is applied.
-    pub async fn remove(&self, session: SessionId, basis: &mut Basis) -> Result<()> {
+    pub async fn remove(&self, session: SessionId, dependency: &mut Dependency) -> Result<()> {
         let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
-        basis.seen(
+        dependency.observe(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.resting_on(dependency.point()))
                 .await?
                 .receipt
                 .point,
@@ -514,26 +544,29 @@ impl Sessions {
         }
     }
 
-    /// Waits until everything that `basis` has observed of the rows is durable.
-    pub async fn externalize(&self, basis: &Basis) -> Result<()> {
-        if self.system.is_durable(basis.point()) {
+    /// Waits until everything that `dependency` has observed of the rows is durable.
+    pub async fn externalize(&self, dependency: &Dependency) -> Result<()> {
+        if self.system.is_durable(dependency.point()) {
             return Ok(());
         }
-        self.system.externalize(basis.point()).await
+        self.system.externalize(dependency.point()).await
     }
 
-    async fn transition(&self, update: Update, basis: &mut Basis) -> Result<Moved> {
-        let updated = self.system.update(update.resting_on(basis.point())).await?;
-        basis.seen(updated.receipt.point)?;
+    async fn transition(&self, update: Update, dependency: &mut Dependency) -> Result<Transition> {
+        let updated = self
+            .system
+            .update(update.resting_on(dependency.point()))
+            .await?;
+        dependency.observe(updated.receipt.point)?;
         match updated.outcome {
-            Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),
+            Outcome::Done(Some(item)) => Row::read(&item).map(Transition::Done),
             Outcome::Done(None) => Err(Error::new(
                 ErrorKind::Corrupt,
                 "change a session's row, which disappeared",
             )),
-            Outcome::Conflict(item) => {
-                Ok(Moved::Refused(item.as_ref().map(Row::read).transpose()?))
-            }
+            Outcome::Conflict(item) => Ok(Transition::Refused(
+                item.as_ref().map(Row::read).transpose()?,
+            )),
         }
     }
 }
@@ -548,7 +581,10 @@ pub struct Rows<'sessions> {
 
 impl Rows<'_> {
     /// The next page, or `None` at the end.
-    pub async fn next_page(&mut self, basis: &mut Basis) -> Result<Option<Vec<(SessionId, Row)>>> {
+    pub async fn next_page(
+        &mut self,
+        dependency: &mut Dependency,
+    ) -> Result<Option<Vec<(SessionId, Row)>>> {
         let Some(from) = self.from.take() else {
             return Ok(None);
         };
@@ -557,7 +593,7 @@ impl Rows<'_> {
             ..Scan::partition(self.partition.clone(), PAGE_ITEMS)
         };
         let Read { value: page, point } = self.sessions.system.scan(&scan).await?;
-        basis.seen(point)?;
+        dependency.observe(point)?;
         let mut rows = Vec::with_capacity(page.items.len());
         for (sort, item) in &page.items {
             let id = <[u8; 8]>::try_from(sort.as_ref())
@@ -580,7 +616,7 @@ fn is(name: &'static str, value: i64) -> Condition {
 
 /// The condition that no other writer took over the session, and that nothing was decided in it,
 /// since `row` was read.
-fn is_still(row: &Row) -> Condition {
+fn is_unchanged_since(row: &Row) -> Condition {
     Condition::All(vec![
         is(ATTACH, row.attach as i64),
         is(SEQUENCE, row.sequence as i64),
@@ -593,9 +629,9 @@ fn partition(shard: u8) -> String {
 }
 
 fn key(session: SessionId) -> Key {
-    let of_client = (session.0 & i64::from(CLIENT_SHARDS - 1)) as u8;
+    let of_client = (session.0 & i64::from(CLIENT_SHARD_COUNT - 1)) as u8;
     let shard = if session.is_members() {
-        MEMBERS
+        MEMBER_SHARD
     } else {
         of_client
     };

@@ -27,7 +27,7 @@ use ports::{
 
 use crate::{
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     model::SessionId,
     records::Payload,
     storage::{session::Sessions, user_store::put_object},
@@ -90,17 +90,17 @@ impl Temporaries {
 
     /// Removes all objects that no request can need, and returns their number.
     pub async fn sweep(&self) -> Result<usize> {
-        let seen = |store: &Arc<dyn KeyValue>| Basis::now(&**store);
-        let mut seen: Vec<Basis> = self.stores.iter().map(seen).collect();
+        let seen = |store: &Arc<dyn KeyValue>| Dependency::now(&**store);
+        let mut seen: Vec<Dependency> = self.stores.iter().map(seen).collect();
         let garbage = self.garbage().await?;
         if garbage.is_empty() {
             return Ok(0);
         }
         for (store, seen) in self.stores.iter().zip(&mut seen) {
             if self.broken == Some(Broken::SweepsByLostRows) {
-                *seen = Basis::now(&**store);
+                *seen = Dependency::now(&**store);
             }
-            seen.look(&**store)?;
+            seen.observe_store(&**store)?;
             store.externalize(seen.point()).await?;
         }
         for object in &garbage {
@@ -149,8 +149,8 @@ impl Temporaries {
     /// The attach number of the first connection of `session` whose requests may still be decided
     /// or applied.
     async fn settled_until(&self, session: SessionId) -> Result<u64> {
-        let is_hasty = self.broken == Some(Broken::SweepsWhatIsNotApplied);
-        match self.sessions.get(session, &mut Basis::default()).await {
+        let is_hasty = self.broken == Some(Broken::SweepsUnappliedObjects);
+        match self.sessions.get(session, &mut Dependency::default()).await {
             Ok(None) => Ok(u64::MAX),
             Ok(Some(row)) if row.outbox().is_empty() || is_hasty => Ok(row.attach),
             Ok(Some(_)) => Ok(0),

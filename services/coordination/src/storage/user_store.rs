@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     config::DataPlacement,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Acl, Stat, Zxid},
     path,
     records::{Payload, UpdateId, decode, encode},
@@ -162,7 +162,7 @@ impl Node {
             (ACL.into(), Value::Bytes(self.acl.clone())),
             (META.into(), Value::Bytes(encode(&self.meta))),
         ];
-        attributes.extend(path::split(path).and_then(|(_, name)| keys::beside(name)));
+        attributes.extend(path::split(path).and_then(|(_, name)| keys::text_attribute(name)));
         match &self.data {
             Payload::Null => {}
             Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
@@ -196,7 +196,7 @@ pub struct Cursor {
 }
 
 /// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
-pub type Change = (String, Option<Node>);
+pub type NodeChange = (String, Option<Node>);
 
 /// One region's user store.
 #[derive(Debug, Clone)]
@@ -305,24 +305,24 @@ impl UserStore {
     }
 
     /// Removes objects that no item names, and drops them from the cursor's garbage list.
-    pub async fn collect(&self, garbage: &[Bytes], basis: &mut Basis) -> Result<()> {
+    pub async fn collect(&self, garbage: &[Bytes], dependency: &mut Dependency) -> Result<()> {
         for name in garbage {
             self.remove_object(&String::from_utf8_lossy(name)).await?;
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
-        let update = Update::modify(cursor_key(), actions).resting_on(basis.point());
-        basis.seen(self.items.update(update).await?.receipt.point)
+        let update = Update::modify(cursor_key(), actions).resting_on(dependency.point());
+        dependency.observe(self.items.update(update).await?.receipt.point)
     }
 
     /// The object of an applied update, if the znode at `path` does not name it.
-    pub async fn nameless(
+    pub async fn unreferenced_object(
         &self,
         update: UpdateId,
         path: &str,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Option<Bytes>> {
         let (node, name) = (self.get(path).await?, object_name(update));
-        basis.look(&*self.items)?;
+        dependency.observe_store(&*self.items)?;
         let names =
             |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
         Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
@@ -378,18 +378,18 @@ impl UserStore {
     pub async fn apply(
         &self,
         step: Step,
-        changes: &[Change],
+        changes: &[NodeChange],
         garbage: &[Bytes],
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<bool> {
-        basis.look(&*self.items)?;
+        dependency.observe_store(&*self.items)?;
         let per_part = self.items.limits().transact_items_max - 1;
         let parts = changes.len().div_ceil(per_part).max(1);
         let mut has_begun = false;
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage).resting_on(basis.point()));
+            updates.push(move_cursor(step, part, parts, garbage).resting_on(dependency.point()));
             for (path, node) in changes {
                 let key = key(path)
                     .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
@@ -398,7 +398,7 @@ impl UserStore {
                     None => Update::delete(key),
                 });
             }
-            let is_done_here = self.apply_part(step, part, updates, basis).await?;
+            let is_done_here = self.apply_part(step, part, updates, dependency).await?;
             has_begun |= part == 0 && is_done_here;
         }
         Ok(has_begun)
@@ -410,10 +410,10 @@ impl UserStore {
         step: Step,
         part: usize,
         updates: Vec<Update>,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<bool> {
         match self.items.transact(updates).await? {
-            Transacted::Done { receipt, .. } => basis.seen(receipt.point).map(|()| true),
+            Transacted::Done { receipt, .. } => dependency.observe(receipt.point).map(|()| true),
             Transacted::Conflict { item, receipt, .. } => {
                 let number = |name| {
                     item.as_ref()
@@ -422,7 +422,7 @@ impl UserStore {
                 };
                 let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
                 if applied >= step.slot || (applied == step.previous && parts > part) {
-                    return basis.seen(receipt.point).map(|()| false);
+                    return dependency.observe(receipt.point).map(|()| false);
                 }
                 Err(Error::corrupt(format!(
                     "apply part {part} of slot {} with the cursor at slot {applied}",
@@ -482,7 +482,7 @@ fn cursor_key() -> Key {
 }
 
 fn children_partition(path: &str) -> Vec<u8> {
-    keys::of("children:", path)
+    keys::encode("children:", path)
 }
 
 fn object_name(update: UpdateId) -> String {
@@ -495,7 +495,7 @@ fn key(path: &str) -> Option<Key> {
         return None;
     }
     match path::split(path) {
-        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::of("", name))),
+        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::encode("", name))),
         None if path == "/" => Some(Key::new("root", [])),
         None => None,
     }

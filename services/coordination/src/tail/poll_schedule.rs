@@ -15,14 +15,14 @@ const FIRST: Duration = Duration::from_millis(4);
 
 /// When to poll next.
 #[derive(Debug)]
-pub(super) struct Looks {
+pub(super) struct PollSchedule {
     period: Duration,
     /// The last delay, or the first one to use.
     delay: Duration,
     due: Option<Monotonic>,
 }
 
-impl Looks {
+impl PollSchedule {
     /// The schedule of a process without clients.
     pub(super) fn new(period: Duration) -> Self {
         Self {
@@ -38,14 +38,14 @@ impl Looks {
     }
 
     /// A client waits for an answer from now on. Repeated calls never postpone a poll.
-    pub(super) fn expect(&mut self, now: Monotonic) {
+    pub(super) fn poll_soon(&mut self, now: Monotonic) {
         self.delay = FIRST.min(self.period);
         let soon = now + self.delay;
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
     /// A poll was made. `is_in_use`: a client is connected.
-    pub(super) fn looked(&mut self, now: Monotonic, is_in_use: bool) {
+    pub(super) fn polled(&mut self, now: Monotonic, is_in_use: bool) {
         let is_awaited = self.delay < self.period;
         self.delay = (self.delay * 2).min(self.period);
         self.due = (is_awaited || is_in_use).then(|| now + self.delay);
@@ -63,11 +63,11 @@ mod tests {
     }
 
     /// The times of the polls up to `until`.
-    fn looks(looks: &mut Looks, until: u64, is_in_use: bool) -> Vec<u64> {
+    fn polls(schedule: &mut PollSchedule, until: u64, is_in_use: bool) -> Vec<u64> {
         let mut seen = Vec::new();
-        while let Some(due) = looks.due().filter(|due| *due <= at(until)) {
+        while let Some(due) = schedule.due().filter(|due| *due <= at(until)) {
             seen.push(due.0.as_millis() as u64);
-            looks.looked(due, is_in_use);
+            schedule.polled(due, is_in_use);
         }
         seen
     }
@@ -75,19 +75,19 @@ mod tests {
     /// C7.
     #[test]
     fn an_idle_process_does_not_poll() {
-        let mut idle = Looks::new(PERIOD);
+        let mut idle = PollSchedule::new(PERIOD);
         assert_eq!(idle.due(), None);
-        idle.expect(at(1_000));
+        idle.poll_soon(at(1_000));
         let expected = [1_004, 1_012, 1_028, 1_060, 1_124, 1_252, 1_508, 2_008];
-        assert_eq!(looks(&mut idle, 60_000, false), expected);
+        assert_eq!(polls(&mut idle, 60_000, false), expected);
         assert_eq!(idle.due(), None);
     }
 
     #[test]
     fn a_process_with_clients_polls_once_per_period() {
-        let mut used = Looks::new(PERIOD);
-        used.expect(at(0));
-        let seen = looks(&mut used, 10_000, true);
+        let mut used = PollSchedule::new(PERIOD);
+        used.poll_soon(at(0));
+        let seen = polls(&mut used, 10_000, true);
         assert!(
             seen.windows(2).skip(7).all(|pair| pair[1] - pair[0] == 500),
             "{seen:?}"
@@ -97,9 +97,9 @@ mod tests {
 
     #[test]
     fn frequent_requests_postpone_no_poll() {
-        let mut busy = Looks::new(PERIOD);
+        let mut busy = PollSchedule::new(PERIOD);
         for ms in 0..100 {
-            busy.expect(at(ms));
+            busy.poll_soon(at(ms));
         }
         assert_eq!(busy.due(), Some(at(4)));
     }

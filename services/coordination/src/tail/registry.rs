@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use ports::DurabilityPoint;
 
-use super::{Change, Connection};
+use super::{Connection, DeliveredChange};
 use crate::{
     backlog::Backlog,
     model::{EventKind, SessionId, Zxid},
     tail::{
-        event_queue::{Letter, Mailbox},
+        event_queue::{ClientEvent, EventQueue},
         watches::Watches,
     },
 };
@@ -24,23 +24,23 @@ const RECENT_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     /// Number of positions so far. From each position everything was delivered until it was lost.
-    pub(super) places: u64,
+    pub(super) positions: u64,
     pub(super) clients: BTreeMap<SessionId, Registered>,
     pub(super) watches: Watches,
     /// The most recent delivered changes, oldest first.
-    pub(super) recent: Backlog<Change>,
+    pub(super) recent: Backlog<DeliveredChange>,
     /// Changes up to this zxid may be missing from `recent`.
-    pub(super) forgotten: Zxid,
+    pub(super) dropped: Zxid,
     /// The zxid and the durability point of the deliveries that are not known to be durable.
     pub(super) unconfirmed: Option<(Zxid, DurabilityPoint)>,
     /// The clients to wake once that point is durable.
-    pub(super) waiting: BTreeMap<SessionId, Arc<Mailbox>>,
+    pub(super) waiting: BTreeMap<SessionId, Arc<EventQueue>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) attach: u64,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) event_queue: Arc<EventQueue>,
 }
 
 impl Registry {
@@ -60,7 +60,7 @@ impl Registry {
     pub(super) fn replaced_by(
         &mut self,
         later: Connection,
-        eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
+        eager: &mut BTreeMap<SessionId, Arc<EventQueue>>,
     ) {
         let session = later.session;
         if self
@@ -70,30 +70,33 @@ impl Registry {
         {
             return;
         }
-        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else {
+        let Some(Registered { event_queue, .. }) = self.clients.remove(&session) else {
             return;
         };
         self.watches.disarm_all(session);
         self.waiting.remove(&session);
-        mailbox.put(Letter::Moved);
-        eager.insert(session, mailbox);
+        event_queue.put(ClientEvent::Moved);
+        eager.insert(session, event_queue);
     }
 
     /// The changes after `since`, in order. `None` if some of them are no longer kept.
-    pub(super) fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
+    pub(super) fn changes_after(
+        &self,
+        since: Zxid,
+    ) -> Option<impl Iterator<Item = &DeliveredChange>> {
         let after = self
             .recent
             .iter()
             .rev()
             .take_while(|change| change.zxid > since)
             .count();
-        (self.forgotten <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
+        (self.dropped <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
     }
 
-    pub(super) fn remember(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+    pub(super) fn keep_change(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
         self.recent.push_back(
             path.len(),
-            Change {
+            DeliveredChange {
                 zxid,
                 kind,
                 path: path.to_owned(),
@@ -103,7 +106,7 @@ impl Registry {
             let Some(forgotten) = self.recent.pop_front() else {
                 return;
             };
-            self.forgotten = forgotten.zxid;
+            self.dropped = forgotten.zxid;
         }
     }
 
@@ -112,21 +115,21 @@ impl Registry {
     pub(super) fn put(
         &mut self,
         session: SessionId,
-        letter: Letter,
-        eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
+        event: ClientEvent,
+        eager: &mut BTreeMap<SessionId, Arc<EventQueue>>,
     ) {
         let Some(client) = self.clients.get(&session) else {
             return;
         };
-        client.mailbox.put(letter);
-        if client.mailbox.is_eager() {
+        client.event_queue.put(event);
+        if client.event_queue.is_eager() {
             eager
                 .entry(session)
-                .or_insert_with(|| client.mailbox.clone());
+                .or_insert_with(|| client.event_queue.clone());
         } else {
             self.waiting
                 .entry(session)
-                .or_insert_with(|| client.mailbox.clone());
+                .or_insert_with(|| client.event_queue.clone());
         }
     }
 }

@@ -5,27 +5,27 @@ use simulated::Options;
 
 use super::*;
 use crate::{
-    distributor::LOG_PARTITION, records::UpdateId, storage::user_store::Step, test_fixture::Stage,
+    distributor::LOG_PARTITION, records::UpdateId, storage::user_store::Step, test_fixture::Fixture,
 };
 
 const SESSION: SessionId = SessionId(4);
 const STRANGER: SessionId = SessionId(8);
 
-async fn stage() -> Stage {
-    Stage::new(Options::default(), Config::default()).await
+async fn fixture() -> Fixture {
+    Fixture::new(Options::default(), Config::default()).await
 }
 
 /// A tail with a position that follows nothing: the test makes its deliveries.
-async fn placed(stage: &Stage) -> Tail {
-    let (store, clock) = (stage.world.key_value(), stage.world.clock());
+async fn positioned(fixture: &Fixture) -> Tail {
+    let (store, clock) = (fixture.world.key_value(), fixture.world.clock());
     let log = FencedLog::new(store.clone(), LOG_PARTITION);
-    let tail = Tail::new(stage.region(store), log, clock, &Config::default());
+    let tail = Tail::new(fixture.region(store), log, clock, &Config::default());
     tail.start().await.expect("no fault is injected");
     tail
 }
 
 /// An update of `session` under `attach` that changes the data of `paths`.
-fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
+fn update((session, attach): (SessionId, u64), paths: &[&str]) -> LogEntry {
     let events = paths
         .iter()
         .map(|path| (EventKind::NodeDataChanged, (*path).to_owned()))
@@ -34,17 +34,17 @@ fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
         session,
         sequence: 1,
     };
-    Entry {
+    LogEntry {
         id,
         attach,
         request: 1,
-        answer: Ok(Answer::Deleted),
+        answer: Ok(UpdateAnswer::Deleted),
         events,
     }
 }
 
 /// Delivers `entries` as the next slot.
-fn hand_out(tail: &Tail, entries: Vec<Entry>) {
+fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
     let slot = Slot {
         first: Zxid(tail.applied().0 + 1),
         entries,
@@ -53,7 +53,7 @@ fn hand_out(tail: &Tail, entries: Vec<Entry>) {
         incarnation: Incarnation(1),
         position: Position(1),
     };
-    tail.hand_out(&Told {
+    tail.deliver(&AppliedSlot {
         index: 1,
         epoch: 1,
         slot,
@@ -70,10 +70,10 @@ fn changed(tail: &Tail, since: i64, until: i64) -> Option<Vec<String>> {
 #[test]
 fn changes_are_those_between_two_zxids() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
+        let tail = positioned(&fixture().await).await;
         let of = |path| update((STRANGER, 1), &[path]);
-        hand_out(&tail, vec![of("/1"), of("/2")]);
-        hand_out(&tail, vec![of("/3"), of("/4")]);
+        deliver(&tail, vec![of("/1"), of("/2")]);
+        deliver(&tail, vec![of("/3"), of("/4")]);
         assert_eq!(changed(&tail, 1, 3), Some(vec!["/2".into(), "/3".into()]));
         assert_eq!(changed(&tail, 3, 3), Some(vec![]));
         assert_eq!(changed(&tail, 0, 4).map(|all| all.len()), Some(4));
@@ -85,10 +85,10 @@ fn changes_are_those_between_two_zxids() {
 fn dropped_changes_are_not_reported_as_none() {
     const MANY: usize = 1_500;
     simulated::run(async {
-        let tail = placed(&stage().await).await;
-        hand_out(&tail, vec![update((STRANGER, 1), &["/seen"])]);
+        let tail = positioned(&fixture().await).await;
+        deliver(&tail, vec![update((STRANGER, 1), &["/seen"])]);
         for _ in 0..MANY {
-            hand_out(&tail, vec![update((STRANGER, 1), &["/other"])]);
+            deliver(&tail, vec![update((STRANGER, 1), &["/other"])]);
         }
         let last = tail.applied();
         assert_eq!(changed(&tail, 0, last.0), None);
@@ -103,12 +103,12 @@ fn dropped_changes_are_not_reported_as_none() {
 #[test]
 fn changes_of_a_lost_position_are_dropped() {
     simulated::run(async {
-        let stage = stage().await;
-        let tail = placed(&stage).await;
-        hand_out(&tail, vec![update((STRANGER, 1), &["/lost"])]);
+        let fixture = fixture().await;
+        let tail = positioned(&fixture).await;
+        deliver(&tail, vec![update((STRANGER, 1), &["/lost"])]);
         tail.disconnect_all();
         tail.start().await.expect("no fault is injected");
-        hand_out(&tail, vec![update((STRANGER, 1), &["/kept"])]);
+        deliver(&tail, vec![update((STRANGER, 1), &["/kept"])]);
         assert_eq!(changed(&tail, 0, 1), Some(vec!["/kept".into()]));
         tail.disconnect_all();
         let step = Step {
@@ -119,7 +119,12 @@ fn changes_of_a_lost_position_are_dropped() {
         };
         let applied = tail
             .region
-            .apply(step, &[], &[], &mut crate::dependency::Basis::default())
+            .apply(
+                step,
+                &[],
+                &[],
+                &mut crate::dependency::Dependency::default(),
+            )
             .await;
         assert!(applied.expect("no fault is injected"));
         tail.start().await.expect("no fault is injected");
@@ -133,8 +138,8 @@ fn changes_of_a_lost_position_are_dropped() {
 }
 
 /// The events in a queue.
-fn letters(mailbox: &Mailbox) -> Vec<Letter> {
-    std::iter::from_fn(|| mailbox.take(Zxid(i64::MAX))).collect()
+fn events(event_queue: &EventQueue) -> Vec<ClientEvent> {
+    std::iter::from_fn(|| event_queue.take(Zxid(i64::MAX))).collect()
 }
 
 /// C4, C6: the watch of a connection that was replaced during its read is neither armed nor fired
@@ -142,7 +147,7 @@ fn letters(mailbox: &Mailbox) -> Vec<Letter> {
 #[test]
 fn a_replaced_connection_leaves_no_watch() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
+        let tail = positioned(&fixture().await).await;
         let (older, newer) = (
             Connection {
                 session: SESSION,
@@ -153,21 +158,21 @@ fn a_replaced_connection_leaves_no_watch() {
                 attach: 2,
             },
         );
-        let (mailbox, of_newer) = (Arc::<Mailbox>::default(), Arc::<Mailbox>::default());
-        tail.register(older, mailbox);
+        let (event_queue, of_newer) = (Arc::<EventQueue>::default(), Arc::<EventQueue>::default());
+        tail.register(older, event_queue);
         tail.register(newer, of_newer.clone());
-        let look = Look {
+        let look = ReadTarget {
             path: "/watched".into(),
             watch: Some(Aspect::Data),
         };
         assert!(tail.watch(&look, Zxid(0), older));
         assert_eq!(tail.counts().1, 0, "it would be armed");
-        hand_out(&tail, vec![update((STRANGER, 1), &["/watched"])]);
+        deliver(&tail, vec![update((STRANGER, 1), &["/watched"])]);
         assert!(tail.watch(&look, Zxid(0), older));
-        assert!(letters(&of_newer).is_empty(), "it would be fired");
+        assert!(events(&of_newer).is_empty(), "it would be fired");
         // The active connection's watches are armed and fired.
         assert!(tail.watch(&look, Zxid(0), newer));
-        assert!(matches!(letters(&of_newer)[..], [Letter::Event { .. }]));
+        assert!(matches!(events(&of_newer)[..], [ClientEvent::Event { .. }]));
         assert!(tail.watch(&look, Zxid(1), newer));
         assert_eq!(tail.counts().1, 1);
     });
@@ -178,23 +183,26 @@ fn a_replaced_connection_leaves_no_watch() {
 #[test]
 fn an_update_of_a_later_attach_ends_the_earlier_connection() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
-        let mailbox = Arc::<Mailbox>::default();
+        let tail = positioned(&fixture().await).await;
+        let event_queue = Arc::<EventQueue>::default();
         tail.register(
             Connection {
                 session: SESSION,
                 attach: 1,
             },
-            mailbox.clone(),
+            event_queue.clone(),
         );
-        hand_out(&tail, vec![update((SESSION, 1), &["/own"])]);
-        assert!(matches!(letters(&mailbox)[..], [Letter::Answer { .. }]));
-        hand_out(&tail, vec![update((SESSION, 2), &["/others"])]);
-        assert!(matches!(letters(&mailbox)[..], [Letter::Moved]));
+        deliver(&tail, vec![update((SESSION, 1), &["/own"])]);
+        assert!(matches!(
+            events(&event_queue)[..],
+            [ClientEvent::Answer { .. }]
+        ));
+        deliver(&tail, vec![update((SESSION, 2), &["/others"])]);
+        assert!(matches!(events(&event_queue)[..], [ClientEvent::Moved]));
         assert_eq!(tail.counts().0, 0);
         tokio::select! {
             biased;
-            () = mailbox.arrived() => {}
+            () = event_queue.arrived() => {}
             () = std::future::ready(()) => panic!("it is not woken"),
         }
     });

@@ -98,7 +98,8 @@ mod tests {
     const ONE: SessionId = SessionId(1);
     const TWO: SessionId = SessionId(2);
 
-    /// Notes, points 36 and 38: one-shot, and one event for a client that watches both data and children.
+    /// Notes, points 36 and 38: one-shot, and one event for a client that watches both data and
+    /// children.
     #[test]
     fn a_deletion_fires_once_for_a_client_that_watches_data_and_children() {
         let mut watches = Watches::default();

@@ -23,7 +23,7 @@ use ports::Result;
 use crate::{
     Error,
     broken::Broken,
-    dependency::Basis,
+    dependency::Dependency,
     model::SessionId,
     records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
     storage::{
@@ -35,7 +35,7 @@ use crate::{
 
 /// Why a request has no plan.
 #[derive(Debug)]
-pub(super) enum Unplanned {
+pub(super) enum PlanError {
     /// The request is refused, which is its outcome.
     Refused(Error),
     /// Another writer holds a lock that this writer must not wait for.
@@ -44,13 +44,13 @@ pub(super) enum Unplanned {
     Failed(ports::Error),
 }
 
-impl From<Error> for Unplanned {
+impl From<Error> for PlanError {
     fn from(refusal: Error) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<ports::Error> for Unplanned {
+impl From<ports::Error> for PlanError {
     fn from(failure: ports::Error) -> Self {
         Self::Failed(failure)
     }
@@ -65,7 +65,7 @@ struct Held {
     becomes: Option<NodeState>,
     is_touched: bool,
     /// The last request that was planned from it, as an index in the batch.
-    seen_by: Option<usize>,
+    planned_by: Option<usize>,
 }
 
 /// Requests that will be decided together.
@@ -74,7 +74,7 @@ pub(super) struct Batch<'writer> {
     nodes: &'writer Nodes,
     lock: Lock,
     /// Everything observed so far, in particular the locks. The decision depends on it.
-    basis: Basis,
+    dependency: Dependency,
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
@@ -89,7 +89,12 @@ pub(super) struct Batch<'writer> {
 
 impl<'writer> Batch<'writer> {
     /// An empty batch of requests after those that `row` has decided.
-    pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row, basis: Basis) -> Self {
+    pub(super) fn new(
+        nodes: &'writer Nodes,
+        session: SessionId,
+        row: &Row,
+        dependency: Dependency,
+    ) -> Self {
         let request = UpdateId {
             session,
             sequence: row.sequence + 1,
@@ -100,7 +105,7 @@ impl<'writer> Batch<'writer> {
                 request,
                 fence: row.fence,
             }),
-            basis,
+            dependency,
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
@@ -141,19 +146,21 @@ impl<'writer> Batch<'writer> {
 
     /// Locks a znode once for the whole batch. Returns the state that the batch has given it so
     /// far.
-    pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
+    pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, PlanError> {
         let next = Some(self.len());
         if let Some(held) = self.held.get_mut(path) {
-            held.seen_by = next;
+            held.planned_by = next;
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
-            self.nodes.lock(path, &self.lock, &mut self.basis).await?
+            self.nodes
+                .lock(path, &self.lock, &mut self.dependency)
+                .await?
         } else {
             self.nodes
-                .try_lock(path, &self.lock, &mut self.basis)
+                .try_lock(path, &self.lock, &mut self.dependency)
                 .await?
-                .ok_or(Unplanned::Contended)?
+                .ok_or(PlanError::Contended)?
         };
         hold(&mut self.held, path, found, next);
         Ok(found)
@@ -163,9 +170,12 @@ impl<'writer> Batch<'writer> {
     ///
     /// The next plan may not touch this znode. [`Batch::install`] and [`Batch::release`] unlock
     /// every held znode in any case.
-    async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
-        self.give_back().await?;
-        let found = self.nodes.lock(path, &self.lock, &mut self.basis).await?;
+    async fn wait_for(&mut self, path: &str) -> Result<(), PlanError> {
+        self.release_all().await?;
+        let found = self
+            .nodes
+            .lock(path, &self.lock, &mut self.dependency)
+            .await?;
         hold(&mut self.held, path, found, None);
         Ok(())
     }
@@ -175,7 +185,7 @@ impl<'writer> Batch<'writer> {
         let seen = self
             .held
             .iter()
-            .filter(|(_, held)| held.seen_by == Some(self.len()));
+            .filter(|(_, held)| held.planned_by == Some(self.len()));
         let mark = |(path, held): (&String, &Held)| {
             let state = held.becomes?;
             let becomes = Some(NodeState { last: id, ..state });
@@ -189,8 +199,8 @@ impl<'writer> Batch<'writer> {
     }
 
     /// Adds to the znodes that a session's end touches the other znodes that it was planned from.
-    pub(super) fn mark_beside(&self, touched: &mut Vec<Touched>) {
-        if self.nodes.broken() == Some(Broken::EndsBesideWhatIsGone) {
+    pub(super) fn touch_planned_from(&self, touched: &mut Vec<Touched>) {
+        if self.nodes.broken() == Some(Broken::EndsBeforeForeignDeletions) {
             return;
         }
         let is_touched: BTreeSet<&str> = touched
@@ -204,8 +214,10 @@ impl<'writer> Batch<'writer> {
     }
 
     /// Refuses the next request without a position of its own. A mutant.
-    pub(super) fn forget_what_was_seen(&mut self) {
-        self.held.values_mut().for_each(|held| held.seen_by = None);
+    pub(super) fn forget_planned_from(&mut self) {
+        self.held
+            .values_mut()
+            .for_each(|held| held.planned_by = None);
     }
 
     /// Adds a request with its outcome.
@@ -221,7 +233,7 @@ impl<'writer> Batch<'writer> {
             Err(error) => (Err(error), self.marks(id)),
         };
         let taken = match &outcome {
-            Ok(Effect::Delete { paths }) => self.note_vanishing(paths),
+            Ok(Effect::Delete { paths }) => self.record_deleted(paths),
             _ => None,
         };
         self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
@@ -234,7 +246,7 @@ impl<'writer> Batch<'writer> {
         }
         let decided = Decided {
             id,
-            incarnation: self.basis.incarnation(),
+            incarnation: self.dependency.incarnation(),
             fence: self.lock.holder().fence,
             locks: self.lock.holder().request.sequence,
             attach: self.attach,
@@ -259,14 +271,14 @@ impl<'writer> Batch<'writer> {
     /// Records the ephemerals of the session that are deleted. If one of another session is
     /// deleted, returns the update that created it. Only a client's delete removes such an
     /// ephemeral, one at a time.
-    fn note_vanishing(&mut self, paths: &[String]) -> Option<UpdateId> {
+    fn record_deleted(&mut self, paths: &[String]) -> Option<UpdateId> {
         let mut taken = None;
         for path in paths {
             let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
                 continue;
             };
             let is_own = create.session == self.lock.holder().request.session;
-            if is_own || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere) {
+            if is_own || self.nodes.broken() == Some(Broken::DropsIndexEntriesWhenDecided) {
                 self.vanishing.push((create, path.clone()));
             } else {
                 taken = Some(create);
@@ -276,8 +288,8 @@ impl<'writer> Batch<'writer> {
     }
 
     /// The dependency of the batch.
-    pub(super) fn basis(&mut self) -> &mut Basis {
-        &mut self.basis
+    pub(super) fn dependency(&mut self) -> &mut Dependency {
+        &mut self.dependency
     }
 
     /// The update of the session's row that decides this batch.
@@ -299,34 +311,44 @@ impl<'writer> Batch<'writer> {
     /// session's end follows all its updates anyway. The distributor removes the entries of other
     /// sessions once the deletions are applied. A crash before this leaves entries that the
     /// session's end checks and removes.
-    pub(super) async fn install(mut self, ephemerals: &Ephemerals) -> Result<(Vec<Bytes>, Basis)> {
+    pub(super) async fn install(
+        mut self,
+        ephemerals: &Ephemerals,
+    ) -> Result<(Vec<Bytes>, Dependency)> {
         for (create, path) in &self.vanishing {
-            ephemerals.remove(*create, path, &mut self.basis).await?;
+            ephemerals
+                .remove(*create, path, &mut self.dependency)
+                .await?;
         }
         for (path, held) in &self.held {
             if held.is_touched {
                 self.nodes
-                    .install(path, &self.lock, held.becomes.as_ref(), &mut self.basis)
+                    .install(
+                        path,
+                        &self.lock,
+                        held.becomes.as_ref(),
+                        &mut self.dependency,
+                    )
                     .await?;
             } else {
                 self.nodes
-                    .unlock(path, &self.lock, held.found, &mut self.basis)
+                    .unlock(path, &self.lock, held.found, &mut self.dependency)
                     .await?;
             }
         }
-        Ok((self.outcomes, self.basis))
+        Ok((self.outcomes, self.dependency))
     }
 
     /// Releases all locks. Nothing was decided under them, and nothing will be.
     pub(super) async fn release(mut self) -> Result<()> {
-        self.give_back().await
+        self.release_all().await
     }
 
     /// Releases all locks to take others.
-    pub(super) async fn give_back(&mut self) -> Result<()> {
+    pub(super) async fn release_all(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
             self.nodes
-                .unlock(&path, &self.lock, held.found, &mut self.basis)
+                .unlock(&path, &self.lock, held.found, &mut self.dependency)
                 .await?;
         }
         Ok(())
@@ -337,7 +359,7 @@ fn hold(
     held: &mut BTreeMap<String, Held>,
     path: &str,
     found: Option<NodeState>,
-    seen_by: Option<usize>,
+    planned_by: Option<usize>,
 ) {
     held.insert(
         path.to_owned(),
@@ -345,14 +367,18 @@ fn hold(
             found,
             becomes: found,
             is_touched: false,
-            seen_by,
+            planned_by,
         },
     );
 }
 
 /// Installs requests that were decided together under the same locks, in case their writer died
 /// before it did. Installed states stay unchanged.
-pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
+pub(crate) async fn install(
+    nodes: &Nodes,
+    together: &[Decided],
+    dependency: &mut Dependency,
+) -> Result<()> {
     let Some(first) = together.first() else {
         return Ok(());
     };
@@ -363,17 +389,21 @@ pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Bas
         .collect();
     for (path, touched) in last {
         nodes
-            .install(path, &lock, touched.becomes.as_ref(), basis)
+            .install(path, &lock, touched.becomes.as_ref(), dependency)
             .await?;
     }
     Ok(())
 }
 
 /// Installs everything in a row's outbox.
-pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row, basis: &mut Basis) -> Result<()> {
+pub(crate) async fn install_outbox(
+    nodes: &Nodes,
+    row: &Row,
+    dependency: &mut Dependency,
+) -> Result<()> {
     let decided = row.outbox_decoded()?;
     for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
-        install(nodes, together, basis).await?;
+        install(nodes, together, dependency).await?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use ports::{ErrorKind, Queue, Result, queue::Message};
 
 use super::install_outbox;
 use crate::{
-    dependency::Basis,
+    dependency::Dependency,
     model::SessionId,
     queue_names,
     storage::{node::Nodes, session::Row},
@@ -21,21 +21,21 @@ pub(crate) async fn finish(
     nodes: &Nodes,
     queue: &dyn Queue,
     row: &Row,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<()> {
-    install_outbox(nodes, row, basis).await?;
+    install_outbox(nodes, row, dependency).await?;
     push(queue, row.outbox().to_vec()).await
 }
 
 /// Finishes the outbox of one session among many. An outbox that does not decode is logged and left
 /// unchanged, for an operator to examine.
-pub(crate) async fn finish_one_of_many(
+pub(crate) async fn finish_or_skip(
     nodes: &Nodes,
     queue: &dyn Queue,
     (session, row): (SessionId, &Row),
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<()> {
-    match finish(nodes, queue, row, basis).await {
+    match finish(nodes, queue, row, dependency).await {
         Err(error) if error.kind() == ErrorKind::Corrupt => {
             tracing::error!(?session, %error, "cannot read the session's outbox; leaving its decisions unfinished");
             Ok(())

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{
     Writer,
-    batch::{Batch, Unplanned},
+    batch::{Batch, PlanError},
 };
 use crate::{
     Error,
@@ -19,7 +19,7 @@ use crate::{
 pub(super) type Planned = (Effect, Vec<Touched>);
 
 /// A plan or the reason why there is none.
-pub(super) type Plan = Result<Planned, Unplanned>;
+pub(super) type Plan = Result<Planned, PlanError>;
 
 /// Plans one request after those already in `batch`.
 pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
@@ -68,11 +68,11 @@ pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Bat
                 touched,
             ))
         }
-        Operation::Refuse(error) => Err(Unplanned::Refused(*error)),
+        Operation::Refuse(error) => Err(PlanError::Refused(*error)),
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
-            let paths = writer.ephemerals.all(session, batch.basis()).await?;
+            let paths = writer.ephemerals.all(session, batch.dependency()).await?;
             let (paths, touched) = end(session, paths, batch).await?;
             Ok((Effect::Close { paths }, touched))
         }
@@ -106,7 +106,7 @@ async fn create(
         // missing one.
         writer
             .ephemerals
-            .add(batch.next_id(), &whole, batch.basis())
+            .add(batch.next_id(), &whole, batch.dependency())
             .await?;
     }
     Ok((
@@ -129,7 +129,7 @@ pub(super) async fn end(
     session: SessionId,
     ephemerals: Vec<String>,
     batch: &mut Batch<'_>,
-) -> Result<(Vec<String>, Vec<Touched>), Unplanned> {
+) -> Result<(Vec<String>, Vec<Touched>), PlanError> {
     let parents = ephemerals
         .iter()
         .filter_map(|path| path::split(path))
@@ -152,15 +152,15 @@ pub(super) async fn end(
             .iter()
             .map(|node| node.path)
             .filter(|path| parents.contains(*path));
-        match batch.anchor_all(missing).await? {
+        match batch.lock_ancestors(missing).await? {
             Some(waited_for) => {
-                batch.give_back().await?;
+                batch.release_all().await?;
                 paths.insert(waited_for);
             }
             None => break locked,
         }
     };
     let (mut touched, vanishing) = tree::close(batch.next_id(), session, &locked);
-    batch.mark_beside(&mut touched);
+    batch.touch_planned_from(&mut touched);
     Ok((vanishing, touched))
 }

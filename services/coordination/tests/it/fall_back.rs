@@ -5,7 +5,7 @@ use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, Parts, Region, Service,
-    dependency::Basis,
+    dependency::Dependency,
     model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
     storage::session::Sessions,
 };
@@ -115,7 +115,7 @@ async fn lose_updates(
     );
     let applied = async || {
         let row = sessions
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("the store serves");
         row.expect("the session lives").applied

@@ -10,20 +10,20 @@ use crate::{
     Client, Config,
     model::{Lifetime, SessionId},
     records::Operation,
-    test_fixture::{Call, Side, Stage, create},
+    test_fixture::{Call, Fixture, Side, create},
 };
 
-async fn stage() -> Arc<Stage> {
-    Arc::new(Stage::new(Options::default(), Config::default()).await)
+async fn fixture() -> Arc<Fixture> {
+    Arc::new(Fixture::new(Options::default(), Config::default()).await)
 }
 
 /// Has each of `operations` decided and applied separately, without announcing them.
-async fn applied(stage: &Stage, session: SessionId, operations: Vec<Operation>) {
-    let distributor = stage.distributor(&stage.store());
+async fn applied(fixture: &Fixture, session: SessionId, operations: Vec<Operation>) {
+    let distributor = fixture.distributor(&fixture.store());
     for operation in operations {
-        let decided = stage.decided(session, vec![operation]).await;
+        let decided = fixture.decided(session, vec![operation]).await;
         distributor
-            .handle(Stage::messages(decided))
+            .handle(Fixture::messages(decided))
             .await
             .expect("no fault is injected");
     }
@@ -41,14 +41,14 @@ fn delete(path: &str) -> Operation {
 #[test]
 fn a_list_of_children_matches_the_stat_of_their_parent() {
     simulated::run(async {
-        let stage = stage().await;
-        let session = stage.open(1).await;
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
         let made = |path| create(path, Lifetime::Persistent);
-        applied(&stage, session, vec![made("/a"), made("/a/b")]).await;
-        let store = stage.store();
-        let shared = stage.shared(store.clone()).await;
+        applied(&fixture, session, vec![made("/a"), made("/a/b")]).await;
+        let store = fixture.store();
+        let shared = fixture.shared(store.clone()).await;
         let since = shared.tail.applied();
-        let (others, told) = (stage.clone(), shared.clone());
+        let (others, told) = (fixture.clone(), shared.clone());
         let is_read = |call: &Call<'_>| matches!(call, Call::Get(_) | Call::Scan);
         store.once(Side::After, is_read, async move {
             applied(&others, session, vec![made("/a/c"), delete("/a/b")]).await;
@@ -96,9 +96,9 @@ async fn shown(client: &mut Client, count: usize) -> Vec<Output> {
 #[test]
 fn a_read_that_waits_for_the_view_precedes_newer_events() {
     simulated::run(async {
-        let stage = stage().await;
-        let shared = stage.shared(stage.store()).await;
-        let mut client = stage.client(&shared, 1).await;
+        let fixture = fixture().await;
+        let shared = fixture.shared(fixture.store()).await;
+        let mut client = fixture.client(&shared, 1).await;
         let exists = |path: &str, watching| Request::Exists {
             path: path.into(),
             watching,
@@ -113,8 +113,8 @@ fn a_read_that_waits_for_the_view_precedes_newer_events() {
         ));
         let made = |path| create(path, Lifetime::Persistent);
         applied(
-            &stage,
-            stage.open(2).await,
+            &fixture,
+            fixture.open(2).await,
             vec![made("/read"), made("/watched")],
         )
         .await;
@@ -122,7 +122,7 @@ fn a_read_that_waits_for_the_view_precedes_newer_events() {
         let mut outputs = Vec::new();
         client.pump(&mut outputs).await.expect("the session lives");
         assert!(outputs.is_empty(), "the view is behind: {outputs:?}");
-        stage.show(&shared).await;
+        fixture.show(&shared).await;
         let shown = shown(&mut client, 2).await;
         let [
             Output::Reply {

@@ -5,7 +5,7 @@ use ports::Incarnation;
 use super::*;
 
 const SESSION: SessionId = SessionId(7);
-const PACE: Pace = Pace {
+const TIMING: Timing = Timing {
     period: Duration::from_secs(1),
     clocks_apart_max: Duration::from_secs(4),
 };
@@ -20,44 +20,48 @@ fn read(true_ms: i64, wall_ahead_ms: i64) -> Moment {
 
 /// A run that continues from `before` and sees `renewals`. Returns the silence and its
 /// observations.
-fn run(before: &Notes, renewals: i64, now: Moment) -> (Duration, Notes) {
+fn run(before: &LastHeartbeats, renewals: i64, now: Moment) -> (Duration, LastHeartbeats) {
     let mut next = before.next(now);
     let silence = before.silence(SESSION, renewals, &mut next, now);
     (silence, next)
 }
 
 /// Like [`run`], in an instance without observations of its own.
-fn cold_run(stored: &Stored, renewals: i64, now: Moment) -> (Duration, Stored) {
-    let (silence, mut notes) = run(&Notes::taken_up(stored.clone(), now, PACE), renewals, now);
+fn cold_run(stored: &StoredHeartbeats, renewals: i64, now: Moment) -> (Duration, StoredHeartbeats) {
+    let (silence, mut heartbeats) = run(
+        &LastHeartbeats::from_stored(stored.clone(), now, TIMING),
+        renewals,
+        now,
+    );
     (
         silence,
-        notes
-            .to_store(PACE, 10)
+        heartbeats
+            .to_store(TIMING, 10)
             .expect("another instance stored it"),
     )
 }
 
-fn first_stored(now: Moment) -> Stored {
-    let (_, mut notes) = run(&Notes::first(now, Incarnation(1)), 1, now);
-    notes
-        .to_store(PACE, 10)
+fn first_stored(now: Moment) -> StoredHeartbeats {
+    let (_, mut heartbeats) = run(&LastHeartbeats::first(now, Incarnation(1)), 1, now);
+    heartbeats
+        .to_store(TIMING, 10)
         .expect("no observations are stored yet")
 }
 
 #[test]
 fn an_instance_counts_by_its_own_clock_until_a_renewal() {
-    let mut notes = Notes::first(read(0, 0), Incarnation(1));
+    let mut heartbeats = LastHeartbeats::first(read(0, 0), Incarnation(1));
     for second in 0..10 {
         // The wall clock is wrong, but the instance does not use it.
         let now = read(second * 1000, second * 3_600_000);
-        assert!(notes.are_fresh(now, PACE));
-        let (silence, next) = run(&notes, 1, now);
+        assert!(heartbeats.are_fresh(now, TIMING));
+        let (silence, next) = run(&heartbeats, 1, now);
         assert_eq!(silence, Duration::from_secs(second as u64));
-        notes = next;
+        heartbeats = next;
     }
-    assert_eq!(run(&notes, 2, read(10_000, 0)).0, Duration::ZERO);
+    assert_eq!(run(&heartbeats, 2, read(10_000, 0)).0, Duration::ZERO);
     assert!(
-        !notes.are_fresh(read(30_000, 0), PACE),
+        !heartbeats.are_fresh(read(30_000, 0), TIMING),
         "others may have written better ones"
     );
 }
@@ -74,7 +78,7 @@ fn cold_instances_continue_from_each_others_observations() {
         let truth = Duration::from_secs(second as u64);
         assert!(silence <= truth, "{silence:?} after {truth:?}");
         assert!(
-            silence + PACE.clocks_apart_max * 2 >= truth,
+            silence + TIMING.clocks_apart_max * 2 >= truth,
             "{silence:?} after {truth:?}"
         );
         stored = next;
@@ -85,7 +89,7 @@ fn cold_instances_continue_from_each_others_observations() {
 fn time_in_which_no_heartbeat_ran_does_not_count() {
     let stored = first_stored(read(0, 0));
     let (silence, stored) = cold_run(&stored, 1, read(3_600_000, 0));
-    assert!(silence <= PACE.period, "{silence:?}");
+    assert!(silence <= TIMING.period, "{silence:?}");
     let (later, _) = cold_run(&stored, 1, read(3_601_000, 0));
     assert_eq!(later, silence + Duration::from_secs(1));
 }
@@ -93,11 +97,11 @@ fn time_in_which_no_heartbeat_ran_does_not_count() {
 #[test]
 fn a_clock_that_is_set_forward_moves_its_observations_with_it() {
     let before = read(0, 0);
-    let (_, notes) = run(&Notes::first(before, Incarnation(1)), 1, before);
+    let (_, heartbeats) = run(&LastHeartbeats::first(before, Incarnation(1)), 1, before);
     let set_forward = read(1_000, 3_600_000);
-    let (_, mut notes) = run(&notes, 1, set_forward);
-    let stored = notes
-        .to_store(PACE, 10)
+    let (_, mut heartbeats) = run(&heartbeats, 1, set_forward);
+    let stored = heartbeats
+        .to_store(TIMING, 10)
         .expect("no observations are stored yet");
     let (silence, _) = cold_run(&stored, 1, read(2_000, 3_600_000));
     assert!(silence <= Duration::from_secs(2), "{silence:?}");
@@ -109,10 +113,14 @@ fn a_clock_that_is_set_forward_moves_its_observations_with_it() {
 fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
     let (second, hour) = (1000, 3_600_000);
     let found_later = cold_run(&first_stored(read(0, 0)), 1, read(20 * second, -hour)).1;
-    let (_, notes) = run(&Notes::first(read(0, 0), Incarnation(1)), 1, read(0, 0));
-    let (_, mut notes) = run(&notes, 1, read(second, -hour));
-    let lived_through = notes
-        .to_store(PACE, 10)
+    let (_, heartbeats) = run(
+        &LastHeartbeats::first(read(0, 0), Incarnation(1)),
+        1,
+        read(0, 0),
+    );
+    let (_, mut heartbeats) = run(&heartbeats, 1, read(second, -hour));
+    let lived_through = heartbeats
+        .to_store(TIMING, 10)
         .expect("no observations are stored yet");
     for (stored, since) in [(found_later, 20 * second), (lived_through, 0)] {
         let runs = (1..=9).map(|run| read(since + run * second, -hour));
@@ -129,11 +137,12 @@ fn a_clock_that_is_set_back_does_not_keep_silent_sessions_alive() {
 
 #[test]
 fn a_cold_instance_stores_its_observations_and_then_every_few_runs() {
-    let mut notes = Notes::taken_up(first_stored(read(0, 0)), read(1_000, 0), PACE);
+    let mut heartbeats =
+        LastHeartbeats::from_stored(first_stored(read(0, 0)), read(1_000, 0), TIMING);
     let mut written = Vec::new();
     for second in 1..10 {
-        (_, notes) = run(&notes, 1, read(second * 1000, 0));
-        written.extend(notes.to_store(PACE, 10).map(|_| second));
+        (_, heartbeats) = run(&heartbeats, 1, read(second * 1000, 0));
+        written.extend(heartbeats.to_store(TIMING, 10).map(|_| second));
     }
     assert_eq!(written, [1, 5, 9]);
 }
@@ -141,9 +150,9 @@ fn a_cold_instance_stores_its_observations_and_then_every_few_runs() {
 #[test]
 fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
     let now = read(0, 0);
-    let mut next = Notes::first(now, Incarnation(1)).next(now);
+    let mut next = LastHeartbeats::first(now, Incarnation(1)).next(now);
     for (session, seen_at) in [(1, 300), (2, 100), (3, 200)] {
-        Notes::first(now, Incarnation(1)).silence(
+        LastHeartbeats::first(now, Incarnation(1)).silence(
             SessionId(session),
             0,
             &mut next,
@@ -151,7 +160,7 @@ fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
         );
     }
     let stored = next
-        .to_store(PACE, 2)
+        .to_store(TIMING, 2)
         .expect("no observations are stored yet");
     let kept: Vec<i64> = stored.seen.iter().map(|(session, ..)| session.0).collect();
     assert_eq!(kept, [2, 3]);
@@ -160,16 +169,16 @@ fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
 #[test]
 fn sweeps_are_a_period_apart_across_instances() {
     let period = Duration::from_mins(10);
-    let mut notes = Notes::first(read(0, 0), Incarnation(1));
-    assert!(!notes.sweep_is_due(period));
+    let mut heartbeats = LastHeartbeats::first(read(0, 0), Incarnation(1));
+    assert!(!heartbeats.sweep_is_due(period));
     let later = read(600_000, 0);
-    notes = Notes::taken_up(
-        notes
-            .to_store(PACE, 10)
+    heartbeats = LastHeartbeats::from_stored(
+        heartbeats
+            .to_store(TIMING, 10)
             .expect("no observations are stored yet"),
         later,
-        PACE,
+        TIMING,
     );
-    assert!(notes.sweep_is_due(period));
-    assert!(!notes.sweep_is_due(period));
+    assert!(heartbeats.sweep_is_due(period));
+    assert!(!heartbeats.sweep_is_due(period));
 }

@@ -39,15 +39,15 @@ fn taken_over_after(locks: LockOptions, holder_off_by_ms: i64, waiter_off_by_ms:
             nodes(&world, &config, holder_off_by_ms),
             nodes(&world, &config, waiter_off_by_ms),
         );
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         let held = holder
-            .try_lock("/a", &lock_of(4), &mut basis)
+            .try_lock("/a", &lock_of(4), &mut dependency)
             .await
             .expect("no fault is injected");
         assert!(held.is_some(), "it is free");
         let (clock, began) = (world.clock(), world.clock().monotonic());
         waiter
-            .lock("/a", &lock_of(8), &mut basis)
+            .lock("/a", &lock_of(8), &mut dependency)
             .await
             .expect("no fault is injected");
         clock.monotonic().since(began)

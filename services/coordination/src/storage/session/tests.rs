@@ -10,45 +10,53 @@ use crate::test_fixture::{PASSWORD, TIMEOUT as GRANTED};
 const SESSION: SessionId = SessionId(4);
 
 /// A transition that a function makes of a row that it took over.
-type Transition = (
+type TransitionCase = (
     &'static str,
-    fn(Sessions, Row, Basis) -> Pin<Box<dyn Future<Output = Result<Moved>>>>,
+    fn(Sessions, Row, Dependency) -> Pin<Box<dyn Future<Output = Result<Transition>>>>,
 );
 
-const TRANSITIONS: [Transition; 9] = [
-    ("attach", |sessions, _, mut basis| {
+const TRANSITIONS: [TransitionCase; 9] = [
+    ("attach", |sessions, _, mut dependency| {
         Box::pin(async move {
             sessions
-                .attach(SESSION, PASSWORD, GRANTED, &mut basis)
+                .attach(SESSION, PASSWORD, GRANTED, &mut dependency)
                 .await
         })
     }),
-    ("renew", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.renew(SESSION, row.attach, &mut basis).await })
+    ("renew", |sessions, row, mut dependency| {
+        Box::pin(async move { sessions.renew(SESSION, row.attach, &mut dependency).await })
     }),
-    ("condemn", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.condemn(SESSION, row.renewals, &mut basis).await })
-    }),
-    ("begin_end", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.begin_end(SESSION, &row, &mut basis).await })
-    }),
-    ("begin_planning", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.begin_planning(SESSION, &row, &mut basis).await })
-    }),
-    ("end_planning", |sessions, row, mut basis| {
-        Box::pin(async move { sessions.end_planning(SESSION, &row, &mut basis).await })
-    }),
-    ("take_up", |sessions, _, mut basis| {
-        Box::pin(async move { sessions.take_up(SESSION, &mut basis).await })
-    }),
-    ("doom", |sessions, row, mut basis| {
+    ("expire", |sessions, row, mut dependency| {
         Box::pin(async move {
             sessions
-                .doom(SESSION, row.sequence + 1, row.fence, &mut basis)
+                .expire(SESSION, row.renewals, &mut dependency)
                 .await
         })
     }),
-    ("decide", |sessions, row, mut basis| {
+    ("begin_closing", |sessions, row, mut dependency| {
+        Box::pin(async move { sessions.begin_closing(SESSION, &row, &mut dependency).await })
+    }),
+    ("begin_planning", |sessions, row, mut dependency| {
+        Box::pin(async move {
+            sessions
+                .begin_planning(SESSION, &row, &mut dependency)
+                .await
+        })
+    }),
+    ("end_planning", |sessions, row, mut dependency| {
+        Box::pin(async move { sessions.end_planning(SESSION, &row, &mut dependency).await })
+    }),
+    ("acquire", |sessions, _, mut dependency| {
+        Box::pin(async move { sessions.acquire(SESSION, &mut dependency).await })
+    }),
+    ("fence_out", |sessions, row, mut dependency| {
+        Box::pin(async move {
+            sessions
+                .fence_out(SESSION, row.sequence + 1, row.fence, &mut dependency)
+                .await
+        })
+    }),
+    ("decide", |sessions, row, mut dependency| {
         let first = UpdateId {
             session: SESSION,
             sequence: row.sequence + 1,
@@ -69,14 +77,14 @@ const TRANSITIONS: [Transition; 9] = [
             closes: false,
             outcomes,
         };
-        Box::pin(async move { sessions.decide(decision, &mut basis).await })
+        Box::pin(async move { sessions.decide(decision, &mut dependency).await })
     }),
 ];
 
 /// A session that was taken over in a lost incarnation of its store, and again in the next under
 /// the same number. Returns the row and dependency of each.
-async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis)) {
-    let (store, mut first) = (world.key_value(), Basis::default());
+async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, Dependency)) {
+    let (store, mut first) = (world.key_value(), Dependency::default());
     let sessions = Sessions::new(store.clone());
     assert!(
         sessions
@@ -88,13 +96,14 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis))
         .externalize(store.point())
         .await
         .expect("no fault is injected");
-    let taken_up = async |mut basis: Basis| match sessions.take_up(SESSION, &mut basis).await {
-        Ok(Moved::Done(row)) => (row, basis),
-        other => panic!("{other:?}"),
-    };
+    let taken_up =
+        async |mut dependency: Dependency| match sessions.acquire(SESSION, &mut dependency).await {
+            Ok(Transition::Done(row)) => (row, dependency),
+            other => panic!("{other:?}"),
+        };
     let lost = taken_up(first).await;
     world.fall_back();
-    let standing = taken_up(Basis::default()).await;
+    let standing = taken_up(Dependency::default()).await;
     assert_eq!(lost.0.fence, standing.0.fence);
     (sessions, lost, standing)
 }
@@ -104,22 +113,25 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Basis), (Row, Basis))
 fn no_transition_depends_on_lost_state() {
     for (name, transition) in TRANSITIONS {
         simulated::run(async {
-            let (sessions, (row, basis), (standing, _)) = taken_up_twice(&World::new(1)).await;
-            let refused = transition(sessions.clone(), row, basis)
+            let (sessions, (row, dependency), (standing, _)) = taken_up_twice(&World::new(1)).await;
+            let refused = transition(sessions.clone(), row, dependency)
                 .await
                 .expect_err("it is lost");
             assert_eq!(refused.kind(), ErrorKind::Lost, "{name}");
             let now = sessions
-                .get(SESSION, &mut Basis::default())
+                .get(SESSION, &mut Dependency::default())
                 .await
                 .expect("no fault is injected")
                 .expect("open");
             assert_eq!(now.item, standing.item, "{name} has changed it");
         });
         simulated::run(async {
-            let (sessions, _, (row, basis)) = taken_up_twice(&World::new(1)).await;
-            let moved = transition(sessions, row, basis).await;
-            assert!(matches!(moved, Ok(Moved::Done(_))), "{name}: {moved:?}");
+            let (sessions, _, (row, dependency)) = taken_up_twice(&World::new(1)).await;
+            let moved = transition(sessions, row, dependency).await;
+            assert!(
+                matches!(moved, Ok(Transition::Done(_))),
+                "{name}: {moved:?}"
+            );
         });
     }
 }
@@ -128,36 +140,49 @@ fn no_transition_depends_on_lost_state() {
 #[test]
 fn a_record_of_silence_belongs_to_one_renewal() {
     simulated::run(async {
-        let (sessions, mut basis) = (Sessions::new(World::new(1).key_value()), Basis::default());
-        let basis = &mut basis;
+        let (sessions, mut dependency) = (
+            Sessions::new(World::new(1).key_value()),
+            Dependency::default(),
+        );
+        let dependency = &mut dependency;
         assert!(
             sessions
-                .create(SESSION, PASSWORD, GRANTED, basis)
+                .create(SESSION, PASSWORD, GRANTED, dependency)
                 .await
                 .expect("no fault is injected")
         );
         let before = Duration::from_secs(3);
-        let silent_before = |moved: Result<Moved>| match moved.expect("no fault is injected") {
-            Moved::Done(row) => Ok(row.silent_before),
-            Moved::Refused(row) => Err(row.expect("it is there").silent_before),
+        let silent_before = |moved: Result<Transition>| match moved.expect("no fault is injected") {
+            Transition::Done(row) => Ok(row.silent_before),
+            Transition::Refused(row) => Err(row.expect("it is there").silent_before),
         };
-        let said = sessions.say_silent(SESSION, 1, 0, before, basis).await;
+        let said = sessions
+            .record_silence(SESSION, 1, 0, before, dependency)
+            .await;
         assert_eq!(silent_before(said), Ok(Some(before)));
         assert_eq!(
-            silent_before(sessions.renew(SESSION, 1, basis).await),
+            silent_before(sessions.renew(SESSION, 1, dependency).await),
             Ok(None)
         );
-        let late = sessions.say_silent(SESSION, 1, 0, before, basis).await;
+        let late = sessions
+            .record_silence(SESSION, 1, 0, before, dependency)
+            .await;
         assert_eq!(
             silent_before(late),
             Err(None),
             "the session was renewed since"
         );
-        let said = sessions.say_silent(SESSION, 1, 1, before, basis).await;
+        let said = sessions
+            .record_silence(SESSION, 1, 1, before, dependency)
+            .await;
         assert_eq!(silent_before(said), Ok(Some(before)));
-        let attached = sessions.attach(SESSION, PASSWORD, GRANTED, basis).await;
+        let attached = sessions
+            .attach(SESSION, PASSWORD, GRANTED, dependency)
+            .await;
         assert_eq!(silent_before(attached), Ok(None));
-        let late = sessions.say_silent(SESSION, 1, 2, before, basis).await;
+        let late = sessions
+            .record_silence(SESSION, 1, 2, before, dependency)
+            .await;
         assert_eq!(
             silent_before(late),
             Err(None),

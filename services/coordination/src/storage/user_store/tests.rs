@@ -28,7 +28,7 @@ fn world() -> World {
 }
 
 /// Changes that make three parts.
-fn changes() -> Vec<Change> {
+fn changes() -> Vec<NodeChange> {
     let node = Node::created(STEP.last, 1, 0, Payload::Null, encode_acl(&[]));
     ["/a", "/b", "/c"]
         .map(|path| (path.to_owned(), Some(node.clone())))
@@ -55,10 +55,10 @@ fn the_cursor_names_the_slot_that_is_applied_in_parts() {
                 Ok(())
             });
         }
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         assert!(
             region
-                .apply(STEP, &changes(), &[], &mut basis)
+                .apply(STEP, &changes(), &[], &mut dependency)
                 .await
                 .expect("no fault is injected")
         );
@@ -75,17 +75,17 @@ fn a_part_is_applied_once_even_by_several_instances() {
         let ((slow, store), (successor, _)) = (region(&world), region(&world));
         store.once(Side::After, is_part, async { Ok(()) });
         store.once(Side::After, is_part, async move {
-            let mut basis = Basis::default();
+            let mut dependency = Dependency::default();
             let has_begun = successor
-                .apply(STEP, &changes(), &[Bytes::from("in use")], &mut basis)
+                .apply(STEP, &changes(), &[Bytes::from("in use")], &mut dependency)
                 .await?;
             assert!(!has_begun, "two parts were applied");
             Ok(())
         });
         let garbage = [Bytes::from("garbage")];
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         assert!(
-            slow.apply(STEP, &changes(), &garbage, &mut basis)
+            slow.apply(STEP, &changes(), &garbage, &mut dependency)
                 .await
                 .expect("another instance finished it")
         );

@@ -17,7 +17,7 @@
 
 use ports::Result;
 
-use super::{Batch, Held, Unplanned, hold};
+use super::{Batch, Held, PlanError, hold};
 use crate::{broken::Broken, path};
 
 /// The result of locking a level.
@@ -33,9 +33,9 @@ enum Level {
 impl Batch<'_> {
     /// Gives the next refusal its position. Returns false if the batch released all locks to wait
     /// for one; then the request must be planned again.
-    pub(in crate::writer) async fn anchor(&mut self) -> Result<bool, Unplanned> {
+    pub(in crate::writer) async fn lock_ancestor(&mut self) -> Result<bool, PlanError> {
         let next = Some(self.len());
-        let is_missing = |held: &Held| held.seen_by == next && held.becomes.is_none();
+        let is_missing = |held: &Held| held.planned_by == next && held.becomes.is_none();
         // A request is planned from one chain of znodes, topmost first.
         let topmost = self
             .held
@@ -43,7 +43,7 @@ impl Batch<'_> {
             .find(|(_, held)| is_missing(held))
             .map(|(path, _)| path.clone());
         match topmost {
-            Some(missing) => self.anchor_of(&missing).await,
+            Some(missing) => self.lock_nearest_ancestor(&missing).await,
             None => Ok(true),
         }
     }
@@ -51,12 +51,12 @@ impl Batch<'_> {
     /// Locks ancestors for the end of a session, in place of missing `parents`. These are in
     /// several subtrees. If the batch must wait for one more lock, it returns the path of that
     /// lock, and the caller takes all locks again in path order.
-    pub(in crate::writer) async fn anchor_all(
+    pub(in crate::writer) async fn lock_ancestors(
         &mut self,
         parents: impl Iterator<Item = &str>,
-    ) -> Result<Option<String>, Unplanned> {
+    ) -> Result<Option<String>, PlanError> {
         for missing in parents {
-            if !self.anchor_of(missing).await? {
+            if !self.lock_nearest_ancestor(missing).await? {
                 let (waited_for, _) = self.held.first_key_value().expect("it was waited for");
                 return Ok(Some(waited_for.clone()));
             }
@@ -65,7 +65,7 @@ impl Batch<'_> {
     }
 
     /// Locks the nearest existing ancestor of `missing`, which is locked.
-    async fn anchor_of(&mut self, missing: &str) -> Result<bool, Unplanned> {
+    async fn lock_nearest_ancestor(&mut self, missing: &str) -> Result<bool, PlanError> {
         let levels = path::ancestors(missing);
         // Usually the parent exists.
         let Some(mut at) = levels.len().checked_sub(1) else {
@@ -91,15 +91,15 @@ impl Batch<'_> {
     }
 
     /// Locks a level. Does not wait for it while the batch holds other requests' locks.
-    async fn lock_level(&mut self, path: &str) -> Result<Level, Unplanned> {
+    async fn lock_level(&mut self, path: &str) -> Result<Level, PlanError> {
         let next = Some(self.len());
         let becomes = if let Some(held) = self.held.get_mut(path) {
-            held.seen_by = next;
+            held.planned_by = next;
             held.becomes
         } else {
             match self
                 .nodes
-                .try_lock(path, &self.lock, &mut self.basis)
+                .try_lock(path, &self.lock, &mut self.dependency)
                 .await?
             {
                 Some(found) => {
@@ -110,7 +110,7 @@ impl Batch<'_> {
                     self.wait_for(path).await?;
                     return Ok(Level::Waited);
                 }
-                None => return Err(Unplanned::Contended),
+                None => return Err(PlanError::Contended),
             }
         };
         Ok(if becomes.is_some() {
@@ -123,12 +123,12 @@ impl Batch<'_> {
     /// Whether the znode at `path` is missing and stays missing while its parent is locked, which
     /// it is.
     async fn stays_missing(&mut self, path: &str) -> Result<bool> {
-        if self.nodes.broken() == Some(Broken::AnchorsByWhatWasRead) {
+        if self.nodes.broken() == Some(Broken::LocksAncestorsByUnlockedReads) {
             return Ok(true);
         }
         match self.held.get(path) {
             Some(held) => Ok(held.becomes.is_none()),
-            None => self.nodes.is_vacant(path, &mut self.basis).await,
+            None => self.nodes.is_vacant(path, &mut self.dependency).await,
         }
     }
 
@@ -159,7 +159,7 @@ impl Batch<'_> {
     async fn is_there(&mut self, path: &str) -> Result<bool> {
         match self.held.get(path) {
             Some(held) => Ok(held.becomes.is_some()),
-            None => self.nodes.is_there(path, &mut self.basis).await,
+            None => self.nodes.is_there(path, &mut self.dependency).await,
         }
     }
 }

@@ -20,8 +20,8 @@ fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
 }
 
 /// Number of a session's decided updates that are not refusals.
-async fn successes(stage: &Stage, session: SessionId) -> usize {
-    let decided = stage
+async fn successes(fixture: &Fixture, session: SessionId) -> usize {
+    let decided = fixture
         .row(session)
         .await
         .outbox_decoded()
@@ -32,10 +32,10 @@ async fn successes(stage: &Stage, session: SessionId) -> usize {
         .count()
 }
 
-async fn is_there(stage: &Stage, path: &str) -> bool {
-    let nodes = stage.nodes(stage.world.key_value());
+async fn is_there(fixture: &Fixture, path: &str) -> bool {
+    let nodes = fixture.nodes(fixture.world.key_value());
     nodes
-        .is_there(path, &mut Basis::default())
+        .is_there(path, &mut Dependency::default())
         .await
         .expect("no fault is injected")
 }
@@ -43,20 +43,20 @@ async fn is_there(stage: &Stage, path: &str) -> bool {
 /// How often a request is decided that is redelivered after it was finished.
 fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        let session = stage.open(1).await;
-        let asked = stage.asked(session, vec![set("/", "once")]).await;
-        stage
-            .writer(&stage.store())
+        let fixture = fixture_without(broken).await;
+        let session = fixture.open(1).await;
+        let asked = fixture.asked(session, vec![set("/", "once")]).await;
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&asked)
             .await
             .expect("no fault is injected");
-        stage
-            .writer(&stage.store())
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&again(asked))
             .await
             .expect("no fault is injected");
-        stage.row(session).await.sequence
+        fixture.row(session).await.sequence
     })
 }
 
@@ -86,9 +86,13 @@ enum Left {
 /// the state that the first one left, or `None` if it makes no such call.
 fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store, queue) = (stage.open(1).await, stage.store(), stage.world.queue());
-        let asked = stage
+        let fixture = fixture().await;
+        let (session, store, queue) = (
+            fixture.open(1).await,
+            fixture.store(),
+            fixture.world.queue(),
+        );
+        let asked = fixture
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
         let (calls, death) = (AtomicUsize::new(0), Arc::new(Notify::new()));
@@ -101,7 +105,7 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
                 pending().await
             },
         );
-        let writer = stage.writer(&store);
+        let writer = fixture.writer(&store);
         tokio::select! {
             biased;
             () = death.notified() => {}
@@ -110,26 +114,26 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
                 return None;
             }
         }
-        let is_locked = !is_free(&stage, "/").await;
-        let left = match (stage.row(session).await.sequence, is_locked) {
+        let is_locked = !is_free(&fixture, "/").await;
+        let left = match (fixture.row(session).await.sequence, is_locked) {
             (1, _) => Left::Decision,
             (_, true) => Left::Lock,
             (_, false) => Left::Nothing,
         };
-        stage
-            .writer(&stage.store())
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&again(asked))
             .await
             .expect("no fault is injected");
         assert_eq!(
             (
-                stage.row(session).await.sequence,
-                successes(&stage, session).await
+                fixture.row(session).await.sequence,
+                successes(&fixture, session).await
             ),
             (1, 1)
         );
-        assert!(is_there(&stage, "/a").await, "it is installed");
-        assert!(is_free(&stage, "/a").await, "no lock remains");
+        assert!(is_there(&fixture, "/a").await, "it is installed");
+        assert!(is_free(&fixture, "/a").await, "no lock remains");
         let pushed = queue
             .receive(queue_names::DISTRIBUTOR_QUEUE, 10)
             .await
@@ -158,16 +162,20 @@ fn redelivery_finishes_the_work_of_a_dead_writer() {
 fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
     const AHEAD_MS: i64 = 60 * 60 * 1000;
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        let (slow, hasty, store) = (stage.open(1).await, stage.open(2).await, stage.store());
+        let fixture = fixture_without(broken).await;
+        let (slow, hasty, store) = (
+            fixture.open(1).await,
+            fixture.open(2).await,
+            fixture.store(),
+        );
         let made = || vec![create("/a", Lifetime::Persistent)];
         let (asked, asked_hastily) = (
-            stage.asked(slow, made()).await,
-            stage.asked(hasty, made()).await,
+            fixture.asked(slow, made()).await,
+            fixture.asked(hasty, made()).await,
         );
         let (writer, clock) = (
-            stage.writer_by(&stage.store(), stage.world.clock_off_by(AHEAD_MS)),
-            stage.world.clock(),
+            fixture.writer_by(&fixture.store(), fixture.world.clock_off_by(AHEAD_MS)),
+            fixture.world.clock(),
         );
         store.once(Side::Before, is_decision, async move {
             let began = clock.monotonic();
@@ -182,15 +190,20 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
             );
             Ok(())
         });
-        if stage.writer(&store).handle_messages(&asked).await.is_err() {
-            stage
-                .writer(&stage.store())
+        if fixture
+            .writer(&store)
+            .handle_messages(&asked)
+            .await
+            .is_err()
+        {
+            fixture
+                .writer(&fixture.store())
                 .handle_messages(&again(asked))
                 .await
                 .expect("no fault is injected");
         }
         assert!(store.is_through());
-        successes(&stage, slow).await + successes(&stage, hasty).await
+        successes(&fixture, slow).await + successes(&fixture, hasty).await
     })
 }
 
@@ -211,35 +224,39 @@ fn breaking_a_lock_too_early_fences_its_holder_out() {
 #[test]
 fn a_late_index_entry_removes_no_later_ephemeral() {
     simulated::run(async {
-        let stage = stage().await;
-        let (owner, other, late) = (stage.open(1).await, stage.open(2).await, stage.store());
+        let fixture = fixture().await;
+        let (owner, other, late) = (
+            fixture.open(1).await,
+            fixture.open(2).await,
+            fixture.store(),
+        );
         let made = || vec![create("/e", Lifetime::Ephemeral)];
-        let asked = stage.asked(owner, made()).await;
-        let (on_stage, asked_again) = (stage.clone(), again(asked.clone()));
+        let asked = fixture.asked(owner, made()).await;
+        let (on_fixture, asked_again) = (fixture.clone(), again(asked.clone()));
         late.once(Side::Before, is_of_index, async move {
-            on_stage
-                .writer(&on_stage.store())
+            on_fixture
+                .writer(&on_fixture.store())
                 .handle_messages(&asked_again)
                 .await
                 .expect("no fault is injected");
-            on_stage.decided(other, vec![delete("/e")]).await;
-            on_stage.decided(owner, made()).await;
+            on_fixture.decided(other, vec![delete("/e")]).await;
+            on_fixture.decided(owner, made()).await;
             Ok(())
         });
-        stage
+        fixture
             .writer(&late)
             .handle_messages(&asked)
             .await
             .expect_err("another writes for it");
         assert!(late.is_through());
-        assert_eq!(successes(&stage, owner).await, 2);
-        assert!(is_there(&stage, "/e").await, "it was made again");
-        stage
-            .distributor(&stage.store())
-            .handle(Stage::messages(stage.outbox(owner).await))
+        assert_eq!(successes(&fixture, owner).await, 2);
+        assert!(is_there(&fixture, "/e").await, "it was made again");
+        fixture
+            .distributor(&fixture.store())
+            .handle(Fixture::messages(fixture.outbox(owner).await))
             .await
             .expect("no fault is injected");
-        stage.decided(owner, vec![Operation::Close]).await;
-        assert!(!is_there(&stage, "/e").await, "it outlived its session");
+        fixture.decided(owner, vec![Operation::Close]).await;
+        assert!(!is_there(&fixture, "/e").await, "it outlived its session");
     });
 }
