@@ -1,9 +1,10 @@
-//! A front end over TCP, before a service in a calm simulated world: peers are the tests' own bytes.
+//! A front end over TCP with a service in a simulated world without faults. The tests' own bytes
+//! are its peers.
 //!
-//! All of it runs on the one thread of its test, and nothing in that world takes time. So whoever lets others run often
-//! enough has seen all that they do of themselves.
+//! Everything runs on the test's thread, and no operation in the simulated world takes time. A test
+//! that yields often enough has therefore seen all that the others do by themselves.
 
-// A peer outside of the house waits in real time.
+// A peer outside of the simulated world waits in real time.
 #![allow(clippy::disallowed_methods)]
 
 use std::{
@@ -43,31 +44,31 @@ use zookeeper_frontend::{Config, Statistics, bind};
 
 use crate::requests::{buffer, encode, frame, int, long};
 
-/// How long a test waits for what has to happen.
+/// How long a test waits for an expected event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The znode of those that need one.
+/// The znode of the tests that need one.
 const ZNODE: &str = "/n";
 
-/// So many turns without progress: it waits for somebody.
+/// After this many turns without progress, a task waits for another one.
 const TURNS_WITHOUT_PROGRESS: u32 = 10_000;
 
-/// What a reply has before its body: a length, an xid, a zxid and an error.
+/// A reply's bytes before its body: a length, an xid, a zxid and an error.
 const REPLY_HEAD_BYTES: usize = 20;
 
-/// A service, its front end, and what they did.
-pub(crate) struct House {
+/// A service, its front end, and records of their work.
+pub(crate) struct Fixture {
     pub(crate) world: World,
     pub(crate) config: Config,
     pub(crate) statistics: Arc<Statistics>,
-    /// Whoever has it holds the writer up.
+    /// While a test holds it, the writer waits.
     writer: Arc<Mutex<()>>,
     reads: Arc<Reads>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl House {
-    /// On a free port of its own, with the bounds of `config`.
+impl Fixture {
+    /// A fixture on a free port of its own, with the bounds of `config`.
     pub(crate) async fn new(config: Config, coordination: coordination::Config) -> Result<Self> {
         let world = World::new(1);
         let reads = Arc::new(Reads::default());
@@ -105,7 +106,7 @@ impl House {
                 handler,
             });
         }
-        service.start().await.expect("a calm start");
+        service.start().await.expect("no fault is injected");
         let server = bind(config.clone(), Arc::new(service.gateway())).await?;
         let (statistics, listen) = (server.statistics(), server.local_address());
         let following = tokio::spawn(async move { service.run().await });
@@ -120,7 +121,7 @@ impl House {
         })
     }
 
-    /// The same with the defaults.
+    /// A fixture with the default bounds.
     pub(crate) async fn with_defaults() -> Result<Self> {
         Self::new(
             Config::new(([127, 0, 0, 1], 0).into()),
@@ -129,14 +130,14 @@ impl House {
         .await
     }
 
-    /// A peer that is connected and has said nothing.
+    /// A connected peer that has sent nothing.
     pub(crate) async fn peer(&self) -> Result<Peer> {
         Ok(Peer {
             stream: TcpStream::connect(self.config.listen).await?,
         })
     }
 
-    /// A peer with a session of so many milliseconds.
+    /// A peer with a session timeout in milliseconds.
     pub(crate) async fn client(&self, timeout_ms: i32) -> Result<Client> {
         let mut peer = self.peer().await?;
         peer.stream.write_all(&connect_request(timeout_ms)).await?;
@@ -150,7 +151,7 @@ impl House {
         Ok(Client { peer, session })
     }
 
-    /// The same, where [`ZNODE`] has a value of so many bytes.
+    /// A client in a world where [`ZNODE`] has a value of this many bytes.
     pub(crate) async fn client_with_a_znode(
         &self,
         timeout_ms: i32,
@@ -175,12 +176,12 @@ impl House {
         Ok(client)
     }
 
-    /// Until it is dropped, no update is decided.
+    /// Until the guard is dropped, no update is decided.
     pub(crate) async fn hold_the_writer_up(&self) -> MutexGuard<'_, ()> {
         self.writer.lock().await
     }
 
-    /// How often a znode was read.
+    /// Number of reads of znodes.
     pub(crate) fn reads(&self) -> usize {
         self.reads.0.load(Relaxed)
     }
@@ -202,7 +203,7 @@ impl House {
             while sessions
                 .get(session, &mut Dependency::default())
                 .await
-                .expect("calm")
+                .expect("no fault is injected")
                 .is_some()
             {
                 tokio::task::yield_now().await;
@@ -211,8 +212,8 @@ impl House {
         timeout(PATIENCE, gone).await.expect("the session ends");
     }
 
-    /// Sends as much of this as is taken, until nothing moves any more: the server waits for its peer, or for what is held up.
-    /// Says how much that was.
+    /// Sends as many bytes as the server takes, until it waits for its peer or for a blocked
+    /// function. Returns their number.
     pub(crate) async fn press(&self, peer: &Peer, bytes: &[u8]) -> Result<usize> {
         let progress = || {
             (
@@ -240,7 +241,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for Fixture {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
@@ -254,7 +255,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// All that is still sent to it. Fails if the connection does not end in order.
+    /// All remaining bytes to the peer. Fails if the connection does not end with an orderly close.
     pub(crate) async fn rest(&mut self) -> Result<Vec<u8>> {
         let mut rest = Vec::new();
         timeout(PATIENCE, self.stream.read_to_end(&mut rest))
@@ -263,7 +264,8 @@ impl Peer {
         Ok(rest)
     }
 
-    /// Sends this, and reads replies meanwhile: those with these xids, in this order, without an error.
+    /// Sends the bytes, and meanwhile reads replies. They must have these xids, in this order,
+    /// without an error.
     pub(crate) async fn replies(&mut self, bytes: &[u8], xids: RangeInclusive<i32>) -> Result<()> {
         let (mut reader, mut writer) = self.stream.split();
         let replies = async {
@@ -278,7 +280,7 @@ impl Peer {
     }
 }
 
-/// The next reply's xid and error.
+/// The xid and error of the next reply.
 async fn reply(reader: &mut ReadHalf<'_>) -> Result<(i32, i32)> {
     let mut head = [0; REPLY_HEAD_BYTES];
     reader.read_exact(&mut head).await?;
@@ -288,13 +290,13 @@ async fn reply(reader: &mut ReadHalf<'_>) -> Result<(i32, i32)> {
     Ok((integer(4), integer(16)))
 }
 
-/// One with a session.
+/// A connection with a session.
 pub(crate) struct Client {
     pub(crate) peer: Peer,
     pub(crate) session: SessionId,
 }
 
-/// The bytes of a request that sets [`ZNODE`] to a value of so many bytes.
+/// The bytes of a request that sets [`ZNODE`] to a value of this many bytes.
 pub(crate) fn set(xid: i32, bytes: usize) -> Vec<u8> {
     let data = Some(vec![7; bytes].into());
     encode(
@@ -308,7 +310,7 @@ pub(crate) fn set(xid: i32, bytes: usize) -> Vec<u8> {
     )
 }
 
-/// Of one that gets it.
+/// The bytes of a request that gets [`ZNODE`].
 pub(crate) fn get(xid: i32) -> Vec<u8> {
     encode(
         xid,
@@ -335,7 +337,7 @@ pub(crate) fn connect_request(timeout_ms: i32) -> Vec<u8> {
     )
 }
 
-/// A function that runs when nobody holds it up.
+/// A function that a test can block.
 #[derive(Debug)]
 struct HeldUp {
     inner: Arc<dyn Handler>,
@@ -350,7 +352,7 @@ impl Handler for HeldUp {
     }
 }
 
-/// Counts reads, and has every call made.
+/// Counts reads, and injects no fault.
 #[derive(Debug, Default)]
 struct Reads(AtomicUsize);
 
