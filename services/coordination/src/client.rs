@@ -428,9 +428,9 @@ impl Client {
                     zxid,
                     request,
                     answer,
-                } => self.answered(zxid, request, answer),
+                } => self.handle_answer(zxid, request, answer),
                 ClientEvent::Event { zxid, kind, path } => {
-                    self.show(
+                    self.push_output(
                         zxid,
                         Output::Event {
                             zxid: Some(zxid),
@@ -452,7 +452,12 @@ impl Client {
 
     /// Handles the answer of an update. Answers come in the order of the updates, and no read is
     /// ahead of a sent update.
-    fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<UpdateAnswer, crate::Error>) {
+    fn handle_answer(
+        &mut self,
+        zxid: Zxid,
+        answered: u64,
+        answer: Result<UpdateAnswer, crate::Error>,
+    ) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
             panic!("request {answered}: got an answer, but no update is waiting for one")
         };
@@ -464,7 +469,7 @@ impl Client {
         if answer == Ok(UpdateAnswer::Closed) {
             self.end = Some(Ended::Closed);
         }
-        self.show(
+        self.push_output(
             zxid,
             Output::Reply {
                 tag,
@@ -475,7 +480,7 @@ impl Client {
     }
 
     /// Queues an output that may be sent once `zxid` is durable.
-    fn show(&mut self, zxid: Zxid, output: Output) {
+    fn push_output(&mut self, zxid: Zxid, output: Output) {
         assert!(
             zxid >= self.last_zxid,
             "output {zxid:?} would follow {:?}",
@@ -532,7 +537,7 @@ impl Client {
                 kept
             } else {
                 let floor = self.last_zxid.max(self.shared.tail.durable());
-                (read::look(&self.shared, &request).await?, floor)
+                (read::run(&self.shared, &request).await?, floor)
             };
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
@@ -546,13 +551,13 @@ impl Client {
                 continue;
             };
             self.process_events(zxid)?;
-            if !found.watch(&self.shared, self.connection(), zxid) {
+            if !found.arm_watch(&self.shared, self.connection(), zxid) {
                 attempts += 1;
                 continue;
             }
             let is_whole = found.is_whole();
             match found.output(tag, zxid) {
-                Some(output) => self.show(zxid, output),
+                Some(output) => self.push_output(zxid, output),
                 // A watch was armed without output. Later outputs must not have a lower zxid.
                 None => self.last_zxid = zxid,
             }

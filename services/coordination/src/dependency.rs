@@ -14,7 +14,13 @@
 //!   starts again from the state that it finds.
 //! - Each store has its own dependency, because points of two stores cannot be compared.
 
-use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Result};
+use std::sync::Arc;
+
+use ports::{
+    DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Item, Key, KeyValue, Result,
+    Update,
+    key_value::{Outcome, Page, Scan},
+};
 
 /// Everything that one piece of work has observed of one store.
 #[derive(Debug, Clone, Copy, Default)]
@@ -82,6 +88,31 @@ impl Dependency {
     /// Errors: as [`Dependency::observe`].
     pub fn observe_store<S: Externalize + ?Sized>(&mut self, store: &S) -> Result<()> {
         self.observe(store.point())
+    }
+
+    /// Reads the item of `key` and observes the answer.
+    pub(crate) async fn get(
+        &mut self,
+        store: &dyn KeyValue,
+        key: &Key,
+    ) -> Result<Option<Arc<Item>>> {
+        let read = store.get(key).await?;
+        self.observe(read.point)?;
+        Ok(read.value)
+    }
+
+    /// Reads a page and observes the answer.
+    pub(crate) async fn scan(&mut self, store: &dyn KeyValue, scan: &Scan) -> Result<Page> {
+        let read = store.scan(scan).await?;
+        self.observe(read.point)?;
+        Ok(read.value)
+    }
+
+    /// Makes an update that depends on everything observed so far, and observes the answer.
+    pub(crate) async fn update(&mut self, store: &dyn KeyValue, update: Update) -> Result<Outcome> {
+        let updated = store.update(update.resting_on(self.point())).await?;
+        self.observe(updated.receipt.point)?;
+        Ok(updated.outcome)
     }
 }
 

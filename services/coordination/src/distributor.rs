@@ -217,7 +217,7 @@ impl Distributor {
         // Taken out, so that a failure or the death of this invocation leaves none, and the next
         // one starts cold.
         if let Some(warm) = guard.take().and_then(|warm| self.still_valid(warm)) {
-            match self.work(warm, decided.clone()).await {
+            match self.process(warm, decided.clone()).await {
                 Ok(warm) => {
                     *guard = Some(warm);
                     return Ok(());
@@ -229,12 +229,16 @@ impl Distributor {
             }
         }
         let warm = self.take_over().await?;
-        *guard = Some(self.work(warm, decided).await?);
+        *guard = Some(self.process(warm, decided).await?);
         Ok(())
     }
 
     /// Numbers and applies everything that `decided` names.
-    async fn work(&self, mut warm: WarmState, decided: Vec<Decided>) -> Result<WarmState, Stopped> {
+    async fn process(
+        &self,
+        mut warm: WarmState,
+        decided: Vec<Decided>,
+    ) -> Result<WarmState, Stopped> {
         let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
@@ -357,7 +361,8 @@ impl Distributor {
             .await?;
         self.remove_index_entries(ordered, warm.dependencies.system)
             .await;
-        self.collect(&garbage, &mut warm.dependencies).await?;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         warm.advance(step);
         Ok(self.trim(warm).await?)
     }
@@ -416,17 +421,18 @@ impl Distributor {
     /// checks and removes the entry.
     async fn remove_index_entries(&self, applied: &[Decided], settled: Dependency) {
         let is_broken = self.broken == Some(Broken::DropsIndexEntriesOfLostDeletions);
-        let removals = applied
-            .iter()
-            .filter_map(Decided::taken)
-            .map(|(create, path)| {
-                let mut dependency = if is_broken {
-                    Dependency::untracked()
-                } else {
-                    settled
-                };
-                async move { self.ephemerals.remove(create, path, &mut dependency).await }
-            });
+        let removals =
+            applied
+                .iter()
+                .filter_map(Decided::foreign_ephemeral)
+                .map(|(create, path)| {
+                    let mut dependency = if is_broken {
+                        Dependency::untracked()
+                    } else {
+                        settled
+                    };
+                    async move { self.ephemerals.remove(create, path, &mut dependency).await }
+                });
         for error in join_all(removals).await.into_iter().filter_map(Result::err) {
             tracing::debug!(%error, "could not remove a deleted ephemeral from the index of its session");
         }
@@ -546,7 +552,8 @@ impl Distributor {
             }
             self.repeat_slot(&mut warm, slot).await?;
         }
-        self.collect(&garbage, &mut warm.dependencies).await?;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         Ok(warm)
     }
 
@@ -589,7 +596,8 @@ impl Distributor {
             .await;
         self.add_late_objects(&decided, &mut garbage, &mut warm.dependencies)
             .await?;
-        self.collect(&garbage, &mut warm.dependencies).await?;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         warm.advance(step);
         Ok(())
     }

@@ -29,8 +29,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Clock, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
-    functions::Failure,
-    key_value::{Read, Value},
+    functions::Failure, key_value::Value,
 };
 
 use self::{
@@ -211,24 +210,26 @@ impl Heartbeat {
             return Ok(own.unwrap_or_else(first));
         }
         let is_forgetful = self.broken != Some(Broken::CountsLostSilence);
-        let counts = |noted: Incarnation, dependency: &Dependency| {
+        let is_current = |noted: Incarnation, dependency: &Dependency| {
             noted == dependency.incarnation() || !is_forgetful
         };
-        let is_of_this_start = |own: &Arc<LastHeartbeats>| counts(own.incarnation(), dependency);
+        let is_of_this_start =
+            |own: &Arc<LastHeartbeats>| is_current(own.incarnation(), dependency);
         if let Some(own) =
             own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.timing))
         {
             return Ok(own);
         }
-        let Read { value: row, point } = self.parts.system.get(&heartbeats_key()).await?;
-        dependency.observe(point)?;
+        let row = dependency
+            .get(&*self.parts.system, &heartbeats_key())
+            .await?;
         let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
         let Some(stored) = row.as_ref().and_then(|row| row.bytes(HEARTBEATS)) else {
             return Ok(first());
         };
         Ok(
             match decode::<StoredHeartbeats>(stored, "the heartbeat's observations") {
-                Ok(stored) if counts(stored.incarnation, dependency) => {
+                Ok(stored) if is_current(stored.incarnation, dependency) => {
                     Arc::new(LastHeartbeats::from_stored(stored, now, self.timing))
                 }
                 Ok(_) => first(),
@@ -254,14 +255,9 @@ impl Heartbeat {
                 heartbeats_key(),
                 vec![(HEARTBEATS.into(), Value::Bytes(encode(&stored)))],
             );
-            dependency.observe(
-                self.parts
-                    .system
-                    .update(update.transient().resting_on(dependency.point()))
-                    .await?
-                    .receipt
-                    .point,
-            )?;
+            dependency
+                .update(&*self.parts.system, update.transient())
+                .await?;
         }
         *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(heartbeats));
         Ok(())

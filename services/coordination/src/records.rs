@@ -236,7 +236,7 @@ pub struct Decided {
     pub touched: Vec<Touched>,
     /// If it deletes an ephemeral of another session, the update that created the ephemeral. Once
     /// the deletion is applied, the distributor removes the entry from that session's index.
-    pub taken: Option<UpdateId>,
+    pub foreign_ephemeral: Option<UpdateId>,
     /// The temporary object that held its data. It is garbage once the request is applied.
     pub temporary: Option<String>,
 }
@@ -265,9 +265,11 @@ impl Decided {
     }
 
     /// The ephemeral of another session that it deletes: the update that created it, and its path.
-    pub fn taken(&self) -> Option<(UpdateId, &str)> {
+    pub fn foreign_ephemeral(&self) -> Option<(UpdateId, &str)> {
         match &self.outcome {
-            Ok(Effect::Delete { paths }) => self.taken.zip(paths.first().map(String::as_str)),
+            Ok(Effect::Delete { paths }) => self
+                .foreign_ephemeral
+                .zip(paths.first().map(String::as_str)),
             _ => None,
         }
     }

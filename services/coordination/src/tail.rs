@@ -303,16 +303,16 @@ impl Tail {
         )
     }
 
-    /// Arms the watch that `look` asks for, as of `at`. A change since then fires it at once.
+    /// Arms the watch that `target` asks for, as of `at`. A change since then fires it at once.
     /// Returns false if more changes were delivered since than are kept, so it is unknown whether
     /// the watch has fired. The view must have reached `at`.
-    pub(crate) fn watch(&self, look: &ReadTarget, at: Zxid, client: Connection) -> bool {
-        let Some(aspect) = look.watch else {
+    pub(crate) fn arm_watch(&self, target: &ReadTarget, at: Zxid, client: Connection) -> bool {
+        let Some(aspect) = target.watch else {
             return true;
         };
         let mut registry = self.registry();
         let fires = |change: &&DeliveredChange| {
-            Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path
+            Aspect::changed_by(change.kind).contains(&aspect) && change.path == target.path
         };
         let is_blind = self.broken == Some(Broken::ArmsWatchesTooLate);
         let missed = match registry.changes_after(at) {
@@ -325,9 +325,9 @@ impl Tail {
             // successor.
             _ if !registry.is_registered(client) => {}
             (Some(registered), Some((zxid, kind))) => {
-                registered.event_queue.put_late(zxid, kind, &look.path);
+                registered.event_queue.put_late(zxid, kind, &target.path);
             }
-            (_, _) => registry.watches.arm(client.session, aspect, &look.path),
+            (_, _) => registry.watches.arm(client.session, aspect, &target.path),
         }
         true
     }

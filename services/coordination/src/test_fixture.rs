@@ -52,7 +52,7 @@ impl Handler for Announcements {
         let Event::Call { payload, .. } = event else {
             panic!("{event:?}")
         };
-        let wake = decode::<Wake>(&payload, "what is told")?;
+        let wake = decode::<Wake>(&payload, "a wake-up")?;
         self.0
             .lock()
             .expect("no panic while it is locked")
@@ -66,17 +66,17 @@ impl Handler for Announcements {
 pub(crate) struct Fixture {
     pub(crate) world: World,
     config: Config,
-    told: Arc<Announcements>,
+    announcements: Arc<Announcements>,
 }
 
 impl Fixture {
     /// A world that simulates a cloud with `options`.
     pub(crate) async fn new(options: Options, config: Config) -> Self {
-        let (world, told) = (
+        let (world, announcements) = (
             World::with_options(1, options),
             Arc::<Announcements>::default(),
         );
-        let (options, handler) = (FunctionOptions::default(), told.clone());
+        let (options, handler) = (FunctionOptions::default(), announcements.clone());
         world.functions().register(Definition {
             name: queue_names::WATCH.into(),
             options,
@@ -94,7 +94,7 @@ impl Fixture {
         let fixture = Self {
             world,
             config,
-            told,
+            announcements,
         };
         let last = UpdateId {
             session: SessionId(0),
@@ -322,16 +322,16 @@ impl Fixture {
 
     /// Delivers all announced slots to the clients, and returns once the view has reached them.
     pub(crate) async fn show(&self, shared: &Shared) {
-        let told = self
-            .told
+        let announcements = self
+            .announcements
             .0
             .lock()
             .expect("no panic while it is locked")
             .clone();
-        let slot = told
+        let slot = announcements
             .last()
             .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
-        for wake in told {
+        for wake in announcements {
             shared.tail.announce(wake);
         }
         shared
@@ -376,8 +376,12 @@ impl Fixture {
 
     /// How often this update was announced.
     pub(crate) fn announcements_of(&self, id: UpdateId) -> usize {
-        let told = self.told.0.lock().expect("no panic while it is locked");
-        let slots = told
+        let announcements = self
+            .announcements
+            .0
+            .lock()
+            .expect("no panic while it is locked");
+        let slots = announcements
             .iter()
             .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
         slots

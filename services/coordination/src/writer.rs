@@ -315,7 +315,7 @@ impl Turn<'_> {
         let may_fail =
             is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
-            return self.planned(&submitted.operation, batch).await;
+            return self.plan_request(&submitted.operation, batch).await;
         }
         let failed = self.row.planning_attempts;
         if failed >= PLANNINGS_MAX {
@@ -323,7 +323,7 @@ impl Turn<'_> {
             return Err(PlanError::Refused(Error::System));
         }
         self.begin_planning(batch).await;
-        match self.planned(&submitted.operation, batch).await {
+        match self.plan_request(&submitted.operation, batch).await {
             Err(PlanError::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
                 tracing::error!(session = ?self.session, request = submitted.request, %error, "gave up a request");
                 Err(PlanError::Refused(Error::System))
@@ -372,9 +372,9 @@ impl Turn<'_> {
         }
     }
 
-    async fn planned(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
+    async fn plan_request(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
         loop {
-            if let Some(planned) = self.placed(operation, batch).await? {
+            if let Some(planned) = self.try_plan(operation, batch).await? {
                 return Ok(planned);
             }
         }
@@ -382,7 +382,7 @@ impl Turn<'_> {
 
     /// A plan, or a refusal with its position in the order. `None` if the locks have changed and
     /// the request must be planned again.
-    async fn placed(
+    async fn try_plan(
         &self,
         operation: &Operation,
         batch: &mut Batch<'_>,

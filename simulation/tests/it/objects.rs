@@ -142,7 +142,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
             data: Payload::Inline("lost".into()),
         }),
         touched: Vec::new(),
-        taken: None,
+        foreign_ephemeral: None,
         temporary: None,
     };
     let message = Message {

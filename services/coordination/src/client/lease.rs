@@ -72,7 +72,7 @@ impl Lease {
     }
 
     /// Records at `now` whether the peer sent something.
-    fn look(&mut self, now: Monotonic) {
+    fn update_activity(&mut self, now: Monotonic) {
         if std::mem::take(&mut self.has_activity) {
             (self.is_peer_active, self.active_at) = (true, now);
         }
@@ -115,7 +115,7 @@ impl Client {
         if self.is_closing || now >= self.lease_until() {
             return;
         }
-        self.lease.look(now);
+        self.lease.update_activity(now);
         if self.lease.is_peer_active {
             match self.renew().await {
                 Ok(Transition::Done(row)) => {
@@ -142,7 +142,7 @@ impl Client {
         if now >= self.lease_until() {
             return Err(Ended::LeaseLost);
         }
-        self.lease.look(now);
+        self.lease.update_activity(now);
         if self.lease_due().is_none_or(|due| now < due) {
             return Ok(());
         }

@@ -166,11 +166,11 @@ impl ReadResult {
 
     /// Arms the requested watch as of `at`. Returns false if more changes were delivered since than
     /// are kept, so it is unknown whether the watch has fired.
-    pub(crate) fn watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
+    pub(crate) fn arm_watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
         // The observed state did not change up to `since`.
         self.target
             .as_ref()
-            .is_none_or(|look| shared.tail.watch(look, at.max(self.since), client))
+            .is_none_or(|target| shared.tail.arm_watch(target, at.max(self.since), client))
     }
 
     /// Whether the request is complete.
@@ -193,7 +193,7 @@ impl ReadResult {
 }
 
 /// Runs `request` against the store.
-pub(crate) async fn look(shared: &Shared, request: &Request) -> Result<ReadResult> {
+pub(crate) async fn run(shared: &Shared, request: &Request) -> Result<ReadResult> {
     let since = shared.tail.applied();
     match request {
         Request::Exists { path, watching } => {

@@ -135,7 +135,7 @@ impl Working<'_> {
                 let owner = state_of(decided, path)
                     .and_then(|state| state.owner)
                     .map_or(0, |owner| owner.session.0);
-                let data = self.place(decided, data).await?;
+                let data = self.place_data(decided, data).await?;
                 let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
                 let stat = node.meta.stat();
                 let before = self.node(path).await?;
@@ -170,7 +170,7 @@ impl Working<'_> {
         data: &Payload,
         events: &mut Vec<(EventKind, String)>,
     ) -> Result<UpdateAnswer> {
-        let data = self.place(decided, data).await?;
+        let data = self.place_data(decided, data).await?;
         let Some(before) = self.node(path).await? else {
             // Only when a partly applied slot is computed again: a later request of the same slot
             // deletes the znode.
@@ -254,7 +254,7 @@ impl Working<'_> {
     }
 
     /// Loads data from its temporary object if it has one, and puts it where this region stores it.
-    async fn place(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
+    async fn place_data(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {
                 let loaded = self.leader.load(data).await?.flatten();
@@ -265,7 +265,7 @@ impl Working<'_> {
             }
             data => data.clone(),
         };
-        self.region.place(decided.id, data).await
+        self.region.place_data(decided.id, data).await
     }
 }
 

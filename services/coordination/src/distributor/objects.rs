@@ -24,7 +24,7 @@ impl Distributor {
     /// Removes the unnamed objects of each region, once everything applied so far is durable in
     /// every region. Until then a distributor that applies it again reads them (rule P5, for a
     /// delete in another store).
-    pub(super) async fn collect(
+    pub(super) async fn collect_garbage(
         &self,
         garbage: &[Vec<Bytes>],
         dependencies: &mut Dependencies,
@@ -46,7 +46,7 @@ impl Distributor {
             if garbage.is_empty() {
                 Ok(())
             } else {
-                region.collect(garbage, dependency).await
+                region.collect_garbage(garbage, dependency).await
             }
         });
         try_join_all(collecting).await?;
@@ -62,7 +62,7 @@ impl Distributor {
         let mut late = Vec::new();
         self.add_late_objects(decided, &mut late, dependencies)
             .await?;
-        self.collect(&late, dependencies).await
+        self.collect_garbage(&late, dependencies).await
     }
 
     /// Adds to `garbage` the objects of applied requests in `decided` whose znodes do not name

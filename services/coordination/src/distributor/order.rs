@@ -123,10 +123,10 @@ pub(super) async fn without_lost(
     dependency: &mut Dependency,
 ) -> Result<Arrived> {
     let incarnation = dependency.incarnation();
-    let mut standing = Arrived::default();
+    let mut remaining = Arrived::default();
     for decided in arrived {
         if decided.incarnation == incarnation {
-            standing.decided.push(decided);
+            remaining.decided.push(decided);
             continue;
         }
         match sessions.get(decided.id.session, dependency).await? {
@@ -134,16 +134,16 @@ pub(super) async fn without_lost(
                 if let Some(decided) = row.decided(decided.id.sequence)? {
                     writer::install(nodes, &row.decided_under(decided.holder())?, dependency)
                         .await?;
-                    standing.decided.push(decided);
+                    remaining.decided.push(decided);
                 }
             }
             _ if nodes.broken() == Some(Broken::ChecksObjectsOfLostDecisions) => {
-                standing.decided.push(decided);
+                remaining.decided.push(decided);
             }
-            _ => standing.numbered.push(decided.id),
+            _ => remaining.numbered.push(decided.id),
         }
     }
-    Ok(standing)
+    Ok(remaining)
 }
 
 /// Sorts `arrived`: removes requests that are numbered already, and puts the others after all

@@ -81,7 +81,7 @@ pub struct LastHeartbeats {
     stored_ms: Option<i64>,
     /// When temporary objects were last swept, on some instance's wall clock.
     swept_ms: i64,
-    seen: BTreeMap<SessionId, Sighting>,
+    sightings: BTreeMap<SessionId, Sighting>,
 }
 
 /// Observations in the store.
@@ -92,7 +92,7 @@ pub struct StoredHeartbeats {
     begun_ms: i64,
     swept_ms: i64,
     /// Session, renewals, and the wall-clock time of the observation.
-    seen: Vec<(SessionId, i64, i64)>,
+    sightings: Vec<(SessionId, i64, i64)>,
 }
 
 impl LastHeartbeats {
@@ -124,12 +124,12 @@ impl LastHeartbeats {
                 },
             )
         };
-        let seen = stored.seen.into_iter().map(taken_up).collect();
+        let sightings = stored.sightings.into_iter().map(taken_up).collect();
         Self {
             incarnation: stored.incarnation,
             begun: now,
             swept_ms: stored.swept_ms,
-            seen,
+            sightings,
             ..Self::default()
         }
     }
@@ -170,7 +170,7 @@ impl LastHeartbeats {
         next: &mut Self,
         now: Moment,
     ) -> Duration {
-        let sighting = match self.seen.get(&session) {
+        let sighting = match self.sightings.get(&session) {
             Some(before) if before.renewals == renewals => Sighting {
                 wall_ms: before.wall_ms + next.set_ms,
                 ..*before
@@ -181,7 +181,7 @@ impl LastHeartbeats {
                 wall_ms: now.wall_ms,
             },
         };
-        next.seen.insert(session, sighting);
+        next.sightings.insert(session, sighting);
         Duration::from_millis(
             u64::try_from(next.begun.own_ms - sighting.own_ms).unwrap_or_default(),
         )
@@ -189,14 +189,14 @@ impl LastHeartbeats {
 
     /// Counts the silence of `session` from zero again.
     pub fn reset(&mut self, session: SessionId, now: Moment) {
-        if let Some(sighting) = self.seen.get_mut(&session) {
+        if let Some(sighting) = self.sightings.get_mut(&session) {
             (sighting.own_ms, sighting.wall_ms) = (now.own_ms, now.wall_ms);
         }
     }
 
     /// Number of observed sessions.
     pub fn session_count(&self) -> usize {
-        self.seen.len()
+        self.sightings.len()
     }
 
     /// Whether the last sweep of temporary objects is at least `period` ago. If so, records a sweep
@@ -220,17 +220,17 @@ impl LastHeartbeats {
             return None;
         }
         self.stored_ms = Some(self.begun.own_ms);
-        let seen = self.seen.iter();
-        let mut seen: Vec<_> = seen
+        let sightings = self.sightings.iter();
+        let mut sightings: Vec<_> = sightings
             .map(|(session, seen)| (*session, seen.renewals, seen.wall_ms))
             .collect();
-        seen.sort_unstable_by_key(|(session, _, seen_ms)| (*seen_ms, *session));
-        seen.truncate(sessions_max);
+        sightings.sort_unstable_by_key(|(session, _, seen_ms)| (*seen_ms, *session));
+        sightings.truncate(sessions_max);
         Some(StoredHeartbeats {
             incarnation: self.incarnation,
             begun_ms: self.begun.wall_ms,
             swept_ms: self.swept_ms,
-            seen,
+            sightings,
         })
     }
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ports::{
     Condition, Key, KeyValue, Result, Update,
-    key_value::{Read, Scan, Test, Value},
+    key_value::{Scan, Test, Value},
 };
 
 use crate::{dependency::Dependency, model::SessionId, records::UpdateId, storage::keys};
@@ -113,8 +113,7 @@ impl Ephemerals {
         let mut paths = Vec::new();
         let mut scan = Scan::partition(partition(session), PAGE_ITEMS);
         loop {
-            let Read { value: page, point } = self.system.scan(&scan).await?;
-            dependency.observe(point)?;
+            let page = dependency.scan(&*self.system, &scan).await?;
             for (sort, item) in page.items {
                 paths.push(keys::read(&sort, &item, "the path of an ephemeral")?);
             }
@@ -130,13 +129,7 @@ impl Ephemerals {
     }
 
     async fn update(&self, update: Update, dependency: &mut Dependency) -> Result<()> {
-        dependency.observe(
-            self.system
-                .update(update.resting_on(dependency.point()))
-                .await?
-                .receipt
-                .point,
-        )
+        dependency.update(&*self.system, update).await.map(|_| ())
     }
 }
 

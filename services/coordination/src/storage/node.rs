@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use ports::{
     Clock, Condition, Entropy, Item, Key, KeyValue, Monotonic, Result, Timestamp, Update,
-    key_value::{Action, Outcome, Read, Test},
+    key_value::{Action, Outcome, Test},
 };
 use primitives::Backoff;
 
@@ -204,9 +204,7 @@ impl Nodes {
     }
 
     async fn read(&self, path: &str, dependency: &mut Dependency) -> Result<Option<Arc<Item>>> {
-        let Read { value: row, point } = self.system.get(&key(path)).await?;
-        dependency.observe(point)?;
-        Ok(row)
+        dependency.get(&*self.system, &key(path)).await
     }
 
     /// The rule that this variant drops, if any.
@@ -266,12 +264,7 @@ impl Nodes {
     }
 
     async fn update(&self, update: Update, dependency: &mut Dependency) -> Result<Outcome> {
-        let updated = self
-            .system
-            .update(update.resting_on(dependency.point()))
-            .await?;
-        dependency.observe(updated.receipt.point)?;
-        Ok(updated.outcome)
+        dependency.update(&*self.system, update).await
     }
 
     fn locking(&self, path: &str, lock: &Lock) -> Update {

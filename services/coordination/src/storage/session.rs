@@ -31,7 +31,7 @@ use std::{
 use bytes::Bytes;
 use ports::{
     Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
-    key_value::{Action, Name, Outcome, Read, Room, Scan, Test, Value},
+    key_value::{Action, Name, Outcome, Room, Scan, Test, Value},
 };
 
 use crate::{
@@ -242,8 +242,7 @@ impl Sessions {
         session: SessionId,
         dependency: &mut Dependency,
     ) -> Result<Option<Row>> {
-        let Read { value: item, point } = self.system.get(&key(session)).await?;
-        dependency.observe(point)?;
+        let item = dependency.get(&*self.system, &key(session)).await?;
         item.as_ref().map(Row::read).transpose()
     }
 
@@ -513,25 +512,13 @@ impl Sessions {
             Action::RemoveFirst(OUTBOX.into(), (through - from) as usize),
         ];
         let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
-        dependency.observe(
-            self.system
-                .update(update.resting_on(dependency.point()))
-                .await?
-                .receipt
-                .point,
-        )
+        dependency.update(&*self.system, update).await.map(|_| ())
     }
 
     /// Removes the row of a session whose end is applied.
     pub async fn remove(&self, session: SessionId, dependency: &mut Dependency) -> Result<()> {
         let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
-        dependency.observe(
-            self.system
-                .update(update.resting_on(dependency.point()))
-                .await?
-                .receipt
-                .point,
-        )
+        dependency.update(&*self.system, update).await.map(|_| ())
     }
 
     /// The rows of a shard, page by page. A row that cannot be decoded is logged and skipped, so
@@ -553,12 +540,7 @@ impl Sessions {
     }
 
     async fn transition(&self, update: Update, dependency: &mut Dependency) -> Result<Transition> {
-        let updated = self
-            .system
-            .update(update.resting_on(dependency.point()))
-            .await?;
-        dependency.observe(updated.receipt.point)?;
-        match updated.outcome {
+        match dependency.update(&*self.system, update).await? {
             Outcome::Done(Some(item)) => Row::read(&item).map(Transition::Done),
             Outcome::Done(None) => Err(Error::new(
                 ErrorKind::Corrupt,
@@ -592,8 +574,7 @@ impl Rows<'_> {
             from,
             ..Scan::partition(self.partition.clone(), PAGE_ITEMS)
         };
-        let Read { value: page, point } = self.sessions.system.scan(&scan).await?;
-        dependency.observe(point)?;
+        let page = dependency.scan(&*self.sessions.system, &scan).await?;
         let mut rows = Vec::with_capacity(page.items.len());
         for (sort, item) in &page.items {
             let id = <[u8; 8]>::try_from(sort.as_ref())

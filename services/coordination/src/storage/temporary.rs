@@ -90,18 +90,18 @@ impl Temporaries {
 
     /// Removes all objects that no request can need, and returns their number.
     pub async fn sweep(&self) -> Result<usize> {
-        let seen = |store: &Arc<dyn KeyValue>| Dependency::now(&**store);
-        let mut seen: Vec<Dependency> = self.stores.iter().map(seen).collect();
+        let observed = |store: &Arc<dyn KeyValue>| Dependency::now(&**store);
+        let mut observed: Vec<Dependency> = self.stores.iter().map(observed).collect();
         let garbage = self.garbage().await?;
         if garbage.is_empty() {
             return Ok(0);
         }
-        for (store, seen) in self.stores.iter().zip(&mut seen) {
+        for (store, observed) in self.stores.iter().zip(&mut observed) {
             if self.broken == Some(Broken::SweepsByLostRows) {
-                *seen = Dependency::now(&**store);
+                *observed = Dependency::now(&**store);
             }
-            seen.observe_store(&**store)?;
-            store.externalize(seen.point()).await?;
+            observed.observe_store(&**store)?;
+            store.externalize(observed.point()).await?;
         }
         for object in &garbage {
             match self.objects.delete(object).await {

@@ -281,7 +281,7 @@ impl UserStore {
     /// The object is named after the update, and the update determines the content, so placing it
     /// twice is harmless. The update's decision must be durable. Otherwise the store could lose the
     /// decision but keep the object, and the next decision would have the same name.
-    pub async fn place(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+    pub async fn place_data(&self, update: UpdateId, data: Payload) -> Result<Payload> {
         let belongs_in_object = self.belongs_in_object(&data);
         let bytes_len = data.bytes_len();
         match data {
@@ -305,13 +305,17 @@ impl UserStore {
     }
 
     /// Removes objects that no item names, and drops them from the cursor's garbage list.
-    pub async fn collect(&self, garbage: &[Bytes], dependency: &mut Dependency) -> Result<()> {
+    pub async fn collect_garbage(
+        &self,
+        garbage: &[Bytes],
+        dependency: &mut Dependency,
+    ) -> Result<()> {
         for name in garbage {
             self.remove_object(&String::from_utf8_lossy(name)).await?;
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
-        let update = Update::modify(cursor_key(), actions).resting_on(dependency.point());
-        dependency.observe(self.items.update(update).await?.receipt.point)
+        let update = Update::modify(cursor_key(), actions);
+        dependency.update(&*self.items, update).await.map(|_| ())
     }
 
     /// The object of an applied update, if the znode at `path` does not name it.
@@ -335,7 +339,7 @@ impl UserStore {
         }
     }
 
-    /// The cursor, and the objects that [`UserStore::collect`] removes once the current slot is
+    /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current slot is
     /// applied completely.
     pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
         let Read { value: item, point } = self.items.get(&cursor_key()).await?;

@@ -161,19 +161,19 @@ fn a_replaced_connection_leaves_no_watch() {
         let (event_queue, of_newer) = (Arc::<EventQueue>::default(), Arc::<EventQueue>::default());
         tail.register(older, event_queue);
         tail.register(newer, of_newer.clone());
-        let look = ReadTarget {
+        let target = ReadTarget {
             path: "/watched".into(),
             watch: Some(Aspect::Data),
         };
-        assert!(tail.watch(&look, Zxid(0), older));
+        assert!(tail.arm_watch(&target, Zxid(0), older));
         assert_eq!(tail.counts().1, 0, "it would be armed");
         deliver(&tail, vec![update((STRANGER, 1), &["/watched"])]);
-        assert!(tail.watch(&look, Zxid(0), older));
+        assert!(tail.arm_watch(&target, Zxid(0), older));
         assert!(events(&of_newer).is_empty(), "it would be fired");
         // The active connection's watches are armed and fired.
-        assert!(tail.watch(&look, Zxid(0), newer));
+        assert!(tail.arm_watch(&target, Zxid(0), newer));
         assert!(matches!(events(&of_newer)[..], [ClientEvent::Event { .. }]));
-        assert!(tail.watch(&look, Zxid(1), newer));
+        assert!(tail.arm_watch(&target, Zxid(1), newer));
         assert_eq!(tail.counts().1, 1);
     });
 }

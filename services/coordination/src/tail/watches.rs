@@ -55,7 +55,7 @@ impl Watches {
         if self.by_path.is_empty() {
             return BTreeSet::new();
         }
-        let mut hearing = BTreeSet::new();
+        let mut fired = BTreeSet::new();
         for aspect in Aspect::changed_by(kind) {
             let watched = (*aspect, path.to_owned());
             let Some(sessions) = self.by_path.remove(&watched) else {
@@ -64,9 +64,9 @@ impl Watches {
             for session in &sessions {
                 self.forget(*session, &watched);
             }
-            hearing.extend(sessions);
+            fired.extend(sessions);
         }
-        hearing
+        fired
     }
 
     /// Disarms all watches of a client that disconnected.

@@ -84,7 +84,7 @@ pub(super) struct Batch<'writer> {
     request: u64,
     closes: bool,
     /// Ephemerals of the session that the batch deletes, with the updates that created them.
-    vanishing: Vec<(UpdateId, String)>,
+    deleted: Vec<(UpdateId, String)>,
 }
 
 impl<'writer> Batch<'writer> {
@@ -113,7 +113,7 @@ impl<'writer> Batch<'writer> {
             bytes_len: 0,
             request: row.request,
             closes: false,
-            vanishing: Vec::new(),
+            deleted: Vec::new(),
         }
     }
 
@@ -181,7 +181,7 @@ impl<'writer> Batch<'writer> {
     }
 
     /// The znodes that a refusal with this id touches. It changes only their last update id.
-    fn marks(&self, id: UpdateId) -> Vec<Touched> {
+    fn touched_by_refusal(&self, id: UpdateId) -> Vec<Touched> {
         let seen = self
             .held
             .iter()
@@ -207,7 +207,7 @@ impl<'writer> Batch<'writer> {
             .iter()
             .map(|touched| touched.path.as_str())
             .collect();
-        let mut marks = self.marks(self.next_id());
+        let mut marks = self.touched_by_refusal(self.next_id());
         marks.retain(|mark| !is_touched.contains(mark.path.as_str()));
         touched.append(&mut marks);
         touched.sort_unstable_by(|one, other| one.path.cmp(&other.path));
@@ -230,9 +230,9 @@ impl<'writer> Batch<'writer> {
         let id = self.next_id();
         let (outcome, touched) = match outcome {
             Ok((effect, touched)) => (Ok(effect), touched),
-            Err(error) => (Err(error), self.marks(id)),
+            Err(error) => (Err(error), self.touched_by_refusal(id)),
         };
-        let taken = match &outcome {
+        let foreign_ephemeral = match &outcome {
             Ok(Effect::Delete { paths }) => self.record_deleted(paths),
             _ => None,
         };
@@ -255,7 +255,7 @@ impl<'writer> Batch<'writer> {
             temporary: submitted.operation.temporary_object().map(str::to_owned),
             outcome,
             touched,
-            taken,
+            foreign_ephemeral,
         };
         let touched_len: usize = decided
             .touched
@@ -272,19 +272,19 @@ impl<'writer> Batch<'writer> {
     /// deleted, returns the update that created it. Only a client's delete removes such an
     /// ephemeral, one at a time.
     fn record_deleted(&mut self, paths: &[String]) -> Option<UpdateId> {
-        let mut taken = None;
+        let mut foreign_ephemeral = None;
         for path in paths {
             let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
                 continue;
             };
             let is_own = create.session == self.lock.holder().request.session;
             if is_own || self.nodes.broken() == Some(Broken::DropsIndexEntriesWhenDecided) {
-                self.vanishing.push((create, path.clone()));
+                self.deleted.push((create, path.clone()));
             } else {
-                taken = Some(create);
+                foreign_ephemeral = Some(create);
             }
         }
-        taken
+        foreign_ephemeral
     }
 
     /// The dependency of the batch.
@@ -315,7 +315,7 @@ impl<'writer> Batch<'writer> {
         mut self,
         ephemerals: &Ephemerals,
     ) -> Result<(Vec<Bytes>, Dependency)> {
-        for (create, path) in &self.vanishing {
+        for (create, path) in &self.deleted {
             ephemerals
                 .remove(*create, path, &mut self.dependency)
                 .await?;

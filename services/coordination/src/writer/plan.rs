@@ -160,7 +160,7 @@ pub(super) async fn end(
             None => break locked,
         }
     };
-    let (mut touched, vanishing) = tree::close(batch.next_id(), session, &locked);
+    let (mut touched, deleted) = tree::close(batch.next_id(), session, &locked);
     batch.touch_planned_from(&mut touched);
-    Ok((vanishing, touched))
+    Ok((deleted, touched))
 }

@@ -217,13 +217,13 @@ pub(super) fn close(
             .map(|owner| owner.session)
     };
     let is_owned = |node: &Locked<'_>| owner(node) == Some(session);
-    let vanishing: Vec<&str> = locked
+    let deleted: Vec<&str> = locked
         .iter()
         .filter(|node| is_owned(node))
         .map(|node| node.path)
         .collect();
     let mut lost: BTreeMap<&str, i32> = BTreeMap::new();
-    for (parent, _) in vanishing.iter().filter_map(|path| path::split(path)) {
+    for (parent, _) in deleted.iter().filter_map(|path| path::split(path)) {
         *lost.entry(parent).or_default() += 1;
     }
     let mut touched = Vec::new();
@@ -246,7 +246,7 @@ pub(super) fn close(
             becomes,
         });
     }
-    (touched, vanishing.into_iter().map(str::to_owned).collect())
+    (touched, deleted.into_iter().map(str::to_owned).collect())
 }
 
 fn check_version(actual: i32, expected: i32) -> Result<(), Error> {

@@ -48,18 +48,18 @@ fn a_list_of_children_matches_the_stat_of_their_parent() {
         let store = fixture.store();
         let shared = fixture.shared(store.clone()).await;
         let since = shared.tail.applied();
-        let (others, told) = (fixture.clone(), shared.clone());
+        let (others, others_shared) = (fixture.clone(), shared.clone());
         let is_read = |call: &Call<'_>| matches!(call, Call::Get(_) | Call::Scan);
         store.once(Side::After, is_read, async move {
             applied(&others, session, vec![made("/a/c"), delete("/a/b")]).await;
-            others.show(&told).await;
+            others.show(&others_shared).await;
             Ok(())
         });
         let request = Request::GetChildren {
             path: "/a".into(),
             watching: Watching::No,
         };
-        let mut found = look(&shared, &request).await.expect("no fault is injected");
+        let mut found = run(&shared, &request).await.expect("no fault is injected");
         assert!(store.is_through());
         let at = found.settle(&shared, since).expect("all of it is kept");
         let Some(Output::Reply {

@@ -162,7 +162,11 @@ fn the_longest_silent_sessions_are_stored_if_not_all_fit() {
     let stored = next
         .to_store(TIMING, 2)
         .expect("no observations are stored yet");
-    let kept: Vec<i64> = stored.seen.iter().map(|(session, ..)| session.0).collect();
+    let kept: Vec<i64> = stored
+        .sightings
+        .iter()
+        .map(|(session, ..)| session.0)
+        .collect();
     assert_eq!(kept, [2, 3]);
 }
 

@@ -103,9 +103,9 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, De
         };
     let lost = taken_up(first).await;
     world.fall_back();
-    let standing = taken_up(Dependency::default()).await;
-    assert_eq!(lost.0.fence, standing.0.fence);
-    (sessions, lost, standing)
+    let current = taken_up(Dependency::default()).await;
+    assert_eq!(lost.0.fence, current.0.fence);
+    (sessions, lost, current)
 }
 
 /// D4, C-1.
@@ -113,7 +113,7 @@ async fn taken_up_twice(world: &World) -> (Sessions, (Row, Dependency), (Row, De
 fn no_transition_depends_on_lost_state() {
     for (name, transition) in TRANSITIONS {
         simulated::run(async {
-            let (sessions, (row, dependency), (standing, _)) = taken_up_twice(&World::new(1)).await;
+            let (sessions, (row, dependency), (current, _)) = taken_up_twice(&World::new(1)).await;
             let refused = transition(sessions.clone(), row, dependency)
                 .await
                 .expect_err("it is lost");
@@ -123,7 +123,7 @@ fn no_transition_depends_on_lost_state() {
                 .await
                 .expect("no fault is injected")
                 .expect("open");
-            assert_eq!(now.item, standing.item, "{name} has changed it");
+            assert_eq!(now.item, current.item, "{name} has changed it");
         });
         simulated::run(async {
             let (sessions, _, (row, dependency)) = taken_up_twice(&World::new(1)).await;

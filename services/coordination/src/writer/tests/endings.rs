@@ -254,12 +254,12 @@ fn a_foreign_deletion_contains_its_path_three_times() {
         fixture.decided(other, vec![delete(&path)]).await;
         let row = fixture.row(other).await;
         let (deleted, encoded) = (row.outbox_decoded().expect("it decodes"), row.outbox());
-        let (taken, encoded) = (
-            deleted.last().expect("decided").taken(),
+        let (foreign, encoded) = (
+            deleted.last().expect("decided").foreign_ephemeral(),
             encoded.last().expect("decided"),
         );
         assert_eq!(
-            taken.map(|(create, path)| (create.session, path)),
+            foreign.map(|(create, path)| (create.session, path)),
             Some((owner, path.as_str()))
         );
         assert!(

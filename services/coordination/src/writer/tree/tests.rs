@@ -191,8 +191,8 @@ fn the_end_of_a_session_deletes_its_ephemerals_and_no_others() {
         locked("/p/c", Some(state(0, 0, Some(7)))),
         locked("/p/gone", None),
     ];
-    let (touched, vanishing) = close(ID, SessionId(7), &nodes);
-    assert_eq!(vanishing, ["/p/a", "/p/c"]);
+    let (touched, deleted) = close(ID, SessionId(7), &nodes);
+    assert_eq!(deleted, ["/p/a", "/p/c"]);
     assert_eq!(touched.len(), 3);
     assert_eq!(touched[0].becomes.map(|parent| parent.children), Some(1));
 }
