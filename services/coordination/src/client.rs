@@ -63,9 +63,8 @@ const PATH_BYTES_FREE: usize = 4 << 10;
 /// One connection to one session. If it is dropped without [`Request::Close`], the session ends at
 /// its timeout.
 ///
-/// A front end loops: it calls [`Client::pump`], writes the outputs, and waits for bytes of the
-/// peer or for [`Client::wait`], whichever comes first. It passes the peer's requests to
-/// [`Client::submit`].
+/// A front end loops: it calls [`Client::pump`], writes the outputs, and waits until bytes of the
+/// peer arrive or [`Client::wait`] returns. It passes the peer's requests to [`Client::submit`].
 pub struct Client {
     shared: Arc<Shared>,
     session: SessionId,

@@ -126,7 +126,7 @@ fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
     })
 }
 
-/// A delete with a null path takes a zxid. One whose body ends too early does not, whatever its
+/// A delete with a null path takes a zxid. One whose body ends too early does not, even with a null
 /// path.
 fn delete(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (path, version) = (frame.string()?, frame.int()?);

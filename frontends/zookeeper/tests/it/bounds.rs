@@ -1,4 +1,4 @@
-//! What one peer may queue here, over TCP: the requests that it sent, and the answers that it does
+//! The bounds of a peer's queues here, over TCP: requests that it sent, and answers that it does
 //! not read.
 
 use std::{io::Result, time::Duration};

@@ -371,8 +371,8 @@ fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowle
     });
 }
 
-/// C-3: an instance announces a request once, however often its message arrives, and in whichever
-/// incarnation it was decided.
+/// C-3: an instance announces a request once, even if its message arrives repeatedly and was
+/// decided in an earlier incarnation.
 #[test]
 fn a_redelivered_message_is_not_announced_again() {
     for restarts in [false, true] {

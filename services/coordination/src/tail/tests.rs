@@ -128,11 +128,7 @@ fn changes_of_a_lost_position_are_dropped() {
             .await;
         assert!(applied.expect("no fault is injected"));
         tail.start().await.expect("no fault is injected");
-        assert_eq!(
-            changed(&tail, 3, 5),
-            None,
-            "nobody has handed them out here"
-        );
+        assert_eq!(changed(&tail, 3, 5), None, "they are not delivered here");
         assert_eq!(changed(&tail, 5, 5), Some(vec![]));
     });
 }

@@ -1,5 +1,5 @@
-//! C-3, C6: a session's end follows other sessions' deletions of its ephemerals, in whatever state
-//! these are.
+//! C-3, C6: a session's end follows other sessions' deletions of its ephemerals, whether these are
+//! decided or applied.
 
 use super::*;
 use crate::storage::{ephemerals::Ephemerals, user_store::Node};
