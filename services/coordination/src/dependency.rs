@@ -110,7 +110,7 @@ impl Dependency {
 
     /// Makes an update that depends on everything observed so far, and observes the answer.
     pub(crate) async fn update(&mut self, store: &dyn KeyValue, update: Update) -> Result<Outcome> {
-        let updated = store.update(update.resting_on(self.point())).await?;
+        let updated = store.update(update.depends_on(self.point())).await?;
         self.observe(updated.receipt.point)?;
         Ok(updated.outcome)
     }

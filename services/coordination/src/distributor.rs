@@ -332,7 +332,7 @@ impl Distributor {
         warm.dependencies.system.observe_store(&*self.system)?;
         if self.broken != Some(Broken::NumbersByTheLogAlone) {
             warm.writer
-                .rest_on(warm.dependencies.system.point())
+                .depend_on(warm.dependencies.system.point())
                 .await?;
         }
         let index = match warm.writer.append(encoded.clone()).await? {

@@ -3,8 +3,9 @@
 //! Every record starts with a version byte, so that a later build can read the records of an
 //! earlier one. The encoding is postcard's.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{DurabilityPoint, Incarnation, key_value::Room};
+use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -12,9 +13,9 @@ use crate::{
     model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
 };
 
-/// The layout of the records below. Any change to them raises it. Once a version was released, the
-/// change also adds a decoder for the old one.
-const RECORD_VERSION: u8 = 4;
+/// The format of the records below. Any change to them raises the version. Once a version was
+/// released, the change also adds a decoder for the old one.
+const FORMAT: RecordFormat = RecordFormat::new(4);
 
 /// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
@@ -23,22 +24,12 @@ pub fn encode<T: Serialize>(record: &T) -> Bytes {
 
 /// Encodes a record of about `bytes_len` bytes, so that the buffer need not grow.
 pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(bytes_len);
-    buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer()).expect("every record can be encoded");
-    writer.into_inner().freeze()
+    FORMAT.encode(record, bytes_len)
 }
 
 /// Decodes a record that [`encode`] encoded.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
-    match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
-        Some((version, _)) => Err(ports::Error::corrupt(format!(
-            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
-        ))),
-        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
-    }
+    FORMAT.decode(bytes, what)
 }
 
 /// Identifies one decided update permanently: the session that asked for it, and its sequence

@@ -393,7 +393,7 @@ impl UserStore {
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage).resting_on(dependency.point()));
+            updates.push(move_cursor(step, part, parts, garbage).depends_on(dependency.point()));
             for (path, node) in changes {
                 let key = key(path)
                     .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
