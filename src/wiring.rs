@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
-use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
+use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, Inside, Limits, Services};
@@ -248,8 +248,8 @@ fn keep_up(
 /// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
 async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>) {
     let queues = [
-        coordination::names::REQUEST_QUEUE,
-        coordination::names::DISTRIBUTOR_QUEUE,
+        coordination::queue_names::REQUEST_QUEUE,
+        coordination::queue_names::DISTRIBUTOR_QUEUE,
     ];
     loop {
         let mut blocked = 0;
@@ -326,10 +326,10 @@ async fn start_coordination(
 }
 
 fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
-    let log_look_period = provider.is_shared().then_some(LOOK_AT_LOG);
+    let log_poll_period = provider.is_shared().then_some(LOOK_AT_LOG);
     coordination::Config {
         placement: placement(settings),
-        log_look_period,
+        log_poll_period,
         ..Default::default()
     }
 }

@@ -17,7 +17,7 @@ use ports::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{Config, Error, Result, figures::Counters, storage::node_log::Bounds};
+use crate::{Config, Error, Result, broken::Broken, figures::Counters, storage::node_log::Bounds};
 
 /// The state that all parts of the engine share. It holds no state of the protocol.
 #[derive(Debug)]
@@ -70,6 +70,11 @@ impl Context {
             slot_bytes: self.slot_bytes_max(),
             group_items: self.config.group_items_max.min(items),
         }
+    }
+
+    /// Whether a test has asked for this broken variant.
+    pub(crate) fn is_broken(&self, variant: Broken) -> bool {
+        self.config.is_broken(variant)
     }
 
     pub(crate) fn is_alone(&self) -> bool {

@@ -85,7 +85,13 @@ impl Engine {
             tasks: Arc::downgrade(&tasks),
         });
         Self {
-            core: Arc::new(Core::new(context, destinations, objects, membership, peers)),
+            core: Arc::new(Core::new(Lower::new(
+                &context,
+                destinations,
+                objects,
+                membership,
+                peers,
+            ))),
             _tasks: tasks,
         }
     }
@@ -326,96 +332,135 @@ fn note_unreachable(owner: &Owner) {
     );
 }
 
-impl Core {
-    /// Passes each part the parts that it builds on.
+/// The parts below the calls, each given those that it stands on.
+#[derive(Clone)]
+struct Lower {
+    context: Arc<Context>,
+    serving: Arc<Serving>,
+    cache: Arc<Cache>,
+    attempts: Arc<Attempts>,
+    cluster: Arc<Cluster>,
+    serializable: Arc<Serializable>,
+    idempotency_keys: Arc<IdempotencyKeys>,
+    effects: Arc<Effects>,
+    packing: Arc<Packing>,
+    loader: Arc<Loader>,
+}
+
+impl Lower {
     fn new(
-        context: Arc<Context>,
+        context: &Arc<Context>,
         destinations: Destinations,
         objects: Option<SharedObjects>,
         membership: Arc<dyn Membership>,
         peers: Option<Arc<dyn Peers>>,
     ) -> Self {
-        let serving = Arc::<Serving>::default();
+        let given = || Arc::clone(context);
         let cache = Arc::new(Cache::new(&context.config));
         let attempts = Arc::<Attempts>::default();
-        let cluster = Arc::new(Cluster::new(
-            Arc::clone(&context),
+        let cluster = Cluster::new(
+            given(),
             Arc::clone(&cache),
             Arc::clone(&attempts),
             membership,
             peers,
-        ));
-        let idempotency_keys = Arc::new(IdempotencyKeys::new(Arc::clone(&context)));
+        );
+        let cluster = Arc::new(cluster);
+        let idempotency_keys = Arc::new(IdempotencyKeys::new(given()));
         let serializable = Arc::new(Serializable::new(
-            Arc::clone(&context),
+            given(),
             Arc::clone(&cache),
             Arc::clone(&cluster),
             Arc::clone(&idempotency_keys),
         ));
-        let packing = Arc::new(Packing::new(Arc::clone(&context), objects));
-        let effects = Arc::new(Effects::new(Arc::clone(&context), destinations));
+        let packing = Arc::new(Packing::new(given(), objects));
         let loader = Arc::new(Loader::new(
-            Arc::clone(&context),
+            given(),
             Arc::clone(&cache),
             Arc::clone(&attempts),
             Arc::clone(&cluster),
             Arc::clone(&serializable),
             Arc::clone(&packing),
         ));
-        let collection = Arc::new(Collection {
-            context: Arc::clone(&context),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            packing: Arc::clone(&packing),
-            loader: Arc::clone(&loader),
-        });
-        let calls = Arc::new(Calls {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            effects: Arc::clone(&effects),
-            packing: Arc::clone(&packing),
-            loader,
-            collection: Arc::clone(&collection),
-            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
-        });
-        let recovery = Arc::new(Recovery {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            effects: Arc::clone(&effects),
-            packing,
-            collection,
-            calls: Arc::clone(&calls),
-        });
-        let peer_server = PeerServer {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cluster: Arc::clone(&cluster),
-            serializable,
-            calls: Arc::clone(&calls),
-        };
         Self {
-            context,
-            serving,
+            context: given(),
+            serving: Arc::default(),
             cache,
             attempts,
             cluster,
+            serializable,
             idempotency_keys,
-            effects,
+            effects: Arc::new(Effects::new(given(), destinations)),
+            packing,
+            loader,
+        }
+    }
+}
+
+impl Core {
+    fn new(lower: Lower) -> Self {
+        let above = lower.clone();
+        let collection = Arc::new(Collection {
+            context: above.context,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            packing: above.packing,
+            loader: above.loader,
+        });
+        let above = lower.clone();
+        let calls = Arc::new(Calls {
+            context: above.context,
+            serving: above.serving,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            effects: above.effects,
+            packing: above.packing,
+            loader: above.loader,
+            collection: Arc::clone(&collection),
+            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
+        });
+        Self::with_calls(lower, collection, calls)
+    }
+
+    fn with_calls(lower: Lower, collection: Arc<Collection>, calls: Arc<Calls>) -> Self {
+        let above = lower.clone();
+        let recovery = Recovery {
+            context: above.context,
+            serving: above.serving,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            effects: above.effects,
+            packing: above.packing,
+            collection,
+            calls: Arc::clone(&calls),
+        };
+        let above = lower.clone();
+        let peer_server = PeerServer {
+            context: above.context,
+            serving: above.serving,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            calls: Arc::clone(&calls),
+        };
+        Self {
+            context: lower.context,
+            serving: lower.serving,
+            cache: lower.cache,
+            attempts: lower.attempts,
+            cluster: lower.cluster,
+            idempotency_keys: lower.idempotency_keys,
+            effects: lower.effects,
             calls,
-            recovery,
+            recovery: Arc::new(recovery),
             peer_server,
         }
     }

@@ -10,10 +10,10 @@ use std::{
 
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
-    basis::Basis,
+    dependency::Dependency,
     model::{Connect, Password, Request, SessionId, Zxid},
-    names,
-    session::Sessions,
+    queue_names,
+    storage::session::Sessions,
 };
 use ports::{
     Functions, Key, Update,
@@ -112,7 +112,7 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
         let calls = |operation| {
             let by_heartbeat = trace
                 .entries()
-                .filter(|entry| entry.caller.starts_with(names::HEARTBEAT));
+                .filter(|entry| entry.caller.starts_with(queue_names::HEARTBEAT));
             by_heartbeat
                 .filter(|entry| entry.operation == operation)
                 .count()
@@ -209,7 +209,8 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
         world.clock().sleep(alone::TIMEOUT / 2).await;
         drop(client);
         let trace = world.trace();
-        let by_heartbeat = |entry: &&simulated::Entry| entry.caller.starts_with(names::HEARTBEAT);
+        let by_heartbeat =
+            |entry: &&simulated::Entry| entry.caller.starts_with(queue_names::HEARTBEAT);
         let count = |operation| {
             trace
                 .entries()
@@ -234,7 +235,7 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
 async fn has_ended(world: &World, session: SessionId) -> bool {
     let sessions = Sessions::new(world.key_value());
     sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("it can be read")
         .is_none()
@@ -247,7 +248,7 @@ fn sessions_end_beside_one_that_cannot_be_read() {
         let world = World::new(1);
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
-        // As `coordination::session` lays rows out; a later build, or a damaged store, may leave such a thing.
+        // As `coordination::storage::session` lays rows out; a later build, or a damaged store, may leave such a thing.
         for shard in 0..4u8 {
             let key = Key::new(format!("session/{shard:x}"), i64::from(shard).to_be_bytes());
             world

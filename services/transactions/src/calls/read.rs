@@ -122,21 +122,13 @@ impl Calls {
                 .await?
             {
                 Fetched::Value(value) => {
-                    if self
-                        .context
-                        .config
-                        .is_broken(Broken::ChoosesBeforeRecording)
-                    {
-                        transaction
-                            .state()
-                            .reads
-                            .record(key.clone(), read.choice, read.point);
+                    let Read { choice, point } = read;
+                    if self.context.is_broken(Broken::ChoosesBeforeRecording) {
+                        let mut state = transaction.state();
+                        state.reads.record(key.clone(), choice, point);
                     }
                     self.cluster.may_answer(&transaction.node)?;
-                    return Ok(Shown {
-                        value,
-                        point: read.point,
-                    });
+                    return Ok(Shown { value, point });
                 }
                 // An ended attempt protects no versions, so the read reports that end.
                 Fetched::Missing if transaction.state().phase != Phase::Open => {
