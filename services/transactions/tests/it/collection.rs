@@ -320,8 +320,8 @@ fn a_deleted_key_leaves_nothing() {
     });
 }
 
-/// What a reader of `k`, then `m` finds, where both were written together and `m` is deleted and
-/// collected since.
+/// The values that a reader of `k`, then `m` finds, where both were written together and `m` is
+/// deleted and collected since.
 async fn reads_what_was_deleted_beside(
     world: &World,
     config: Config,
@@ -354,8 +354,8 @@ fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
     });
 }
 
-/// What a reader of `m`, then `k` finds, where both were written together and `m` is deleted and
-/// collected since.
+/// The values that a reader of `m`, then `k` finds, where both were written together and `m` is
+/// deleted and collected since.
 async fn reads_beside_an_absence(world: &World, config: Config) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), config).await;
     node.write(&[("k", "v"), ("m", "v")]).await;
@@ -471,7 +471,7 @@ async fn asks_after_a_clock_was_set_back(world: &World, config: Config) -> Resul
     Ok(node.engine.status(&call.id).await?.value)
 }
 
-/// T4: a dropped row is never taken for one that never existed.
+/// T4: a client never takes a dropped row for one that did not exist.
 #[test]
 fn a_dropped_row_is_no_abort() {
     in_virtual_time(async |world| {

@@ -43,7 +43,7 @@ struct Late {
     transacted: Vec<Update>,
 }
 
-/// What happens to a transaction of the store.
+/// The fate of a transaction of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Delayed,

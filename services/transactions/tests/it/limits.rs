@@ -71,7 +71,8 @@ fn limits_are_refused_by_name() {
     });
 }
 
-/// T8: a retry replaces its own earlier attempt, so a client is not kept out by what it left open.
+/// T8: a retry replaces its own earlier attempt, so its own open attempt does not keep a client
+/// out.
 #[test]
 fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
     in_virtual_time(async |world| {

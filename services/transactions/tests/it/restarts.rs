@@ -263,8 +263,8 @@ fn a_node_starts_over_when_its_store_goes_back() {
     });
 }
 
-/// A store that is reset again and again does not cause a start each time: each start takes an id,
-/// and a line in the log.
+/// A store that is reset again and again does not cause a start each time, because each start takes
+/// an id, and a line in the log.
 #[test]
 fn starts_in_vain_come_ever_more_seldom() {
     in_virtual_time(async |world| {
