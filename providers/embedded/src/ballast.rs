@@ -19,9 +19,6 @@ use parking_lot::Mutex;
 
 use crate::storage::{Storage, StorageFile};
 
-/// What the file in the data directory is called.
-pub(crate) const NAME: &str = "ballast";
-
 /// Less than this does not carry a checkpoint: the checkpoint store copies a dozen pages for any change.
 const BYTES_MIN: u64 = 1 << 20;
 
@@ -114,7 +111,7 @@ impl Ballast {
     }
 
     /// Gives the disk all of it back, until [`Ballast::take`].
-    pub(crate) fn let_go(&self) -> io::Result<()> {
+    pub(crate) fn release(&self) -> io::Result<()> {
         let _one = self.changing.lock();
         self.is_held.store(false, Ordering::Relaxed);
         self.storage.open(&self.path)?.set_len(0)?;
@@ -132,10 +129,10 @@ mod tests {
     #[test]
     fn what_is_let_go_is_nobody_elses_until_it_is_taken_back() {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let ballast = Ballast::new(Arc::new(DiskStorage), directory.path().join(NAME), 0);
+        let ballast = Ballast::new(Arc::new(DiskStorage), directory.path().join("ballast"), 0);
         ballast.take();
         assert!(ballast.is_held() && ballast.bytes() == BYTES_MIN);
-        ballast.let_go().expect("it goes");
+        ballast.release().expect("it goes");
         ballast.refill();
         assert_eq!(
             (ballast.is_held(), ballast.bytes()),

@@ -4,9 +4,15 @@ use std::{path::PathBuf, sync::Arc};
 
 use ports::queue::QueueLimits;
 
-use crate::{
-    queue,
-    storage::{DiskStorage, Storage},
+use crate::storage::{DiskStorage, Storage};
+
+/// What this provider cannot exceed, unless its configuration says otherwise.
+pub(crate) const QUEUE_LIMITS: QueueLimits = QueueLimits {
+    message_bytes_max: 4 << 20,
+    batch_messages_max: 256,
+    dead_letters_max: 10_000,
+    deduplication_window_ms: 5 * 60 * 1000,
+    shares_journal: true,
 };
 
 /// Where the store lives and how much room it takes. All sizes are bytes.
@@ -61,7 +67,7 @@ impl Default for Config {
             checkpoint_bytes: 256 << 20,
             cache_bytes: 16 << 20,
             storage: Arc::new(DiskStorage),
-            queue_limits: queue::LIMITS,
+            queue_limits: QUEUE_LIMITS,
             acknowledge_before_sync: false,
             skip_block_checksums: false,
         }

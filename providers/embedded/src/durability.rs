@@ -21,11 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use async_trait::async_trait;
 use parking_lot::{Condvar, Mutex};
-use ports::{DurabilityPoint, Error, ErrorKind, Externalize, Incarnation, Position, Result};
-
-use crate::engine::Engine;
+use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
 
 /// How many ends of earlier incarnations are kept.
 pub(crate) const INCARNATIONS_MAX: usize = 1024;
@@ -79,7 +76,7 @@ struct Waiter {
 }
 
 impl Inner {
-    fn judge(&self, point: DurabilityPoint) -> Option<Result<()>> {
+    fn outcome(&self, point: DurabilityPoint) -> Option<Result<()>> {
         if point == DurabilityPoint::DURABLE {
             return Some(Ok(()));
         }
@@ -105,15 +102,15 @@ impl Inner {
         }
     }
 
-    fn wake_judged(&mut self) -> Vec<Waker> {
+    fn wake_resolved(&mut self) -> Vec<Waker> {
         let mut woken = Vec::new();
         let mut waiters = std::mem::take(&mut self.waiters);
         waiters.retain(|waiter| {
-            let judged = self.judge(waiter.point).is_some();
-            if judged {
+            let is_known = self.outcome(waiter.point).is_some();
+            if is_known {
                 woken.push(waiter.waker.clone());
             }
-            !judged
+            !is_known
         });
         self.waiters = waiters;
         woken
@@ -123,15 +120,15 @@ impl Inner {
 impl Durability {
     /// Whether `point` needs no waiting.
     pub(crate) fn is_durable(&self, point: DurabilityPoint) -> bool {
-        matches!(self.inner.lock().judge(point), Some(Ok(())))
+        matches!(self.inner.lock().outcome(point), Some(Ok(())))
     }
 
     /// What `point` answers, if that is known now.
-    pub(crate) fn judge(&self, point: DurabilityPoint) -> Option<Result<()>> {
-        self.inner.lock().judge(point)
+    pub(crate) fn outcome(&self, point: DurabilityPoint) -> Option<Result<()>> {
+        self.inner.lock().outcome(point)
     }
 
-    /// Waits until `point` is judged.
+    /// Waits until `point` is outcome.
     pub(crate) fn wait(&self, point: DurabilityPoint) -> Waiting<'_> {
         Waiting {
             durability: self,
@@ -168,7 +165,7 @@ impl Durability {
         let woken = {
             let mut inner = self.inner.lock();
             inner.closed = true;
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
@@ -233,7 +230,7 @@ impl Durability {
             if inner.wanted <= position {
                 inner.wanted = 0;
             }
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
@@ -251,7 +248,7 @@ impl Durability {
             inner.ends = ends;
             inner.wanted = 0;
             inner.lazy_since = None;
-            inner.wake_judged()
+            inner.wake_resolved()
         };
         woken.into_iter().for_each(Waker::wake);
     }
@@ -280,8 +277,8 @@ impl Future for Waiting<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let durability = self.durability;
         let mut inner = durability.inner.lock();
-        if let Some(judged) = inner.judge(self.point) {
-            return Poll::Ready(judged);
+        if let Some(outcome) = inner.outcome(self.point) {
+            return Poll::Ready(outcome);
         }
         let registered = self.id.and_then(|id| {
             inner
@@ -320,31 +317,6 @@ impl Drop for Waiting<'_> {
                 .waiters
                 .retain(|waiter| waiter.id != id);
         }
-    }
-}
-
-/// One order, so one barrier: items and queues share it (Q7).
-#[async_trait]
-impl Externalize for Engine {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        if let Some(judged) = self.durability.judge(point) {
-            return judged;
-        }
-        if point > self.point() {
-            // The store may have gone back meanwhile; then the point is judged lost.
-            let error =
-                || Error::invalid(format!("externalize {point:?}, which was never reached"));
-            return self.durability.judge(point).unwrap_or_else(|| Err(error()));
-        }
-        self.durability.wait(point).await
-    }
-
-    fn point(&self) -> DurabilityPoint {
-        self.state().store.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.durability.is_durable(point)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{journal::segment, storage};
+use crate::storage;
 
 /// Why [`Embedded::open`](crate::Embedded::open) refused.
 #[derive(Debug, thiserror::Error)]
@@ -100,12 +100,5 @@ impl OpenError {
     pub(crate) fn checkpoint(file: &Path) -> impl FnOnce(Box<redb::Error>) -> Self {
         let file = file.to_owned();
         move |source| Self::Checkpoint { file, source }
-    }
-
-    /// Says that segment `number` of the journal in `directory` is not there.
-    pub(crate) fn missing(directory: &Path, number: u64) -> Self {
-        Self::Missing {
-            file: directory.join(segment::file_name(number)),
-        }
     }
 }

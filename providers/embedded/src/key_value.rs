@@ -31,9 +31,8 @@ use tokio::task::coop::consume_budget;
 
 use crate::{
     engine::Engine,
-    overlay::entry_bound,
-    record::{Record, RecordKey, StoredItem, Table},
-    store::{Claim, Found, Freed, Store, now_ms},
+    records::{Record, RecordKey, StoredItem, Table, overlay::entry_bound},
+    store::{Lookup, SpaceChange, Store, UseReserve, now_ms},
 };
 
 /// What this provider cannot exceed.
@@ -79,17 +78,17 @@ impl KeyValue for Engine {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.update_by(&update, Claim::Ordinary)
+        self.update_by(&update, UseReserve::No)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.transact_by(&updates, Claim::Ordinary)
+        self.transact_by(&updates, UseReserve::No)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         consume_budget().await;
-        self.write_batch_by(batch, Claim::Ordinary)
+        self.write_batch_by(batch, UseReserve::No)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -106,19 +105,19 @@ impl KeyValue for Engine {
 }
 
 impl Engine {
-    fn update_by(&self, update: &Update, claim: Claim) -> Result<Updated> {
+    fn update_by(&self, update: &Update, reserve: UseReserve) -> Result<Updated> {
         check_key(&update.key, &LIMITS)?;
-        update_one(&mut self.serving()?.store, update, claim)
+        update_one(&mut self.serving()?.store, update, reserve)
     }
 
-    fn transact_by(&self, updates: &[Update], claim: Claim) -> Result<Transacted> {
+    fn transact_by(&self, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
         check_limits(updates, &LIMITS)?;
-        transact(&mut self.serving()?.store, updates, claim)
+        transact(&mut self.serving()?.store, updates, reserve)
     }
 
-    fn write_batch_by(&self, batch: Batch, claim: Claim) -> Result<Batched> {
+    fn write_batch_by(&self, batch: Batch, reserve: UseReserve) -> Result<Batched> {
         check_batch(&batch)?;
-        write_batch(&mut self.serving()?.store, batch, claim)
+        write_batch(&mut self.serving()?.store, batch, reserve)
     }
 }
 
@@ -153,17 +152,17 @@ impl KeyValue for WithReserve {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         consume_budget().await;
-        self.0.update_by(&update, Claim::Reserve)
+        self.0.update_by(&update, UseReserve::Yes)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         consume_budget().await;
-        self.0.transact_by(&updates, Claim::Reserve)
+        self.0.transact_by(&updates, UseReserve::Yes)
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         consume_budget().await;
-        self.0.write_batch_by(batch, Claim::Reserve)
+        self.0.write_batch_by(batch, UseReserve::Yes)
     }
 
     fn limits(&self) -> &KeyValueLimits {
@@ -204,79 +203,66 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
     }
 }
 
-fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Updated> {
-    store.check_basis(update.basis)?;
+fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
+    store.check_dependency(update.basis)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
-    match evaluate(present, update, &LIMITS)? {
+    let changed = match evaluate(present, update, &LIMITS)? {
         Evaluated::Refused => {
-            let item = present.item.clone();
-            let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt {
-                point: store.point(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Conflict(item),
-                receipt,
-            })
+            return Ok(unchanged(store, present.item.clone(), Outcome::Conflict));
         }
-        Evaluated::Unchanged => {
-            let item = present.item.clone();
-            let cost = Cost::of_read(item.as_deref());
-            let receipt = Receipt {
-                point: store.point(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Done(item),
-                receipt,
-            })
-        }
-        Evaluated::Changed(changed) => {
-            let item = changed.item.clone();
-            let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-            let cost = Cost::of_write(item.as_deref());
-            if let Some(record) = &record
-                && update.retention == Retention::Transient
-                && store.overlay.set_unjournaled(&key, record, found.below)
-            {
-                let receipt = Receipt {
-                    point: store.point(),
-                    cost,
-                };
-                return Ok(Updated {
-                    outcome: Outcome::Done(item),
-                    receipt,
-                });
-            }
-            let mut freed = Freed::default();
-            freed.count(&key, present, record.as_ref());
-            store.reserve(
-                entry_bound(&key, record.as_ref()) as u64,
-                claim.freeing(freed),
-            )?;
-            store.set(key, record, found.below);
-            let receipt = Receipt {
-                point: store.order(),
-                cost,
-            };
-            Ok(Updated {
-                outcome: Outcome::Done(item),
-                receipt,
-            })
-        }
+        Evaluated::Unchanged => return Ok(unchanged(store, present.item.clone(), Outcome::Done)),
+        Evaluated::Changed(changed) => changed,
+    };
+    let item = changed.item.clone();
+    let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
+    let cost = Cost::of_write(item.as_deref());
+    let is_unjournaled = update.retention == Retention::Transient
+        && record
+            .as_ref()
+            .is_some_and(|record| store.overlay.set_unjournaled(&key, record, found.below));
+    let point = if is_unjournaled {
+        store.point()
+    } else {
+        let mut space = SpaceChange::default();
+        space.count(&key, present, record.as_ref());
+        store.reserve(
+            entry_bound(&key, record.as_ref()) as u64,
+            reserve.if_freeing(space),
+        )?;
+        store.set(key, record, found.below);
+        store.order()
+    };
+    Ok(Updated {
+        outcome: Outcome::Done(item),
+        receipt: Receipt { point, cost },
+    })
+}
+
+/// The answer to an update that changed nothing.
+fn unchanged(
+    store: &Store,
+    item: Option<Arc<Item>>,
+    outcome: impl FnOnce(Option<Arc<Item>>) -> Outcome,
+) -> Updated {
+    let receipt = Receipt {
+        point: store.point(),
+        cost: Cost::of_read(item.as_deref()),
+    };
+    Updated {
+        outcome: outcome(item),
+        receipt,
     }
 }
 
-fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Transacted> {
+fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Result<Transacted> {
     let mut changes = Vec::with_capacity(updates.len());
     let mut items = Vec::with_capacity(updates.len());
-    let (mut reserved, mut cost, mut freed) = (0, Cost::default(), Freed::default());
+    let (mut reserved, mut cost, mut space) = (0, Cost::default(), SpaceChange::default());
     updates
         .iter()
-        .try_for_each(|update| store.check_basis(update.basis))?;
+        .try_for_each(|update| store.check_dependency(update.basis))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;
@@ -302,7 +288,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
                 cost += Cost::of_write(changed.item.as_deref());
                 items.push(changed.item.clone());
                 let record = record_of(changed).map(|item| Record::Item(Arc::new(item)));
-                freed.count(&key, present, record.as_ref());
+                space.count(&key, present, record.as_ref());
                 reserved += entry_bound(&key, record.as_ref()) as u64;
                 changes.push((key, record, found.below));
             }
@@ -317,7 +303,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
             },
         });
     }
-    store.reserve(reserved, claim.freeing(freed))?;
+    store.reserve(reserved, reserve.if_freeing(space))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -348,7 +334,7 @@ fn check_batch(batch: &Batch) -> Result<()> {
         .try_for_each(|(key, _)| check_key(key, &LIMITS))
 }
 
-fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched> {
+fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<Batched> {
     let lane = RecordKey::new(Table::Lane, batch.lane);
     let found = store.record(&lane)?;
     let cursor = match found.value {
@@ -366,11 +352,11 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
     if batch.sequence > cursor + 1 {
         return Ok(Batched::Early { cursor, receipt });
     }
-    let (mut cost, mut freed) = (Cost::of_write(None), Freed::default());
+    let (mut cost, mut space) = (Cost::of_write(None), SpaceChange::default());
     let staged = stage(store, batch.changes)?;
     let moved = Record::Lane(batch.sequence);
     let mut reserved = entry_bound(&lane, Some(&moved)) as u64;
-    freed.count_cursor(&lane, &moved, found.value.is_none());
+    space.count_cursor(&lane, &moved, found.value.is_none());
     let mut changes = Vec::with_capacity(staged.len());
     for (
         key,
@@ -387,11 +373,11 @@ fn write_batch(store: &mut Store, batch: Batch, claim: Claim) -> Result<Batched>
         };
         cost += Cost::of_write(stored.item.as_deref());
         let record = record_of(stored).map(|item| Record::Item(Arc::new(item)));
-        freed.count(&key, &earlier, record.as_ref());
+        space.count(&key, &earlier, record.as_ref());
         reserved += entry_bound(&key, record.as_ref()) as u64;
         changes.push((key, record, below));
     }
-    store.reserve(reserved, claim.freeing(freed))?;
+    store.reserve(reserved, reserve.if_freeing(space))?;
     for (key, record, below) in changes {
         store.set(key, record, below);
     }
@@ -418,7 +404,7 @@ fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<Reco
         let place = match staged.entry(item_key(&key)) {
             btree_map::Entry::Occupied(there) => there.into_mut(),
             btree_map::Entry::Vacant(free) => {
-                let Found { value, below } = store.item(free.key())?;
+                let Lookup { value, below } = store.item(free.key())?;
                 let stored = stored(value.as_deref()).clone();
                 free.insert(Staged {
                     stored,

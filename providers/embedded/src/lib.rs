@@ -18,22 +18,19 @@
 )]
 
 mod ballast;
-mod base;
-mod blocks;
-mod checkpoint;
-mod codec;
+mod checkpoint_store;
 mod config;
+mod directory;
 mod durability;
 mod engine;
 mod error;
-mod format;
+mod externalize;
 mod journal;
 mod key_value;
 mod objects;
-mod overlay;
 mod queue;
-mod record;
-mod recovery;
+mod queues;
+mod records;
 mod status;
 #[doc(hidden)]
 pub mod storage;
@@ -49,10 +46,15 @@ use ports::{KeyValue, Queue};
 
 pub use config::Config;
 pub use error::OpenError;
-pub use status::{Cut, Health, RecoveryReport, Room, Status};
+pub use status::{Capacity, Cut, Health, RecoveryReport, Status};
 pub use storage::in_the_way;
 
-use crate::{engine::Engine, journal::segment, storage::DiskStorage};
+use crate::{
+    directory::{format, layout, lock::DirectoryLock},
+    engine::Engine,
+    journal::recovery,
+    storage::DiskStorage,
+};
 
 /// Objects as files in a directory of their own. Clones share it.
 #[derive(Debug, Clone)]
@@ -70,8 +72,8 @@ impl ObjectDirectory {
     }
 
     /// Looks whether the directory is still the one that was opened, and not what a mount that fell off has left.
-    pub async fn look(&self) -> Result<(), ObjectError> {
-        self.0.look().await
+    pub async fn check(&self) -> Result<(), ObjectError> {
+        self.0.check().await
     }
 
     /// Whether the last look, of anybody who has put or missed an object, has found another directory, or none.
@@ -111,13 +113,13 @@ pub fn verify(data_dir: &Path) -> Result<Option<u64>, OpenError> {
     let Some(format) = format::find(&DiskStorage, data_dir)? else {
         return Ok(None);
     };
-    let _lock = format::DirectoryLock::take(data_dir)?;
-    base::verify(&DiskStorage, data_dir, format)
+    let _lock = DirectoryLock::take(data_dir)?;
+    checkpoint_store::verify(&DiskStorage, data_dir, format)
 }
 
 /// What the next start of a data directory will find.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Look {
+pub struct Inspection {
     /// In its journal; none where that is of an earlier format, which is converted before it is read.
     pub journal: Option<RecoveryReport>,
     /// The file of the checkpoint store, if one of its two heads is not whole, torn by a crash or damaged: a start goes by the
@@ -129,21 +131,24 @@ pub struct Look {
 /// nothing. The store must not be open.
 ///
 /// Errors: what [`Embedded::open`] would refuse the journal for; `Locked` where the store is open.
-pub fn look_at_journal(data_dir: &Path) -> Result<Option<Look>, OpenError> {
+pub fn inspect_journal(data_dir: &Path) -> Result<Option<Inspection>, OpenError> {
     let storage = &DiskStorage;
     let Some(format) = format::find(storage, data_dir)? else {
         return Ok(None);
     };
-    let _lock = format::DirectoryLock::take(data_dir)?;
-    let journal = data_dir.join(segment::DIRECTORY);
-    engine::check_for_checkpoint(storage, data_dir, &journal)?;
+    let _lock = DirectoryLock::take(data_dir)?;
+    let journal = data_dir.join(layout::JOURNAL);
+    recovery::check_for_checkpoint(storage, data_dir, &journal)?;
     if format.number < format::CHECKED_BLOCKS {
         // How far its checkpoint goes is read once it is converted.
-        return Ok(Some(Look::default()));
+        return Ok(Some(Inspection::default()));
     }
-    let base::Looked { place, torn } = base::look(storage, data_dir, format)?;
-    let journal = recovery::look(storage, &journal, format, place)?;
-    Ok(Some(Look {
+    let checkpoint_store::Inspection {
+        checkpoint_end,
+        torn,
+    } = checkpoint_store::inspect(storage, data_dir, format)?;
+    let journal = recovery::inspect(storage, &journal, format, checkpoint_end)?;
+    Ok(Some(Inspection {
         journal: Some(journal),
         torn_head: torn,
     }))
@@ -215,7 +220,7 @@ impl Embedded {
     pub fn status(&self) -> Status {
         let mut status = self.engine.status();
         if self.objects.is_refusing() {
-            status.room = Room::Refusing;
+            status.room = Capacity::Refusing;
         }
         status
     }

@@ -145,8 +145,8 @@ impl Objects {
 
 impl Objects {
     /// Looks whether the directory is the one that was opened.
-    pub(crate) async fn look(&self) -> Result<()> {
-        look(Arc::clone(&self.root), Root::look).await
+    pub(crate) async fn check(&self) -> Result<()> {
+        on_root(Arc::clone(&self.root), Root::check).await
     }
 
     /// Whether the last look found another one, or none.
@@ -173,10 +173,10 @@ impl Objects {
             Err(ObjectError::NotFound { .. }) => {}
             answered => return answered,
         }
-        self.look().await?;
+        self.check().await?;
         let again = get().await;
         if let Err(ObjectError::NotFound { .. }) = again {
-            self.look().await?;
+            self.check().await?;
         }
         again
     }
@@ -187,7 +187,7 @@ impl Objects {
         payload: PutPayload,
         options: PutOptions,
     ) -> Result<PutResult> {
-        self.look().await?;
+        self.check().await?;
         let result = self.files.put_opts(path, payload, options).await;
         let file = self.files.path_to_filesystem(path)?;
         match &result {
@@ -203,7 +203,7 @@ impl Objects {
                 return result;
             }
         }
-        look(Arc::clone(&self.root), move |root| root.look_for(&file)).await?;
+        on_root(Arc::clone(&self.root), move |root| root.check_for(&file)).await?;
         result
     }
 
@@ -222,7 +222,7 @@ impl Objects {
     }
 }
 
-async fn look(
+async fn on_root(
     root: Arc<Root>,
     look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
 ) -> Result<()> {
@@ -293,7 +293,7 @@ impl ObjectStore for Objects {
             let root = Arc::clone(&root);
             async move {
                 if let Err(ObjectError::NotFound { .. }) = deleted {
-                    look(root, Root::look).await?;
+                    on_root(root, Root::check).await?;
                 }
                 deleted
             }
@@ -303,14 +303,14 @@ impl ObjectStore for Objects {
 
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         // What another directory has is told, and then that it is another one.
-        let looked = stream::once(look(Arc::clone(&self.root), Root::look));
+        let looked = stream::once(on_root(Arc::clone(&self.root), Root::check));
         let failed = looked.filter_map(async |looked| looked.err().map(Err));
         self.files.list(prefix).chain(failed).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
         let listed = self.files.list_with_delimiter(prefix).await?;
-        self.look().await?;
+        self.check().await?;
         Ok(listed)
     }
 

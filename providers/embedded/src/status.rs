@@ -32,14 +32,14 @@ pub struct Status {
     /// What recovery found at open.
     pub recovery: RecoveryReport,
     /// Whether there is room for mutations.
-    pub room: Room,
+    pub room: Capacity,
     /// Whether it serves.
     pub health: Health,
 }
 
 /// Whether mutations and objects find room (rule P6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum Capacity {
     /// There is: bytes of journal allocated and free.
     Free {
         /// How many.

@@ -14,10 +14,10 @@ mod checksums;
 use bytes::Bytes;
 
 use self::checksums::Checksums;
-use crate::{
+use crate::records::{
+    Record, RecordKey, Table,
     codec::Write,
     overlay::{ENTRY_BYTES, Group},
-    record::{Record, RecordKey, Table},
 };
 
 /// The length of a frame's header.
@@ -99,14 +99,14 @@ pub(crate) struct Frame<'file> {
 }
 
 /// What stands at a place where a frame may start.
-struct Claim {
+struct Candidate {
     header: Header,
     checksum: u32,
     /// Where it would end, without padding; within the bytes there are.
     end: usize,
 }
 
-impl Claim {
+impl Candidate {
     fn at_the_start_of(bytes: &[u8]) -> Option<Self> {
         let number = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
         let half = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
@@ -129,11 +129,11 @@ impl Claim {
 
 /// The frame at the start of `bytes`, if a whole one is there.
 pub(crate) fn read(bytes: &[u8], salt: u32) -> Option<Frame<'_>> {
-    let Claim {
+    let Candidate {
         header,
         checksum: claimed,
         end,
-    } = Claim::at_the_start_of(bytes)?;
+    } = Candidate::at_the_start_of(bytes)?;
     let frame = &bytes[..end];
     (checksum(frame, salt) == claimed).then_some(Frame {
         header,
@@ -152,12 +152,12 @@ pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
 pub(crate) fn find(bytes: &[u8], from: usize, sequence: u64, salt: u32) -> Option<usize> {
     let checksums = Checksums::of(bytes);
     let is_whole = |at: &usize| {
-        let Some(claim) = Claim::at_the_start_of(&bytes[*at..]) else {
+        let Some(candidate) = Candidate::at_the_start_of(&bytes[*at..]) else {
             return false;
         };
         let length = checksum_of(&bytes[at + 4..at + 8], salt);
-        claim.header.sequence > sequence
-            && checksums.after(length, at + 12, at + claim.end) == claim.checksum
+        candidate.header.sequence > sequence
+            && checksums.after(length, at + 12, at + candidate.end) == candidate.checksum
     };
     (from.next_multiple_of(ALIGNMENT)..bytes.len())
         .step_by(ALIGNMENT)

@@ -66,7 +66,7 @@ impl Root {
     }
 
     /// Errors: what was opened is not there.
-    pub(super) fn look(&self) -> io::Result<()> {
+    pub(super) fn check(&self) -> io::Result<()> {
         let why = match Identity::of(&self.path) {
             Ok(found) if found == self.identity => {
                 if self.is_missing.swap(false, Ordering::Relaxed) {
@@ -91,8 +91,8 @@ impl Root {
     }
 
     /// The same behind a put of `file`. One that went elsewhere, while the root was away and before this look, is not found.
-    pub(super) fn look_for(&self, file: &Path) -> io::Result<()> {
-        self.look()?;
+    pub(super) fn check_for(&self, file: &Path) -> io::Result<()> {
+        self.check()?;
         file.symlink_metadata().map(|_| ())
     }
 }

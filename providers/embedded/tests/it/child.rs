@@ -124,31 +124,7 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
             return idle(&store).await;
         }
         say(&"ready");
-        let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
-        let mut tasks = Vec::new();
-        for pair in 0..PAIRS {
-            tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
-        }
-        for group in 0..GROUPS {
-            tasks.push(tokio::spawn(send(
-                Arc::clone(&store),
-                Arc::clone(&ahead),
-                group,
-                rounds,
-            )));
-        }
-        for object in 0..OBJECTS {
-            tasks.push(tokio::spawn(put_objects(
-                Arc::clone(&store),
-                object,
-                rounds / ROUNDS_PER_OBJECT,
-            )));
-        }
-        let consumer = tokio::spawn(consume(store.queue(), ahead));
-        for task in tasks {
-            task.await.expect("a task of the child ends well");
-        }
-        consumer.abort();
+        work(&store, rounds).await;
         found("the child makes checkpoints", async || {
             let more = Update::modify(key("more"), vec![Action::set("data", vec![7; 4000])]);
             durably(&store.key_value(), more).await;
@@ -157,6 +133,35 @@ fn the_child_of_the_crash_tests_works_until_it_is_killed() {
         .await;
         std::process::exit(0);
     });
+}
+
+/// Writes pairs, messages and objects at once, and consumes the messages.
+async fn work(store: &Arc<Embedded>, rounds: u64) {
+    let ahead: Ahead = Arc::new(std::array::from_fn(|_| Semaphore::new(AHEAD_MAX)));
+    let mut tasks = Vec::new();
+    for pair in 0..PAIRS {
+        tasks.push(tokio::spawn(write_pairs(store.key_value(), pair, rounds)));
+    }
+    for group in 0..GROUPS {
+        tasks.push(tokio::spawn(send(
+            Arc::clone(store),
+            Arc::clone(&ahead),
+            group,
+            rounds,
+        )));
+    }
+    for object in 0..OBJECTS {
+        tasks.push(tokio::spawn(put_objects(
+            Arc::clone(store),
+            object,
+            rounds / ROUNDS_PER_OBJECT,
+        )));
+    }
+    let consumer = tokio::spawn(consume(store.queue(), ahead));
+    for task in tasks {
+        task.await.expect("a task of the child ends well");
+    }
+    consumer.abort();
 }
 
 /// Open, a trigger armed, messages come and gone, and nothing to do.

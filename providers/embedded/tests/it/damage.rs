@@ -208,24 +208,7 @@ async fn meet(directory: &Path) -> Met {
         store.status().damage.is_some(),
         "{refused} reads were refused"
     );
-    // A checkpoint changes what lies beside all of them; it is made, or tells why it cannot be.
-    let mut written = Vec::new();
-    for number in 0..ITEMS {
-        let beside = format!("{}-beside", name(number));
-        match kv.update(put(&beside, 1)).await {
-            Ok(_) => written.push(beside),
-            Err(error) => is_refusal(&error, directory),
-        }
-    }
-    for number in 0..4 {
-        let large = vec![Action::set("data", data(number * 50))];
-        if let Err(error) = kv
-            .update(Update::modify(key(&format!("zz-{number}")), large))
-            .await
-        {
-            is_refusal(&error, directory);
-        }
-    }
+    let written = write_beside(&kv, directory).await;
     settle(&kv).await;
     eventually("a checkpoint is tried", || {
         let status = store.status();
@@ -248,6 +231,28 @@ async fn meet(directory: &Path) -> Met {
         (0, Some(_)) => Met::InTheCheckpoint,
         _ => Met::InReads,
     }
+}
+
+/// Changes what lies beside every item, so that a checkpoint is made, or tells why it cannot be. Answers the keys written.
+async fn write_beside(kv: &Arc<dyn KeyValue>, directory: &Path) -> Vec<String> {
+    let mut written = Vec::new();
+    for number in 0..ITEMS {
+        let beside = format!("{}-beside", name(number));
+        match kv.update(put(&beside, 1)).await {
+            Ok(_) => written.push(beside),
+            Err(error) => is_refusal(&error, directory),
+        }
+    }
+    for number in 0..4 {
+        let large = vec![Action::set("data", data(number * 50))];
+        if let Err(error) = kv
+            .update(Update::modify(key(&format!("zz-{number}")), large))
+            .await
+        {
+            is_refusal(&error, directory);
+        }
+    }
+    written
 }
 
 /// Wherever a bit flips, every read afterwards is right or refused by name, at open, while serving and in checkpoints, and

@@ -62,10 +62,8 @@ fn after_a_failed_sync_the_durable_state_is_served_and_lost_points_are_lost() {
         assert_eq!(told.kind(), ErrorKind::Lost, "{told}");
         assert_eq!(store.status().health, Health::Serving);
         assert_eq!(value(&kv, "kept").await, Some(1));
-        assert_eq!(
-            (value(&kv, "left").await, value(&kv, "right").await),
-            (None, None)
-        );
+        let pair = (value(&kv, "left").await, value(&kv, "right").await);
+        assert_eq!(pair, (None, None));
         kv.externalize(kept.point)
             .await
             .expect("a durable point stays durable");
@@ -79,21 +77,12 @@ fn after_a_failed_sync_the_durable_state_is_served_and_lost_points_are_lost() {
         drop((store, kv));
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
-        assert_eq!(
-            (value(&kv, "kept").await, value(&kv, "later").await),
-            (Some(1), Some(3))
-        );
-        assert_eq!(
-            (value(&kv, "left").await, value(&kv, "right").await),
-            (None, None)
-        );
-        assert_eq!(
-            kv.externalize(lost.point)
-                .await
-                .expect_err("lost for good")
-                .kind(),
-            ErrorKind::Lost
-        );
+        let kept = (value(&kv, "kept").await, value(&kv, "later").await);
+        assert_eq!(kept, (Some(1), Some(3)));
+        let pair = (value(&kv, "left").await, value(&kv, "right").await);
+        assert_eq!(pair, (None, None));
+        let still = kv.externalize(lost.point).await.expect_err("it stays lost");
+        assert_eq!(still.kind(), ErrorKind::Lost);
     });
 }
 
@@ -157,11 +146,7 @@ fn a_handle_from_before_the_return_acknowledges_nothing() {
         let before = queue.receive("work", 1).await.expect("receive answers");
         Faults::set(&faults.fail_journal_sync, true);
         done(&kv, put("result", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         queue_serves(&*kv, &store).await;
         let after = queue.receive("work", 1).await.expect("receive answers");
         assert_eq!(after.len(), 1, "the message is given again");
@@ -215,11 +200,7 @@ fn attempts_are_counted_from_one_after_the_return_too() {
             .await
             .expect("acknowledge answers");
         done(&kv, put("result", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         queue_serves(&*kv, &store).await;
         let after = queue.receive("work", 1).await.expect("receive answers");
         assert_eq!(
@@ -254,6 +235,15 @@ fn attempts_are_counted_from_one_after_the_return_too() {
             "it is still there"
         );
     });
+}
+
+/// Waits until the store has met the failed sync, and lets the next ones succeed.
+async fn returns(faults: &Faults, store: &Embedded) {
+    eventually("the store notices", || {
+        store.status().health != Health::Serving
+    })
+    .await;
+    Faults::set(&faults.fail_journal_sync, false);
 }
 
 async fn serves(store: &Embedded) {
@@ -298,11 +288,7 @@ fn who_waits_for_messages_hears_of_those_sent_after_the_return() {
         });
         Faults::set(&faults.fail_journal_sync, true);
         done(&store.key_value(), put("lost", 1)).await;
-        eventually("the store notices", || {
-            store.status().health != Health::Serving
-        })
-        .await;
-        Faults::set(&faults.fail_journal_sync, false);
+        returns(&faults, &store).await;
         serves(&store).await;
         queue
             .send("work", vec![message("group", "job")])

@@ -2,6 +2,7 @@
 
 use std::{
     hint,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -31,42 +32,46 @@ async fn next(store: &Embedded) -> (Vec<ports::queue::Handle>, Vec<(Option<Bytes
         .unzip()
 }
 
+/// Leaves a message in a checkpoint, and three in the journal, in two groups.
+async fn leave_messages(directory: &Path) {
+    let options = QueueOptions {
+        attempts_max: 1,
+        ..QueueOptions::default()
+    };
+    let store = open(directory).await;
+    store
+        .queue()
+        .create("work", options)
+        .await
+        .expect("create answers");
+    store
+        .queue()
+        .send("work", vec![named("group", "checkpointed")])
+        .await
+        .expect("send answers");
+    store.close().await;
+    drop(store);
+    let store = open(directory).await;
+    let messages = vec![
+        message("group", "nameless"),
+        named("group", "journaled"),
+        named("other", "failing"),
+    ];
+    store
+        .queue()
+        .send("work", messages)
+        .await
+        .expect("send answers");
+    settle(&store.key_value()).await;
+    drop(store);
+}
+
 /// Q8, over restarts.
 #[test]
 fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
     let directory = directory();
     block_on(async {
-        let options = QueueOptions {
-            attempts_max: 1,
-            ..QueueOptions::default()
-        };
-        let store = open(directory.path()).await;
-        store
-            .queue()
-            .create("work", options)
-            .await
-            .expect("create answers");
-        store
-            .queue()
-            .send("work", vec![named("group", "checkpointed")])
-            .await
-            .expect("send answers");
-        store.close().await;
-        drop(store);
-        let store = open(directory.path()).await;
-        let messages = vec![
-            message("group", "nameless"),
-            named("group", "journaled"),
-            named("other", "failing"),
-        ];
-        store
-            .queue()
-            .send("work", messages)
-            .await
-            .expect("send answers");
-        settle(&store.key_value()).await;
-        drop(store);
-
+        leave_messages(directory.path()).await;
         let store = open(directory.path()).await;
         let (handles, taken) = next(&store).await;
         let named = |id: &'static str| (Some(Bytes::from(id)), Bytes::from(id));

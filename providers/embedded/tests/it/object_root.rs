@@ -128,12 +128,12 @@ fn a_directory_of_objects_that_is_gone_is_not_made_anew_while_it_is_open() {
             objects,
         } = opened().await;
         fs::rename(&place, &aside).expect("it is renamed");
-        directory.look().await.expect_err("it is gone");
+        directory.check().await.expect_err("it is gone");
         assert!(directory.is_missing());
         assert_nothing_is_answered(&objects).await;
         assert!(!place.exists());
         fs::rename(&aside, &place).expect("it is renamed");
-        directory.look().await.expect("it is back");
+        directory.check().await.expect("it is back");
         assert!(!directory.is_missing());
     });
 }

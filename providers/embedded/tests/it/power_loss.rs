@@ -117,58 +117,62 @@ fn read_log(mut bytes: &[u8]) -> Vec<Step> {
             kind,
             inode,
             value,
-            fields: [first, second, data],
+            fields,
         } = recorded;
-        let path =
-            |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
         if kind == b'C' {
             created += 1;
             current.insert(inode, created);
         }
         let file = current.get(&inode).copied().unwrap_or(0);
-        steps.push(match kind {
-            b'C' => Step::Create {
-                file,
-                path: path(first),
-            },
-            b'W' => Step::Write {
-                file,
-                offset: value,
-                data,
-            },
-            b'T' => Step::Resize {
-                file,
-                length: value,
-            },
-            b'F' => Step::Allocate {
-                file,
-                length: value,
-            },
-            b's' => Step::BeginSync {
-                file,
-                thread: value,
-            },
-            b'S' => Step::Sync {
-                file,
-                thread: value,
-            },
-            b'd' => Step::BeginSyncDirectory { thread: value },
-            b'D' => Step::SyncDirectory {
-                path: path(first),
-                thread: value,
-            },
-            b'R' => Step::Rename {
-                from: path(first),
-                to: path(second),
-            },
-            b'U' => Step::Unlink { path: path(first) },
-            b'A' => Step::Acknowledge {
-                text: String::from_utf8_lossy(&data).into_owned(),
-            },
-            other => panic!("the shim wrote {other}"),
-        });
+        steps.push(step(kind, file, value, fields));
     }
     steps
+}
+
+/// The step that one record of the shim describes.
+fn step(kind: u8, file: u64, value: u64, [first, second, data]: [Vec<u8>; 3]) -> Step {
+    let path = |bytes: Vec<u8>| PathBuf::from(String::from_utf8(bytes).expect("paths are text"));
+    match kind {
+        b'C' => Step::Create {
+            file,
+            path: path(first),
+        },
+        b'W' => Step::Write {
+            file,
+            offset: value,
+            data,
+        },
+        b'T' => Step::Resize {
+            file,
+            length: value,
+        },
+        b'F' => Step::Allocate {
+            file,
+            length: value,
+        },
+        b's' => Step::BeginSync {
+            file,
+            thread: value,
+        },
+        b'S' => Step::Sync {
+            file,
+            thread: value,
+        },
+        b'd' => Step::BeginSyncDirectory { thread: value },
+        b'D' => Step::SyncDirectory {
+            path: path(first),
+            thread: value,
+        },
+        b'R' => Step::Rename {
+            from: path(first),
+            to: path(second),
+        },
+        b'U' => Step::Unlink { path: path(first) },
+        b'A' => Step::Acknowledge {
+            text: String::from_utf8_lossy(&data).into_owned(),
+        },
+        other => panic!("the shim wrote {other}"),
+    }
 }
 
 /// A file as the disk may have it.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use embedded::{Embedded, Room};
+use embedded::{Capacity, Embedded};
 use ports::{
     ErrorKind, KeyValue, Update,
     key_value::{self, Action, Batch, Batched, Change, OperationId, Transacted, Version},
@@ -49,7 +49,7 @@ fn who_may_use_the_reserve_goes_on_when_others_are_refused_until_it_is_used_up()
             (reserved.room() == key_value::Room::Free).then_some(())
         })
         .await;
-        assert_ne!(store.status().room, Room::Refusing);
+        assert_ne!(store.status().room, Capacity::Refusing);
         space_returns(&kv, used_up).await;
     });
 }

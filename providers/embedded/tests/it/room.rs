@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use embedded::{Config, Embedded, Room};
+use embedded::{Capacity, Config, Embedded};
 use ports::{
     ErrorKind, KeyValue, Update,
     key_value::{Action, Condition, Test, Transacted},
@@ -115,7 +115,7 @@ fn a_full_disk_refuses_writes_serves_reads_and_recovers_when_space_returns() {
             written > 10,
             "{written} were written before the disk was full"
         );
-        assert_eq!(store.status().room, Room::Refusing);
+        assert_eq!(store.status().room, Capacity::Refusing);
         reads_go_on(&kv, written).await;
         let pair = kv
             .transact(vec![filler(9000), filler(9001)])
@@ -392,7 +392,7 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
         assert!(taken > 0);
         assert_ne!(
             store.status().room,
-            Room::Refusing,
+            Capacity::Refusing,
             "the journal has room of its own"
         );
         let large = || Bytes::from(vec![1; 1 << 20]);
@@ -402,13 +402,13 @@ fn a_really_full_disk_refuses_writes_serves_reads_and_recovers_when_space_return
             .await;
         let refused = objects::failed("put".to_owned(), refused.expect_err("files have no room"));
         assert_eq!(refused.kind(), ErrorKind::NoRoom);
-        assert_eq!(store.status().room, Room::Refusing);
+        assert_eq!(store.status().room, Capacity::Refusing);
         let written = fill(&kv).await;
         reads_go_on(&kv, written).await;
         assert_eq!(value(&kv, "early").await, Some(1));
         fs::remove_file(&ballast).expect("the ballast goes");
         space_returns(&kv, written).await;
-        let has_room = async || (store.status().room != Room::Refusing).then_some(());
+        let has_room = async || (store.status().room != Capacity::Refusing).then_some(());
         found("what an object needed is there again", has_room).await;
         store
             .objects()
@@ -468,7 +468,7 @@ pub(crate) async fn fill_to_the_end(
             let status = store.status();
             status.checkpoints > made
                 || status.checkpoint_error.is_some()
-                || status.room != Room::Refusing
+                || status.room != Capacity::Refusing
         })
         .await;
     }
@@ -549,7 +549,7 @@ fn a_disk_that_is_full_of_the_stores_own_data_is_got_out_of_by_deleting() {
             Between::Nothing,
         ] {
             next = fill_to_the_end(&store, next, &mut there).await;
-            assert_eq!(store.status().room, Room::Refusing, "{between:?}");
+            assert_eq!(store.status().room, Capacity::Refusing, "{between:?}");
             let held: usize = there
                 .iter()
                 .map(|number| [150, 900, 3_000, 20_000][number % 4])

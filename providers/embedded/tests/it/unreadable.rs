@@ -21,6 +21,20 @@ fn name(number: i64) -> String {
     format!("item-{number:04}")
 }
 
+/// Leaves a checkpoint that holds all items.
+async fn fill(config: Config) {
+    let store = Embedded::open(config).await.expect("the store opens");
+    let kv = store.key_value();
+    for number in 0..ITEMS {
+        let filling = Action::set("filling", Bytes::from(vec![1; 1000]));
+        let item = vec![Action::set_integer("value", number), filling];
+        kv.update(Update::modify(key(&name(number)), item))
+            .await
+            .expect("there is room");
+    }
+    store.close().await;
+}
+
 /// K1, K2: an item in the checkpoint is served or refused however often it is asked for, by itself, in a walk and by who
 /// would make it anew, until the disk reads again.
 #[test]
@@ -33,20 +47,7 @@ fn nothing_is_said_to_be_absent_while_the_checkpoint_store_cannot_be_opened_agai
         ..config(directory.path())
     };
     block_on(async {
-        let store = Embedded::open(config.clone())
-            .await
-            .expect("the store opens");
-        let kv = store.key_value();
-        for number in 0..ITEMS {
-            let filling = Action::set("filling", Bytes::from(vec![1; 1000]));
-            let item = vec![Action::set_integer("value", number), filling];
-            kv.update(Update::modify(key(&name(number)), item))
-                .await
-                .expect("there is room");
-        }
-        store.close().await;
-        drop((store, kv));
-
+        fill(config.clone()).await;
         let store = Embedded::open(config).await.expect("the store opens");
         let kv = store.key_value();
         Faults::set(&faults.fail_checkpoint_reads, true);
