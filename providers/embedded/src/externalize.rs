@@ -5,7 +5,7 @@ use ports::{DurabilityPoint, Error, Externalize, Result};
 
 use crate::engine::Engine;
 
-/// One order, so one barrier: items and queues share it (Q7).
+/// Items and queues share one order, so they share this barrier (Q7).
 #[async_trait]
 impl Externalize for Engine {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
@@ -13,9 +13,12 @@ impl Externalize for Engine {
             return outcome;
         }
         if point > self.point() {
-            // The store may have gone back meanwhile; then the point is outcome lost.
-            let error =
-                || Error::invalid(format!("externalize {point:?}, which was never reached"));
+            // If the store went back to its durable state meanwhile, the point is lost.
+            let error = || {
+                Error::invalid(format!(
+                    "externalize {point:?}, which the store has not reached"
+                ))
+            };
             return self
                 .durability
                 .outcome(point)

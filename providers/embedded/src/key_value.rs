@@ -1,15 +1,16 @@
 //! The key-value port on the engine.
 //!
-//! A call that has begun runs to its end without yielding: the lock is held for a few microseconds, and what is not in
-//! memory is read from the local checkpoint store in place. What conditions and changes mean is
-//! [`ports::key_value::evaluate`]'s word alone.
+//! A call runs to its end without yielding. It holds the lock for a few microseconds, and reads a
+//! record that is not in memory from the local checkpoint store in place.
+//! [`ports::key_value::evaluate`] alone defines conditions and changes.
 //!
-//! A loop of calls that are all answered at once would keep its thread from everything else. So each counts against its task's
-//! budget before it begins; where that is used up, others run first.
+//! A loop of calls that never wait would keep other tasks off its thread. Each call therefore
+//! counts against its task's budget before it begins, and a task without budget yields.
 //!
 //! A deleted item that remembers operations stays as a record without attributes for
-//! [`KeyValueLimits::operation_retention_ms`], so that a late repeat is recognised (K8) and its version does
-//! not go back (K9); after that it counts as never having been, and a checkpoint removes it.
+//! [`KeyValueLimits::operation_retention_ms`]. A late repeat is therefore recognised (K8), and the
+//! version of the item does not go back (K9). After that the item counts as never created, and a
+//! checkpoint removes the record.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -35,7 +36,7 @@ use crate::{
     store::{Lookup, SpaceChange, Store, UseReserve, now_ms},
 };
 
-/// What this provider cannot exceed.
+/// The limits of this provider.
 pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     key_bytes_max: 2048,
     item_bytes_max: 4 << 20,
@@ -49,7 +50,7 @@ pub(crate) const LIMITS: KeyValueLimits = KeyValueLimits {
     tells_room: true,
 };
 
-/// A page ends early once it holds this much, so that a scan of large items stays bounded.
+/// A page ends early at this size, which bounds a scan of large items.
 const PAGE_BYTES_MAX: usize = 16 << 20;
 
 #[async_trait]
@@ -121,7 +122,8 @@ impl Engine {
     }
 }
 
-/// The same port for one who may use the reserve: what it changes goes on when the disk is full (rule P6).
+/// The same port for a service that may use the reserve, so that its changes go on when the disk is
+/// full (rule P6).
 #[derive(Debug)]
 pub(crate) struct WithReserve(pub(crate) Arc<Engine>);
 
@@ -178,7 +180,7 @@ fn item_key(key: &Key) -> RecordKey {
     RecordKey::new(Table::Item, key.as_bytes().clone())
 }
 
-/// What a condition is judged by: the item found, or what one that is not there looks like.
+/// The state that a condition is evaluated against: that of the found item, or of a missing one.
 fn stored(found: Option<&StoredItem>) -> &Stored {
     static NOTHING: Stored = Stored {
         item: None,
@@ -188,7 +190,7 @@ fn stored(found: Option<&StoredItem>) -> &Stored {
     found.map_or(&NOTHING, |item| &item.stored)
 }
 
-/// The record that keeps `stored`; none where nothing need be kept.
+/// The record of `stored`; none if nothing must be kept.
 fn record_of(stored: Stored) -> Option<StoredItem> {
     match (&stored.item, &stored.memory) {
         (None, None) => None,
@@ -240,7 +242,7 @@ fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result
     })
 }
 
-/// The answer to an update that changed nothing.
+/// The result of an update that changed nothing.
 fn unchanged(
     store: &Store,
     item: Option<Arc<Item>>,
@@ -388,16 +390,16 @@ fn write_batch(store: &mut Store, batch: Batch, reserve: UseReserve) -> Result<B
     }))
 }
 
-/// An item as a batch makes it.
+/// An item after the changes of a batch.
 struct Staged {
     stored: Stored,
-    /// Whether there is a record of it below the overlay.
+    /// Whether a level below the overlay may hold a record of it.
     below: bool,
-    /// What it was before; none: it is as it was.
+    /// Its state before the batch; none if the batch left it unchanged.
     changed_from: Option<Stored>,
 }
 
-/// What a batch makes of each item it touches, later changes of one item over earlier ones.
+/// Applies the changes of a batch in order, and returns the resulting items.
 fn stage(store: &mut Store, changes: Vec<(Key, Change)>) -> Result<BTreeMap<RecordKey, Staged>> {
     let mut staged: BTreeMap<RecordKey, Staged> = BTreeMap::new();
     for (key, change) in changes {
@@ -431,7 +433,7 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
     let from = item_key(&Key::new(&scan.partition, &scan.from));
     let until = match &scan.until {
         Some(until) => item_key(&Key::new(&scan.partition, until)),
-        None => behind_partition(&scan.partition),
+        None => after_partition(&scan.partition),
     };
     let mut page = Page {
         items: Vec::new(),
@@ -449,7 +451,7 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
             return Ok(true);
         };
         let sort = Key::from_bytes(key.key)
-            .ok_or_else(|| Error::corrupt("scan a key that is none"))?
+            .ok_or_else(|| Error::corrupt("scan an invalid key"))?
             .sort();
         if page.items.len() == items_max || bytes >= PAGE_BYTES_MAX {
             page.next = Some(sort);
@@ -462,8 +464,8 @@ fn scan_page(store: &mut Store, scan: &Scan) -> Result<Page> {
     Ok(page)
 }
 
-/// The first key behind all keys of `partition`: its encoded form counted up by one.
-fn behind_partition(partition: &[u8]) -> RecordKey {
+/// The first key after all keys of `partition`: its encoded form plus one.
+fn after_partition(partition: &[u8]) -> RecordKey {
     let mut bytes = Key::new(partition, []).as_bytes().to_vec();
     while let Some(last) = bytes.pop() {
         if last < u8::MAX {
@@ -480,9 +482,9 @@ mod tests {
 
     /// K6.
     #[test]
-    fn the_end_of_a_partition_lies_behind_its_last_key_and_before_the_next_partition() {
+    fn the_end_of_a_partition_lies_between_its_last_key_and_the_next_partition() {
         let last = item_key(&Key::new([0xff, 0xff], [0xff; 40]));
-        let behind = behind_partition(&[0xff, 0xff]);
+        let behind = after_partition(&[0xff, 0xff]);
         assert!(last < behind);
         assert!(behind <= item_key(&Key::new([0, 0, 0], [])));
     }

@@ -1,7 +1,7 @@
-//! The port: limits, the lock, and waiting.
+//! The queue port on the engine: limits, the lock and waiting.
 //!
-//! As with items, calls that are answered at once count against their task's budget before they begin: who takes and settles
-//! messages without end leaves others their turn.
+//! As with items, a call that never waits counts against its task's budget before it begins. A
+//! consumer that receives and settles messages in a loop therefore lets other tasks run.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use tokio::task::coop::consume_budget;
 use crate::engine::Engine;
 use crate::queues::{ReceiveOptions, Retry, body_of};
 
-/// The longest queue name.
+/// The longest name of a queue.
 const NAME_BYTES_MAX: usize = 512;
 
 impl Engine {
@@ -59,7 +59,7 @@ impl Queue for Engine {
         }
         if options.attempts_max == 0 {
             return Err(Error::invalid(format!(
-                "create queue {queue:?} that delivers nothing"
+                "create queue {queue:?} with no attempts"
             )));
         }
         self.change_queues(Cost::of_messages(1), |state, _| {
@@ -106,7 +106,7 @@ impl Queue for Engine {
                 if in_line {
                     return Ok(());
                 }
-                // Made under the lock: what happens after it wakes this one.
+                // The notification is created under the lock, so a later change wakes this caller.
                 (notify.notified_owned(), next)
             };
             match next {
@@ -249,7 +249,7 @@ fn check_messages(queue: &str, messages: &[Message], limits: &QueueLimits) -> Re
         if too_long {
             let bytes = message.body.len();
             return Err(Error::invalid(format!(
-                "send a message of {bytes} bytes to {queue:?}: beyond a limit"
+                "send a message of {bytes} bytes to {queue:?}: a limit is exceeded"
             )));
         }
     }

@@ -1,10 +1,10 @@
-//! The file of the checkpoint store as redb sees it: every block lies under a checksum of its own.
+//! The file of the checkpoint store below redb: each block has its own checksum.
 //!
-//! redb checks its pages when it repairs a store or is asked to, never when it reads one: a bit that flips in
-//! a page is served, hides a key or sends a lookup astray, and some of them end the process. A checksum beside
-//! each record would see the first of these alone. So redb's file is kept in blocks, each with the checksum of
-//! what is in it, of its number and of the store's salt; a block that does not match is an error of the read,
-//! with its place in the file, before redb sees a byte of it.
+//! redb verifies its pages only in a repair or on request, never in a read. A flipped bit in a page
+//! may reach a caller, hide a key, misdirect a lookup, or end the process. A checksum per record
+//! would detect only the first of these. We therefore keep redb's file in blocks. Each block has a
+//! checksum of its bytes, its number and the store's salt. A block that does not match fails the
+//! read, with its offset in the file, before redb sees any byte of it.
 //!
 //! ```text
 //! head (twice) | unused | block 1 | block 2 | ...
@@ -12,19 +12,22 @@
 //! block: 4096 bytes | crc u32 | mark u32
 //! ```
 //!
-//! Block 0 is redb's own head, the only one that is written in place. It is kept in memory and written by a
-//! sync alone, behind everything else: to the first copy, synced, then to the second, which the next sync
-//! covers. So one of the two is whole at any time, and a copy that is damaged has another one beside it.
+//! Block 0 is redb's own head, and the only block written in place. It stays in memory, and only a
+//! sync writes it, after everything else: first to one copy, which is synced, then to the second,
+//! which the next sync covers. At any time one of the two copies is whole, so a damaged copy has an
+//! intact one beside it.
 //!
 //! Invariants
-//! - A block is written only while no committed page lies in it, as redb copies what it changes: a write that
-//!   a crash tore is in no block that anybody reads.
-//! - Of two whole heads the one with the higher number counts; they differ only between two syncs.
+//! - A block is written only while no committed page lies in it, because redb copies the pages it
+//!   changes. A write torn by a crash is therefore in no block that a reader needs.
+//! - Of two whole heads the one with the higher number is used. They differ only between two syncs.
 //!
-//! Not survived: a disk that tears one copy in a sync that fails and, with the power, the other in the sync after that.
+//! Not survived: a disk that tears one copy in a failed sync and, at a power loss, the other copy
+//! in the next sync.
 //!
-//! Not noticed here: a whole block as it was earlier, since a disk forgot a write that it had acknowledged. redb's checksums from page to page,
-//! which [`CheckpointStore::verify`](crate::checkpoint_store::CheckpointStore::verify) follows, do.
+//! Not detected here: an older but whole block, left when the disk lost a write that it had
+//! acknowledged. [`verify`](super::verify) detects it, because redb's checksums lead from page to
+//! page.
 
 use std::{
     collections::BTreeMap,
@@ -38,24 +41,24 @@ use redb::StorageBackend;
 
 use crate::storage::{StorageFile, is_about_room};
 
-/// What redb reads and writes at once, at least: its page.
+/// The unit of redb's reads and writes: its page.
 const BLOCK_BYTES: usize = 4096;
-/// What a block takes in the file.
+/// The bytes of a block in the file, with its trailer.
 pub(crate) const SLOT_BYTES: u64 = BLOCK_BYTES as u64 + 8;
-/// Behind every block; a block of zeros is none.
+/// The mark after every block. A block of zeros has none.
 const MARK: u32 = 0x4b4c_424c; // "LBLK"
 
 const MAGIC: u64 = 0x3130_4b42_534c_464c; // "LFLSBK01"
 const HEAD_BYTES: usize = 24 + BLOCK_BYTES;
-/// Where the copies of the head start: no sector holds parts of both.
+/// Where the copies of the head start. No sector holds parts of both.
 const HEADS: [u64; 2] = [0, 8192];
 /// Where block 1 starts.
 const BLOCKS_START: u64 = 16384;
 
-/// How a file of redb's own starts.
+/// The first bytes of a file that redb wrote itself.
 const PLAIN: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// Stored bytes that are not what was written.
+/// Stored bytes that differ from the written ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) file: PathBuf,
@@ -76,7 +79,7 @@ impl fmt::Display for Damage {
 impl std::error::Error for Damage {}
 
 impl Damage {
-    /// The damage that an error of redb's is about, if it is about one.
+    /// The damage that caused an error of redb's, if damage did.
     pub(crate) fn in_error(error: &redb::Error) -> Option<&Self> {
         match error {
             redb::Error::Io(error) => error.get_ref()?.downcast_ref(),
@@ -91,7 +94,7 @@ impl From<Damage> for io::Error {
     }
 }
 
-/// Whether `file` is one of redb's own, without checksums of ours, as format 1 has it.
+/// Whether redb wrote `file` itself, without our checksums, as in format 1.
 pub(crate) fn is_plain(file: &dyn StorageFile) -> io::Result<bool> {
     let mut start = [0; PLAIN.len()];
     if file.len()? >= PLAIN.len() as u64 {
@@ -100,25 +103,26 @@ pub(crate) fn is_plain(file: &dyn StorageFile) -> io::Result<bool> {
     Ok(start == PLAIN)
 }
 
-/// What becomes of what redb writes.
+/// The fate of redb's writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Writes {
-    /// It goes to the file.
+    /// The file takes them.
     Kept,
-    /// It is held in memory as long as the file is open: looking changes nothing.
+    /// Memory holds them until the file is closed, so that an inspection changes nothing.
     Forgotten,
 }
 
-/// Whether blocks are compared with their checksums.
+/// Whether reads compare blocks with their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checking {
-    /// They are.
+    /// They do.
     Done,
-    /// They are not: a test's broken variant.
+    /// They do not: a broken variant for tests.
     Skipped,
 }
 
-/// The file in blocks. The directory's lock keeps others out, so it needs none of its own.
+/// The file in blocks. The directory's lock keeps other processes out, so the file has no lock of
+/// its own.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     file: Arc<dyn StorageFile>,
@@ -126,9 +130,9 @@ pub(crate) struct Blocks {
     salt: u32,
     checking: Checking,
     head: Mutex<Head>,
-    /// One of its two heads was not whole when it was opened.
+    /// Whether one of the two heads was not whole at open.
     had_torn_head: bool,
-    /// What is forgotten later, if anything is, and how long the file would be.
+    /// The writes to forget, and the length of the file that would result; none if writes are kept.
     forgotten: Option<Mutex<Forgotten>>,
 }
 
@@ -143,12 +147,12 @@ struct Forgotten {
 struct Head {
     sequence: u64,
     block: Vec<u8>,
-    /// Changed since the last sync.
+    /// Whether it changed since the last sync.
     is_changed: bool,
 }
 
 impl Blocks {
-    /// A new file, over whatever `file` held.
+    /// A new file in place of the content of `file`.
     pub(crate) fn create(file: Arc<dyn StorageFile>, path: &Path, salt: u32) -> io::Result<Self> {
         file.set_len(0)?;
         let head = Head {
@@ -167,8 +171,8 @@ impl Blocks {
         })
     }
 
-    /// The file as it is. Both heads are written again, the worse one first: an earlier start may have died, or failed to
-    /// sync, before they were durable.
+    /// Opens an existing file. Writes both heads again, the worse one first, because an earlier
+    /// start may have died or failed to sync before they were durable.
     pub(crate) fn open(
         file: Arc<dyn StorageFile>,
         path: &Path,
@@ -196,7 +200,7 @@ impl Blocks {
         let had_torn_head = first.is_none() || second.is_none();
         if had_torn_head {
             let file = path.display();
-            tracing::warn!(%file, "one of its two heads is not whole, torn by a crash or damaged: the other one counts");
+            tracing::warn!(%file, "a crash or damage tore one of the two heads of the checkpoint store; the other one is used");
         }
         if writes == Writes::Kept {
             let worse_first = if first < second {
@@ -224,7 +228,7 @@ impl Blocks {
         })
     }
 
-    /// Whether one of its two heads was not whole when it was opened: torn by a crash, or damaged.
+    /// Whether a crash or damage left one of the two heads not whole at open.
     pub(crate) fn had_torn_head(&self) -> bool {
         self.had_torn_head
     }
@@ -233,7 +237,7 @@ impl Blocks {
         Self { checking, ..self }
     }
 
-    /// The blocks from number `first` on that fill `out`, checked.
+    /// Fills `out` with the blocks from number `first` on, after a check of each.
     fn read_blocks(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
         let count = out.len() / BLOCK_BYTES;
         let mut slots = vec![0; count * SLOT_BYTES as usize];
@@ -259,7 +263,7 @@ impl Blocks {
         let earlier = self.file.len()?;
         match self.file.allocate(file_bytes) {
             Err(error) if is_about_room(&error) => {
-                // A file system may keep what it could give.
+                // A file system may keep the part that it could allocate.
                 self.file.set_len(earlier)?;
                 self.file.set_len(file_bytes)
             }
@@ -276,7 +280,7 @@ impl Blocks {
         self.file.write_at(&slots, slot(first))
     }
 
-    /// What stands behind block `number` if it holds `block`.
+    /// The trailer of block `number` with the content `block`.
     fn trailer(&self, number: u64, block: &[u8]) -> [u8; 8] {
         let mut hasher = crc32fast::Hasher::new_with_initial(self.salt);
         hasher.update(&number.to_le_bytes());
@@ -288,19 +292,19 @@ impl Blocks {
     }
 }
 
-/// Where block `number` lies; block 0 is the head.
+/// The offset of block `number`; block 0 is the head.
 fn slot(number: u64) -> u64 {
     BLOCKS_START + (number - 1) * SLOT_BYTES
 }
 
-/// How long redb's file is in a file of `file_bytes`.
+/// The length of redb's file in a file of `file_bytes`.
 fn blocks_bytes(file_bytes: u64) -> u64 {
     file_bytes
         .checked_sub(BLOCKS_START)
         .map_or(0, |bytes| (1 + bytes / SLOT_BYTES) * BLOCK_BYTES as u64)
 }
 
-/// The number of the block at `offset`; redb reads and writes whole ones, its head apart.
+/// The number of the block at `offset`. redb reads and writes whole blocks, except its head.
 fn aligned(offset: u64, length: usize) -> io::Result<u64> {
     let block = BLOCK_BYTES as u64;
     if !offset.is_multiple_of(block) || !length.is_multiple_of(BLOCK_BYTES) {
@@ -340,7 +344,7 @@ impl Head {
         Ok((head.encode(salt) == bytes).then_some(head))
     }
 
-    /// Writes both copies, in this order: the first one is synced before the second is touched.
+    /// Writes both copies in this order. The first is synced before the second is touched.
     fn write(&self, file: &dyn StorageFile, order: [u64; 2], salt: u32) -> io::Result<()> {
         let bytes = self.encode(salt);
         file.write_at(&bytes, order[0])?;
@@ -349,7 +353,7 @@ impl Head {
     }
 }
 
-/// The checksum of a head's bytes, the checksum's own place apart.
+/// The checksum of a head's bytes, without the checksum field.
 fn head_checksum(bytes: &[u8], salt: u32) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
     hasher.update(&bytes[..16]);
@@ -385,8 +389,9 @@ impl StorageBackend for Blocks {
         Ok(())
     }
 
-    /// Growing takes the room at once, where there is as much: redb doubles its file, and on a nearly full disk a part of
-    /// that may be all it needs. It then meets the full disk when it writes, and the checkpoint fails there.
+    /// Growth allocates the space at once if the disk has it. redb doubles its file, and on a
+    /// nearly full disk a part of that may suffice. If it does not, a later write meets the full
+    /// disk, and the checkpoint fails there.
     fn set_len(&self, length: u64) -> io::Result<()> {
         let blocks = aligned(length, 0)?;
         let file_bytes = if blocks == 0 { 0 } else { slot(blocks) };

@@ -1,9 +1,11 @@
-//! From format 1 to format 2: the checkpoint store gets the checksums of its blocks.
+//! The conversion from format 1 to format 2: the blocks of the checkpoint store get checksums.
 //!
-//! The store of format 1 is redb's file as redb made it. redb's own checksums are followed through all of it once, the
-//! last chance to notice what has happened to it so far; then everything is copied to a new store beside it, which takes
-//! its name when it is durable. A death before that leaves the old store, after it the new one, and the `format` record
-//! says 2 only then: while it says 1, either is taken for what it is. Where the disk has no room for both, nothing is changed.
+//! The store of format 1 is a file as redb wrote it. The conversion first verifies all of redb's
+//! own checksums, which is the last chance to detect earlier damage. It then copies everything to a
+//! new store beside the old one. The new store takes the name once it is durable. A crash before
+//! that leaves the old store, and a crash after it the new one. Only then does the `format` record
+//! say 2. While it says 1, a start recognises either store by its content. If the disk has no room
+//! for both, nothing changes.
 
 use std::{io, sync::Arc};
 
@@ -16,7 +18,7 @@ use super::{
 use crate::{error::OpenError, storage::StorageFile};
 
 impl CheckpointStore {
-    /// Converts the store, if it is one of format 1.
+    /// Converts a store of format 1. Leaves other stores alone.
     pub(super) fn convert(&self) -> Result<(), OpenError> {
         let opened = self
             .storage
@@ -32,7 +34,7 @@ impl CheckpointStore {
             self.replace(|database| copy(&plain, database))
         });
         converted.map_err(OpenError::checkpoint(&self.path))?;
-        tracing::info!(file = %self.path.display(), "the checkpoint store has been given checksums");
+        tracing::info!(file = %self.path.display(), "the checkpoint store now has checksums");
         Ok(())
     }
 }
@@ -66,7 +68,7 @@ fn copy_table<K: redb::Key, V: redb::Value>(
     Ok(())
 }
 
-/// redb's file as redb made it.
+/// A file as redb wrote it.
 #[derive(Debug)]
 struct Plain {
     file: Arc<dyn StorageFile>,

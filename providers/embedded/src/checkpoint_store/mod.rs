@@ -1,12 +1,13 @@
 //! The checkpoint store: the state as of some position, in a copy-on-write B-tree on disk (redb).
 //!
-//! It is written only by checkpoints, one transaction each, so it is always exactly the state at the end of
-//! one group, together with that group's checkpoint_end in the journal. Readers hold a view of the last checkpoint
-//! until the next one is done. Deleted items that only remember operations are found again by their expiry
-//! and removed when it has passed.
+//! Only checkpoints write it, each in one transaction. It is therefore exactly the state at the end
+//! of one group, and it records where in the journal that group ends. Readers use a view of the
+//! last checkpoint until the next one is complete. A deleted item that only remembers operations is
+//! found by its expiry, and removed once that has passed.
 //!
-//! redb refuses everything after a failed operation until it is opened again; [`CheckpointStore::reopen`] does that. What it reads has
-//! been checked block by block ([`crate::blocks`]): damage is an error of the operation that met it, which names the checkpoint_end.
+//! After a failed operation redb refuses everything until it is opened again;
+//! [`CheckpointStore::reopen`] does that. Every block is checked before redb sees it ([`blocks`]),
+//! so damage fails the operation that met it, with file and offset.
 
 use std::{
     io,
@@ -46,7 +47,7 @@ pub(crate) use verification::{Inspection, inspect, verify};
 
 type Bytewise = &'static [u8];
 
-/// How much memory redb takes where nothing is read twice.
+/// The memory for redb's cache when nothing is read twice.
 const CACHE_BYTES_ONCE: usize = 4 << 20;
 
 const RECORDS: TableDefinition<'static, Bytewise, Bytewise> = TableDefinition::new("records");
@@ -55,17 +56,17 @@ const EXPIRIES: TableDefinition<'static, Bytewise, ()> = TableDefinition::new("e
 const META: TableDefinition<'static, &str, Bytewise> = TableDefinition::new("meta");
 const CHECKPOINT_END: &str = "place";
 
-/// Which expired memories go with a transaction.
+/// The expired operation memories that a transaction removes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expiring {
-    /// Those that have expired by now.
+    /// Memories that expired by this time, in milliseconds since the epoch.
     pub(crate) now_ms: u64,
-    /// At most so many.
+    /// At most this many memories.
     pub(crate) count_max: usize,
 }
 
 impl Expiring {
-    /// As many as a checkpoint removes.
+    /// The bound of a whole checkpoint.
     pub(crate) fn by(now_ms: u64) -> Self {
         Self {
             now_ms,
@@ -74,21 +75,21 @@ impl Expiring {
     }
 }
 
-/// Where in the journal a checkpoint stands.
+/// The point in the journal up to which a checkpoint covers everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CheckpointEnd {
-    /// The last mutation it holds.
+    /// The last mutation it covers.
     pub(crate) position: u64,
-    /// The last journal record it holds.
+    /// The last journal record it covers.
     pub(crate) sequence: u64,
-    /// The incarnation that made it.
+    /// The incarnation that made the checkpoint.
     pub(crate) incarnation: u64,
 }
 
-/// What redb answers when it fails.
+/// An error of redb.
 pub(crate) type StoreError = Box<redb::Error>;
 
-/// Whether an error of redb's is about the room on the disk.
+/// Whether redb failed because the disk is full.
 pub(crate) fn is_full(error: &redb::Error) -> bool {
     matches!(error, redb::Error::Io(error) if is_about_room(error))
 }
@@ -97,7 +98,7 @@ fn boxed(error: impl Into<redb::Error>) -> StoreError {
     Box::new(error.into())
 }
 
-/// What it is called while it is made.
+/// The name of a store that is not complete yet.
 const UNFINISHED: &str = "state.redb.new";
 
 /// Whether a data directory has a store.
@@ -108,7 +109,7 @@ pub(crate) fn is_there(storage: &dyn Storage, data_dir: &Path) -> io::Result<boo
         .any(|name| name == layout::CHECKPOINT_STORE))
 }
 
-/// The store; writing is for the checkpoint alone.
+/// The open store. Only checkpoints write it.
 #[derive(Debug)]
 pub(crate) struct CheckpointStore {
     path: PathBuf,
@@ -117,12 +118,12 @@ pub(crate) struct CheckpointStore {
     cache_bytes: usize,
     checking: Checking,
     database: Mutex<Option<Database>>,
-    /// The damage that was met last.
+    /// The last damage met.
     damage: Mutex<Option<Damage>>,
 }
 
 impl CheckpointStore {
-    /// Opens the store of a data directory of this format; one of an earlier format is converted first.
+    /// Opens the store of a data directory. A store of an earlier format is converted first.
     pub(crate) fn open(config: &Config, format: Format) -> Result<Self, OpenError> {
         let checkpoint_store = Self {
             path: layout::checkpoint_store(&config.data_dir),
@@ -149,12 +150,12 @@ impl CheckpointStore {
         Ok(checkpoint_store)
     }
 
-    /// The file it is in.
+    /// The path of its file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the store under another name first, if there is none: a half-made one would not open.
+    /// Creates a missing store, under another name first: an incomplete store would not open.
     fn create(&self) -> Result<(), StoreError> {
         let directory = self
             .path
@@ -166,7 +167,8 @@ impl CheckpointStore {
         self.replace(|_| Ok(()))
     }
 
-    /// Puts a new store in the checkpoint_end of what is there, filled by `fill`. One that cannot be finished leaves nothing.
+    /// Replaces the store by a new one that `fill` has filled. A new store that cannot be completed
+    /// leaves nothing.
     fn replace(
         &self,
         fill: impl FnOnce(&Database) -> Result<(), StoreError>,
@@ -177,7 +179,7 @@ impl CheckpointStore {
             .expect("the store lies in the data directory");
         let unfinished = directory.join(UNFINISHED);
         self.write_new(&unfinished, fill).inspect_err(|_| {
-            // It takes room, and the next try makes it anew.
+            // The incomplete file takes space, and the next attempt starts anew.
             let _ = self.storage.remove(&unfinished);
         })?;
         self.storage
@@ -186,7 +188,7 @@ impl CheckpointStore {
             .map_err(boxed)
     }
 
-    /// Makes a new store at `path`, durable, filled by `fill`.
+    /// Writes a new store to `path`, filled by `fill`, and makes it durable.
     fn write_new(
         &self,
         path: &Path,
@@ -200,7 +202,7 @@ impl CheckpointStore {
         file.sync_data().map_err(boxed)
     }
 
-    /// Opens the store again. The caller has dropped every [`View`].
+    /// Opens the store again. The caller must have dropped every [`View`].
     pub(crate) fn reopen(&self) -> Result<(), StoreError> {
         let mut database = self.database.lock();
         drop(database.take());
@@ -212,12 +214,12 @@ impl CheckpointStore {
         Ok(())
     }
 
-    /// The damage that was met last, if any was.
+    /// The last damage met, if any.
     pub(crate) fn damage(&self) -> Option<Damage> {
         self.damage.lock().clone()
     }
 
-    /// Remembers and tells of damage, if `error` is about that.
+    /// Remembers and logs damage, if damage caused `error`.
     pub(crate) fn note_damage(&self, error: &redb::Error) {
         let Some(met) = Damage::in_error(error) else {
             return;
@@ -225,11 +227,11 @@ impl CheckpointStore {
         let known = self.damage.lock().replace(met.clone());
         if known.as_ref() != Some(met) {
             let (file, offset) = (met.file.display(), met.offset);
-            tracing::error!(%file, offset, "stored bytes are damaged: what needs them is not served; restore the whole data directory from a copy");
+            tracing::error!(%file, offset, "stored bytes are damaged: requests that need them are refused; restore the whole data directory from a copy");
         }
     }
 
-    /// The last checkpoint; none if there was none yet.
+    /// A view of the last checkpoint; none before the first one.
     pub(crate) fn view(&self) -> Result<Option<View>, StoreError> {
         let guard = self.database.lock();
         let database = guard
@@ -246,7 +248,8 @@ impl CheckpointStore {
         }))
     }
 
-    /// Folds records into the store, in one durable transaction, which then stands at `checkpoint_end`.
+    /// Writes records in one durable transaction, after which the store covers the journal up to
+    /// `checkpoint_end`.
     pub(crate) fn write<'records>(
         &self,
         records: impl Iterator<Item = (&'records RecordKey, &'records Slot)>,
@@ -303,7 +306,7 @@ impl CheckpointStore {
         write.commit().map_err(boxed)
     }
 
-    /// How many bytes of disk the store has that nothing lies in. Reads all of it.
+    /// How many allocated bytes of disk are free inside the store. Reads the whole store.
     pub(crate) fn room(&self) -> Result<u64, StoreError> {
         let guard = self.database.lock();
         let database = guard
@@ -386,7 +389,7 @@ fn encode_end(checkpoint_end: CheckpointEnd) -> Vec<u8> {
     buffer
 }
 
-/// The checkpoint_end of the last checkpoint; none if there was none yet.
+/// The end of the last checkpoint; none before the first one.
 fn checkpoint_end_in(read: &ReadTransaction) -> Result<Option<CheckpointEnd>, StoreError> {
     match read.open_table(RECORDS) {
         Ok(_) => {}
@@ -424,7 +427,7 @@ impl View {
         Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
     }
 
-    /// The records whose encoded keys lie from `from` on and before `until`, in order.
+    /// The records with encoded keys from `from` up to and without `until`, in order.
     pub(crate) fn range(&self, from: &[u8], until: &[u8]) -> Result<ViewRange, StoreError> {
         self.table
             .range::<&[u8]>(from..until)
@@ -439,14 +442,17 @@ pub(crate) struct ViewRange {
 }
 
 impl ViewRange {
-    /// The next record, its value encoded.
+    /// The next record, with its value still encoded.
     pub(crate) fn next(&mut self) -> Result<Option<(RecordKey, Bytes)>, StoreError> {
         let Some(entry) = self.range.next() else {
             return Ok(None);
         };
         let (key, value) = entry.map_err(boxed)?;
-        let key = RecordKey::read(key.value())
-            .ok_or_else(|| boxed(redb::Error::Corrupted("a key of no table".to_owned())))?;
+        let key = RecordKey::read(key.value()).ok_or_else(|| {
+            boxed(redb::Error::Corrupted(
+                "a key without a known table".to_owned(),
+            ))
+        })?;
         Ok(Some((key, Bytes::copy_from_slice(value.value()))))
     }
 }

@@ -1,4 +1,4 @@
-//! Memories of deleted items go with a checkpoint, once their time is over.
+//! A checkpoint removes the memories of deleted items once they have expired.
 
 use ports::key_value::{Version, evaluate::Stored};
 
@@ -11,7 +11,7 @@ use crate::{
     storage::DiskStorage,
 };
 
-/// What a deleted item leaves behind.
+/// The memory that a deleted item leaves.
 fn memory(expires_ms: u64) -> Record {
     let stored = Stored {
         item: None,
@@ -25,7 +25,7 @@ fn key(name: &'static str) -> RecordKey {
     RecordKey::new(Table::Item, Bytes::from_static(name.as_bytes()))
 }
 
-/// A checkpoint of these changes.
+/// Makes a checkpoint of these changes.
 fn write(
     checkpoint_store: &CheckpointStore,
     changes: &[(&'static str, Option<Record>)],
@@ -44,7 +44,7 @@ fn write(
         .expect("it is written");
 }
 
-/// How many records there are, and how many times at which one expires.
+/// The number of records, and the number of expiry entries.
 fn counts(checkpoint_store: &CheckpointStore) -> (u64, u64) {
     use redb::ReadableTableMetadata as _;
     let guard = checkpoint_store.database.lock();
@@ -76,9 +76,10 @@ fn open(directory: &Path) -> CheckpointStore {
     CheckpointStore::open(&config, format).expect("it opens")
 }
 
-/// K8: the memory of a deletion is kept for its time and no longer, also where the store restarts in between.
+/// K8: the memory of a deletion is kept for its retention time and no longer, even across a
+/// restart.
 #[test]
-fn the_memory_of_a_deletion_goes_when_its_time_is_over() {
+fn the_memory_of_a_deletion_is_removed_once_it_has_expired() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let checkpoint_store = open(directory.path());
     write(
@@ -100,18 +101,18 @@ fn the_memory_of_a_deletion_goes_when_its_time_is_over() {
     assert_eq!(counts(&checkpoint_store), (0, 0));
 }
 
-/// K8: a memory that is over by the time of its first checkpoint never gets there.
+/// K8: a memory that expires before its first checkpoint is never written.
 #[test]
-fn a_memory_that_is_over_is_not_written() {
+fn an_expired_memory_is_not_written() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let checkpoint_store = open(directory.path());
     write(&checkpoint_store, &[("late", Some(memory(1_000)))], 2_000);
     assert_eq!(counts(&checkpoint_store), (0, 0));
 }
 
-/// K8, K9: an item that was deleted again is remembered from then on.
+/// K8, K9: a second deletion starts the retention time anew.
 #[test]
-fn a_later_memory_outlives_the_time_of_the_one_before() {
+fn a_later_memory_outlives_the_earlier_expiry() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let checkpoint_store = open(directory.path());
     write(&checkpoint_store, &[("twice", Some(memory(1_000)))], 500);

@@ -1,8 +1,8 @@
-//! Reading the whole checkpoint store back, for whoever asks whether it is what was written.
+//! Verification: the whole checkpoint store is read back and checked.
 //!
-//! Every block that counts is read through its checksum, redb's checksums from page to page are followed, which also
-//! notice a page that is whole and older than it should be, and every record is decoded. Nothing is written: what redb
-//! would write is held in memory and forgotten.
+//! The verification reads every block in use through its checksum and follows redb's checksums from
+//! page to page. Those also detect a page that is whole but older than it should be. It decodes
+//! every record. It writes nothing: memory holds redb's writes, which are dropped at the end.
 
 use std::{
     path::{Path, PathBuf},
@@ -24,7 +24,7 @@ use crate::{
     storage::{Storage, StorageFile},
 };
 
-/// How many records the store of `data_dir` holds, all of it read; none where it has no checksums yet.
+/// Reads the whole store of `data_dir` and counts its records; none if it has no checksums yet.
 pub(crate) fn verify(
     storage: &dyn Storage,
     data_dir: &Path,
@@ -44,18 +44,18 @@ pub(crate) fn verify(
         .map_err(OpenError::checkpoint(&path))
 }
 
-/// What a inspect at a checkpoint finds.
+/// The result of [`inspect`].
 #[derive(Debug, Default)]
 pub(crate) struct Inspection {
-    /// How far it holds the journal; none where it holds nothing yet.
+    /// How far the store covers the journal; none before the first checkpoint.
     pub(crate) checkpoint_end: Option<CheckpointEnd>,
-    /// Its file, if one of the two heads of that is not whole. The other one counts.
+    /// The file, if one of its two heads is not whole. The other head is used.
     pub(crate) torn: Option<PathBuf>,
 }
 
-/// Looks how far the store of `data_dir` holds the journal. Nothing else of it is read.
+/// Reads how far the store of `data_dir` covers the journal, and nothing else of it.
 ///
-/// Errors: what a start would refuse it for.
+/// Errors: those with which a start would refuse the store.
 pub(crate) fn inspect(
     storage: &dyn Storage,
     data_dir: &Path,
@@ -78,7 +78,7 @@ pub(crate) fn inspect(
     read().map_err(OpenError::checkpoint(&path))
 }
 
-/// The file of the store, if it is there.
+/// The file of the store, if it exists.
 fn open(storage: &dyn Storage, data_dir: &Path) -> Result<Option<Arc<dyn StorageFile>>, OpenError> {
     let path = layout::checkpoint_store(data_dir);
     let attempted = || OpenError::io(format!("read {}", path.display()));

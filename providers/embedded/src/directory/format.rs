@@ -1,15 +1,18 @@
-//! The `format` record and the directory's lock: who may open a data directory.
+//! The `format` record, which tells releases and starts apart.
 //!
-//! The record is text, so that an operator can read it. It is written whole or not at all: before anything
-//! else with the store's salt, from which all checksums of the journal start, and once more when the journal's
-//! first record is durable. Until then nothing was served, so a directory without a journal is a new one;
-//! from then on it has lost what it held. And it comes before anything else, so a directory that has a journal or a
-//! checkpoint store without a record has lost the record. Directories made before the record said so get the line at their next
-//! start; one that has no journal by then cannot be told from a new one.
+//! The record is text, so that an operator can read it. It is always written as a whole, twice:
 //!
-//! Format 2 has checksums in the checkpoint store and in the record itself: everything is checked by its salt, so a
-//! record with another one must not be taken for damage everywhere else. A directory of format 1 is converted when it
-//! next opens; earlier releases refuse it from then on.
+//! 1. Before anything else, with the store's salt, from which all checksums of the journal start.
+//! 2. When the first record of the journal is durable. Nothing was served before, so until then a
+//!    directory without a journal is new. From then on, a directory without a journal has lost it.
+//!
+//! A directory that has a journal or a checkpoint store but no record has lost the record. A
+//! directory made before the record had the second line gets it at its next start. If such a
+//! directory has no journal by then, it cannot be told from a new one.
+//!
+//! Format 2 adds checksums to the checkpoint store and to the record itself. The salt in the record
+//! seeds every checksum, so a damaged record would make everything else look damaged. A directory
+//! of format 1 is converted at its next open, and earlier releases refuse it from then on.
 
 use std::{fmt::Write as _, path::Path};
 
@@ -19,31 +22,32 @@ use crate::{error::OpenError, storage::Storage};
 /// The format this release writes, and the newest it reads.
 pub(crate) const FORMAT: u32 = 2;
 
-/// From this format on the blocks of the checkpoint store have checksums, and the record has one.
+/// The first format with checksums in the blocks of the checkpoint store and in the record.
 pub(crate) const CHECKED_BLOCKS: u32 = 2;
 
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The line that says that the journal's first record is durable. Releases that do not know it pass over it.
+/// The line that says that the journal's first record is durable. Releases that do not know it
+/// ignore it.
 const JOURNAL_BEGUN: &str = "journal begun";
 
-/// How the last line begins: the checksum of those before it.
+/// The start of the last line, which holds the checksum of the lines before it.
 const CHECK: &str = "check ";
 
-/// What the record says.
+/// The content of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
-    /// Its number.
+    /// The number of the format.
     pub(crate) number: u32,
-    /// Where checksums start.
+    /// The seed of all checksums.
     pub(crate) salt: u32,
     /// Whether the journal's first record is known to have been durable.
     pub(crate) journal_begun: bool,
 }
 
 impl Format {
-    /// Says durably that the journal's first record is durable. The caller has synced it, and serves nothing
-    /// before this returned.
+    /// Records durably that the journal's first record is durable. The caller has synced that
+    /// record, and serves nothing before this function returns.
     pub(crate) fn begin_journal(
         self,
         storage: &dyn Storage,
@@ -59,7 +63,7 @@ impl Format {
         Ok(begun)
     }
 
-    /// Says durably that the directory has the newest format. The caller has converted it.
+    /// Records durably that the directory has the newest format. The caller has converted it.
     pub(crate) fn renew(self, storage: &dyn Storage, directory: &Path) -> Result<Self, OpenError> {
         let newest = Self {
             number: FORMAT,
@@ -96,13 +100,14 @@ impl Format {
     }
 }
 
-/// Reads the record of `directory`, or makes it where nothing is yet, the journal's own directory apart.
+/// Reads the record of `directory`, or writes one if the directory is empty except for the
+/// journal's own directory.
 pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, OpenError> {
     if let Some(format) = find(storage, directory)? {
         return Ok(format);
     }
     let salt = getrandom::u32().map_err(|error| {
-        OpenError::io("draw the store's salt")(std::io::Error::other(error.to_string()))
+        OpenError::io("generate the store's salt")(std::io::Error::other(error.to_string()))
     })?;
     let format = Format {
         number: FORMAT,
@@ -113,7 +118,7 @@ pub(crate) fn open(storage: &dyn Storage, directory: &Path) -> Result<Format, Op
     Ok(format)
 }
 
-/// Reads the record of `directory`; none where nothing is yet. Writes nothing.
+/// Reads the record of `directory`; none if the directory is new. Writes nothing.
 pub(crate) fn find(storage: &dyn Storage, directory: &Path) -> Result<Option<Format>, OpenError> {
     let path = directory.join(layout::FORMAT);
     let found = names(storage, directory)?;
@@ -149,7 +154,7 @@ fn read(storage: &dyn Storage, path: &Path) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes the record under another name first: a half-written one would not open.
+/// Writes the record under another name first, because a torn one would not open.
 fn replace(storage: &dyn Storage, path: &Path, text: &str) -> std::io::Result<()> {
     let directory = path
         .parent()

@@ -29,7 +29,7 @@ pub(crate) fn segment_file(number: u64) -> String {
     format!("{number:08}{SEGMENT_EXTENSION}")
 }
 
-/// The number of the journal segment called `name`; none if `name` is no segment's.
+/// The number of the journal segment called `name`; none if `name` is not a segment's.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(SEGMENT_EXTENSION)?.parse().ok()?;
     (segment_file(number) == name).then_some(number)

@@ -9,14 +9,14 @@ use std::{
 use super::layout;
 use crate::error::OpenError;
 
-/// The directory's lock; dropping it, or dying, gives it back.
+/// The lock of a directory. Dropping it, or the end of the process, releases it.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     file: File,
 }
 
 impl DirectoryLock {
-    /// Takes the lock of `directory` or says who holds it.
+    /// Takes the lock of `directory`, or reports the process that holds it.
     pub(crate) fn take(directory: &Path) -> Result<Self, OpenError> {
         let path = directory.join(layout::LOCK);
         let attempted = || format!("lock {}", path.display());
@@ -40,7 +40,7 @@ impl DirectoryLock {
                 return Err(OpenError::io(attempted())(error));
             }
         }
-        // The lock is the promise, the number a courtesy: on a full disk it may be missing.
+        // Only the lock matters. On a full disk the process id may be missing.
         let _ = file
             .set_len(0)
             .and_then(|()| file.rewind())
@@ -50,7 +50,8 @@ impl DirectoryLock {
 }
 
 impl Drop for DirectoryLock {
-    /// Given back by name: a process being started beside us may hold a copy of the descriptor for a moment.
+    /// Unlocks explicitly: a process that is being started may hold a copy of the descriptor for a
+    /// moment.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }

@@ -1,4 +1,4 @@
-//! From an open data directory to a state that may be served.
+//! Assembly: from a data directory to a state that may be served.
 
 use std::{path::Path, sync::Arc};
 
@@ -30,10 +30,10 @@ use crate::{
     store::Store,
 };
 
-/// What the first record of an incarnation takes, at most.
+/// An upper bound of the first record of an incarnation, in bytes.
 const FIRST_RECORD_BYTES_MAX: u64 = (INCARNATIONS_MAX * 20 + 256) as u64;
 
-/// A data directory whose journal is yet to be read.
+/// An open data directory whose journal has not been read yet.
 pub(super) struct OpenDirectory {
     pub(super) lock: DirectoryLock,
     pub(super) format: Format,
@@ -41,13 +41,14 @@ pub(super) struct OpenDirectory {
     pub(super) view: Option<View>,
 }
 
-/// Locks the directory, and opens its checkpoint store.
+/// Locks the directory and opens its checkpoint store.
 pub(super) fn open_directory(config: &Config) -> Result<OpenDirectory, OpenError> {
     let storage = &*config.storage;
     let journal_directory = config.data_dir.join(layout::JOURNAL);
     make_directory(storage, &config.data_dir).map_err(OpenError::making(&config.data_dir))?;
     let lock = DirectoryLock::take(&config.data_dir)?;
-    // This syncs the data directory, too: with the lock, as another process may have given names there until now.
+    // This also syncs the data directory. The lock must be held, because until then another process
+    // may have created names there.
     make_directory(storage, &journal_directory).map_err(OpenError::making(&journal_directory))?;
     let format = format::open(storage, &config.data_dir)?;
     check_for_checkpoint(storage, &config.data_dir, &journal_directory)?;
@@ -65,7 +66,7 @@ pub(super) fn open_directory(config: &Config) -> Result<OpenDirectory, OpenError
     })
 }
 
-/// What a start, or a return to the durable state, begins with.
+/// The state at a start, or after a return to the durable state.
 pub(super) struct Assembled {
     pub(super) journal: Journal,
     pub(super) store: Store,
@@ -74,7 +75,7 @@ pub(super) struct Assembled {
     pub(super) report: RecoveryReport,
 }
 
-/// What a state is assembled from.
+/// The parts from which a state is assembled.
 pub(super) struct Parts<'engine> {
     pub(super) config: &'engine Config,
     pub(super) format: Format,
@@ -86,7 +87,7 @@ pub(super) struct Parts<'engine> {
 }
 
 impl Parts<'_> {
-    /// Recovers, and begins a new incarnation durably.
+    /// Recovers the state and begins a new incarnation durably.
     pub(super) fn assemble(
         &self,
         view: Option<View>,
@@ -145,12 +146,14 @@ impl Parts<'_> {
         })
     }
 
-    /// The journal's writing end: behind the last record, or in a new segment where that may not be.
+    /// Opens the journal for writing: after its last record, or in a new segment if nothing may be
+    /// appended there.
     fn open_journal(&self, recovered: Recovered, incarnation: u64) -> Result<Journal, OpenError> {
         let (mut closed, sequence) = (recovered.closed, recovered.sequence);
-        // A store that is killed often must not gather journal for ever.
+        // The unfolded bytes of earlier starts count, so that the journal of a store that is often
+        // killed stays bounded.
         let bytes_since_checkpoint = recovered.unfolded_bytes;
-        // Of a segment that is made here nobody knows how much room it has, until it is.
+        // The room of a new segment is unknown until it is allocated.
         self.usage
             .begin(closed.clone(), (0, 0), bytes_since_checkpoint);
         let current = match recovered.current {
@@ -186,7 +189,7 @@ impl Parts<'_> {
         })
     }
 
-    /// Makes the segment that follows `previous`, whose last record has the number `sequence`.
+    /// Creates the segment after `previous`. The last record so far has number `sequence`.
     fn create_segment(
         &self,
         previous: Option<&CurrentSegment>,
@@ -195,7 +198,7 @@ impl Parts<'_> {
     ) -> Result<CurrentSegment, OpenError> {
         let attempted = || {
             format!(
-                "make a journal segment in {}",
+                "create a journal segment in {}",
                 self.spare.directory().display()
             )
         };
@@ -224,8 +227,9 @@ impl Parts<'_> {
         })
     }
 
-    /// Removes what the checkpoint at `checkpoint_end` holds of the journal. Nothing may fail behind this, nor because of this: a return to the durable
-    /// state that is tried again goes back to the segment that was written last, which may be among those.
+    /// Removes the segments that the checkpoint covers. This must be the last step, and its failure
+    /// is only logged. A repeated return to the durable state needs the segment that was written
+    /// last, and that may be among the removed ones.
     fn remove_folded(&self, checkpoint_end: Option<CheckpointEnd>) {
         let Some(checkpoint_end) = checkpoint_end else {
             return;
@@ -238,26 +242,26 @@ impl Parts<'_> {
             self.usage
                 .remove_until(folded, self.spare.directory(), &*self.config.storage)
         {
-            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
         }
     }
 
-    /// Has the spare hold at least `bytes`, at the cost of the ballast if that must be: a full disk keeps no store from
-    /// starting.
+    /// Grows the spare to at least `bytes`, from the ballast if necessary, so that a store starts
+    /// on a full disk.
     fn make_room(&self, bytes: u64) -> Result<(), OpenError> {
         if self.spare.grow(bytes) < bytes && self.spare.grow_anyway(bytes) < bytes {
             self.ballast
                 .release()
-                .map_err(OpenError::io("let the ballast go"))?;
+                .map_err(OpenError::io("release the ballast"))?;
             self.spare
                 .grow_anyway(bytes + 2 * self.spare.reserve_bytes());
             self.spare.grow_anyway(bytes);
-            self.ballast.take();
+            self.ballast.acquire();
         }
         Ok(())
     }
 
-    /// Writes the first record of the incarnation: where the earlier ones ended.
+    /// Writes the first record of the incarnation, which holds the ends of the earlier ones.
     fn begin(
         &self,
         journal: &mut Journal,
@@ -281,7 +285,7 @@ impl Parts<'_> {
     }
 }
 
-/// Where all earlier incarnations ended, the last one included.
+/// The ends of all earlier incarnations, including the last one.
 fn ends(
     recovered: &Recovered,
     view: Option<&View>,

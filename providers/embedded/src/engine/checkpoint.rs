@@ -1,13 +1,16 @@
-//! Checkpoints: folding a frozen generation into the checkpoint store, and dropping the journal it covers.
+//! Checkpoints: a frozen generation goes to the checkpoint store, and the journal that it covers is
+//! removed.
 //!
-//! The journal thread freezes the overlay at the end of a group, and hands it over once that group is
-//! durable. One transaction takes it all in together with its checkpoint_end in the journal. Only then does the
-//! overlay let it go, and only then are whole segments removed, oldest first.
+//! The journal thread freezes the overlay at the end of a group, and hands it over once that group
+//! is durable. One transaction writes the generation and its end in the journal. Only then does the
+//! overlay drop it, and only then are whole segments removed, oldest first.
 //!
-//! Failure at each step: a crash before the transaction's commit leaves the earlier checkpoint and the whole
-//! journal; after it, segments that are no longer needed, which the next open removes. A failed transaction
-//! changes nothing: what it was made of goes back to the active generation, and is tried again later, without what was
-//! deleted meanwhile. One that meets a full disk is first tried in parts ([`parts`]).
+//! Failure at each step:
+//! - A crash before the transaction's commit leaves the earlier checkpoint and the whole journal.
+//! - A crash after it leaves segments that are no longer needed, which the next open removes.
+//! - A failed transaction changes nothing. Its generation is merged back into the active one, and a
+//!   later checkpoint writes it without the records deleted meanwhile.
+//! - A transaction that meets a full disk is first repeated in [`parts`].
 
 use std::{
     sync::Arc,
@@ -27,23 +30,25 @@ use crate::{
 
 mod parts;
 
-/// How long a failed checkpoint waits before it is tried again; then the next commit does.
+/// How long a failed checkpoint waits. The next commit after that repeats it.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How many times `checkpoint_bytes` the journal, and the memory that it fills, may grow to while checkpoints fail.
+/// While checkpoints fail, the journal may grow to this many times `checkpoint_bytes`, and memory
+/// with it.
 const JOURNAL_WITHOUT_CHECKPOINTS: u64 = 4;
 
-/// A frozen generation and where it ends.
+/// A frozen generation and its end.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(crate) generation: Arc<Generation>,
     pub(crate) checkpoint_end: CheckpointEnd,
-    /// The journal up to that checkpoint_end.
+    /// How far it covers the journal.
     pub(crate) journal: Folded,
 }
 
-/// The checkpoint thread's desk: one job at most waits, beside the one that runs. The journal thread hands in the
-/// next one as soon as the overlay let the last one go, which is before that one is over.
+/// The hand-over to the checkpoint thread. At most one job waits beside the running one. The
+/// journal thread submits the next job as soon as the overlay dropped the last generation, which is
+/// before the running job ends.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoints {
     inner: Mutex<Inner>,
@@ -52,14 +57,14 @@ pub(crate) struct Checkpoints {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The job that waits.
+    /// The waiting job.
     job: Option<Job>,
-    /// It failed then, and waits to be tried again.
+    /// When the last checkpoint failed, until it is due again.
     failed: Option<Instant>,
     running: bool,
     stop: bool,
     count: u64,
-    /// That they fail.
+    /// Consecutive failures.
     outage: Outage,
 }
 
@@ -71,7 +76,7 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// Whether a failed one may be tried again; it then is for the caller to see that it is.
+    /// Whether a failed checkpoint is due again. If so, the caller must start it.
     pub(crate) fn is_due_again(&self) -> bool {
         let mut inner = self.inner.lock();
         let is_due = inner.failed.is_some_and(|failed| failed.elapsed() >= RETRY);
@@ -81,7 +86,7 @@ impl Checkpoints {
         is_due
     }
 
-    /// Waits for a running checkpoint and forgets a waiting one.
+    /// Waits for a running checkpoint and drops a waiting one.
     pub(crate) fn quiesce(&self) {
         let mut inner = self.inner.lock();
         while inner.running {
@@ -96,7 +101,7 @@ impl Checkpoints {
         self.changed.notify_all();
     }
 
-    /// How many were made, and why the last one failed if it did.
+    /// The number of checkpoints made, and why the last one failed if it did.
     pub(crate) fn report(&self) -> (u64, Option<String>) {
         let inner = self.inner.lock();
         (inner.count, inner.outage.reason().map(str::to_owned))
@@ -120,7 +125,7 @@ impl Checkpoints {
         let mut inner = self.inner.lock();
         inner.running = false;
         if let Some(lasted) = inner.outage.ended(now) {
-            tracing::info!(?lasted, "checkpoints are made again");
+            tracing::info!(?lasted, "checkpoints succeed again");
         }
         inner.count += 1;
         self.changed.notify_all();
@@ -133,7 +138,7 @@ impl Checkpoints {
             tracing::warn!(
                 error,
                 ?lasts,
-                "checkpoints fail; everything is kept, and they are tried again"
+                "checkpoints fail and are retried; no data is lost"
             );
         }
         inner.failed = Some(Instant::now());
@@ -160,13 +165,14 @@ pub(crate) fn run(engine: &Arc<Engine>) {
     }
 }
 
-/// The last checkpoint, with both threads gone: the next open then has no journal to read.
+/// Writes the last checkpoint, after both threads have ended. The next open then has no journal to
+/// read.
 pub(crate) fn finish(engine: &Engine) {
     let waiting = engine.checkpoints.inner.lock().job.take();
     if let Some(job) = waiting
         && let Err(error) = fold(engine, &job)
     {
-        tracing::warn!(%error, "no checkpoint at close; the journal has it all");
+        tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");
         return;
     }
     let job = {
@@ -191,7 +197,7 @@ pub(crate) fn finish(engine: &Engine) {
         }
     };
     if let Err(error) = fold(engine, &job) {
-        tracing::warn!(%error, "no checkpoint at close; the journal has it all");
+        tracing::warn!(%error, "no checkpoint was made at close; the journal holds everything");
     }
 }
 
@@ -225,17 +231,19 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
             .usage
             .remove_until(job.journal, spare.directory(), &*engine.config.storage)
     {
-        tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+        tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
     }
     engine.ballast.refill();
     spare.grow(0);
-    make_way(engine);
+    make_room_for_the_next(engine);
     Ok(())
 }
 
-/// After a checkpoint: says whether there is room for the next one, and has the journal leave a segment that is full, or nearly
-/// so on a disk that gives no whole one, and that nothing but the checkpoint store's state is in, as only then it can be given back.
-fn make_way(engine: &Engine) {
+/// After a checkpoint, notes whether there is room for the next one. If necessary, it also makes
+/// the journal leave its current segment, because only a segment that is no longer written can be
+/// removed. That applies to a full segment whose content the checkpoint store holds, or to one
+/// nearly full if the disk has no room for a whole one.
+fn make_room_for_the_next(engine: &Engine) {
     let growth = if has_room_for_the_next(engine) {
         Growth::Taken
     } else {
@@ -248,7 +256,8 @@ fn make_way(engine: &Engine) {
         state.store.set_growth(growth);
         state.store.spare_room = spare.room();
         if state.store.checkpoint_wanted {
-            // By who turned a segment while this one was made; no change need come after that.
+            // A rotation during this checkpoint asked for another one, and no later change may
+            // come.
             engine.durability.force();
         }
         let is_worth_it = spare.is_short() && engine.usage.current_room() >= 2 * wanted;
@@ -262,19 +271,19 @@ fn make_way(engine: &Engine) {
     }
     if spare.grow_to_go_on(wanted) < wanted && is_refusing && engine.ballast.release().is_ok() {
         spare.grow_anyway(wanted);
-        engine.ballast.take();
+        engine.ballast.acquire();
     }
     let mut state = engine.state();
     state.store.spare_room = spare.room();
-    // A segment that has as much room itself is left when it is full.
+    // A segment that itself has this much room is left when it is full.
     if state.store.spare_room >= wanted && state.store.tail_room < wanted {
         state.store.rotation_wanted = true;
         engine.durability.force();
     }
 }
 
-/// Whether deletions could be taken in by the next checkpoint, whatever is on the disk then. Only a disk without room for the
-/// whole ballast makes the checkpoint store be searched for room of its own.
+/// Whether the next checkpoint can apply deletions even if the disk is full by then. Only if the
+/// disk has no room for the whole ballast is the checkpoint store searched for free space.
 fn has_room_for_the_next(engine: &Engine) -> bool {
     let (whole, held) = (engine.ballast.whole_bytes(), engine.ballast.bytes());
     held == whole
@@ -284,7 +293,8 @@ fn has_room_for_the_next(engine: &Engine) -> bool {
             .is_ok_and(|room| held + room >= whole / 2)
 }
 
-/// A failed one is made again of what there is then: what was deleted meanwhile needs no room.
+/// Merges the generation of a failed checkpoint back. A later one is made from the state at that
+/// time, in which deleted records need no room.
 fn give_up(engine: &Engine, job: Job, error: &redb::Error) {
     drop(job);
     let is_too_much =
@@ -298,7 +308,8 @@ fn give_up(engine: &Engine, job: Job, error: &redb::Error) {
     }
 }
 
-/// Opens the checkpoint store again: after a failure it refuses everything, reads too.
+/// Opens the checkpoint store again, because after a failure it refuses everything, including
+/// reads.
 fn recover_store(engine: &Engine) {
     let mut state = engine.state();
     state.store.view = None;
@@ -311,7 +322,7 @@ fn recover_store(engine: &Engine) {
             state.store.view = view;
             state.store.is_view_lost = false;
         }
-        // Without its view the store would say of everything in it that it is not there.
+        // Without its view, the store would report every item of the checkpoint as absent.
         Err(error) => engine.fail_from(state, &format!("open the checkpoint store: {error}")),
     }
 }
@@ -334,7 +345,7 @@ mod tests {
         storage::{DiskStorage, Intercepted, Operation},
     };
 
-    /// Does something at the first thing that is logged.
+    /// Runs a closure at the first log event.
     struct AtFirstEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
     impl Subscriber for AtFirstEvent {
@@ -356,8 +367,8 @@ mod tests {
         fn exit(&self, _: &Id) {}
     }
 
-    /// P6: without its view the store has nothing to say about what is in its checkpoint, least of all that it is not
-    /// there.
+    /// P6: without its view the store cannot serve the items of the checkpoint, and must not report
+    /// them as absent.
     #[test]
     fn a_store_that_has_lost_its_view_serves_nothing() {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -407,7 +418,7 @@ mod tests {
         }
     }
 
-    /// The number of the job that waits, if one does.
+    /// The number of the waiting job, if there is one.
     fn waiting(desk: &Checkpoints) -> Option<u64> {
         desk.inner
             .lock()
@@ -416,12 +427,13 @@ mod tests {
             .map(|job| job.checkpoint_end.sequence)
     }
 
-    /// A lost one would be the last: its generation stays frozen, and no other is frozen beside it.
+    /// A lost job would be the last one: its generation stays frozen, and only one may be frozen at
+    /// a time.
     #[test]
-    fn a_checkpoint_handed_in_while_another_ends_is_made_next() {
+    fn a_checkpoint_submitted_while_another_ends_is_made_next() {
         let desk = Checkpoints::default();
         desk.submit(job(1));
-        let running = desk.next().expect("nobody stopped it");
+        let running = desk.next().expect("the desk runs");
         assert_eq!((running.checkpoint_end.sequence, waiting(&desk)), (1, None));
         desk.submit(job(2));
         desk.succeeded(Monotonic::default());
@@ -429,10 +441,10 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_checkpoint_waits_to_be_made_again_and_a_return_to_the_durable_state_forgets_it() {
+    fn a_failed_checkpoint_is_retried_unless_the_store_returned_to_its_durable_state() {
         let desk = Checkpoints::default();
         desk.submit(job(1));
-        let running = desk.next().expect("nobody stopped it");
+        let running = desk.next().expect("the desk runs");
         drop(running);
         desk.failed("the disk is full", Monotonic::default());
         assert_eq!(desk.report(), (0, Some("the disk is full".to_owned())));

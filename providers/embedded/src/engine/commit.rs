@@ -1,12 +1,14 @@
 //! The journal thread: group commit.
 //!
-//! It takes all that changed since the last group, under the lock; encodes and writes it as one frame, and
-//! syncs once for everybody who waits, outside of it. While a sync runs the next group gathers. A group whose
-//! changes undid each other is empty: nothing is written of it, and its end is no durable point. Where somebody
-//! waits for that, or the store is closed in order, a record without entries says how far it went.
+//! The thread takes all changes since the last group under the lock. It writes them as one frame
+//! and syncs once for all waiting callers, both outside the lock. The next group gathers during the
+//! sync. A group whose changes undid each other is empty. It is not written, and its end is not a
+//! durable point. If a caller waits for that end, or the store closes in order, a record without
+//! entries states it.
 //!
-//! If a write or sync fails, the state in memory is ahead of what can be made durable. The thread then drops
-//! it, builds the durable state anew and serves that as a new incarnation; waiters of lost points hear so.
+//! If a write or sync fails, the state in memory is ahead of the state that can become durable. The thread
+//! then drops that state, rebuilds the durable state and serves it as a new incarnation. Callers
+//! that wait for lost points receive `Lost`.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -25,10 +27,11 @@ use crate::{
     store::Store,
 };
 
-/// The buffer kept between groups; a larger one is given back.
+/// The buffer capacity kept between groups. A larger buffer is freed.
 const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
-/// How long a failed return to the durable state waits before the next attempt, at first and at most.
+/// The pause before a failed return to the durable state is repeated: the first pause and the
+/// longest.
 const FALL_BACK_RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
 /// Runs until told to stop.
@@ -51,15 +54,15 @@ pub(crate) fn run(engine: &Arc<Engine>, mut journal: Journal) {
     }
 }
 
-/// What was taken under the lock.
+/// The work of one commit, taken under the lock.
 struct Taken {
     group: Group,
-    /// There is something to write: entries, or that there are none.
+    /// Whether a record is written, with or without entries.
     is_written: bool,
     incarnation: u64,
     /// The last mutation in it.
     end: u64,
-    /// It goes to a new segment, made of this.
+    /// The spare that becomes the segment of this group, if the current one has no room.
     spare: Option<Allocated>,
     frozen: Option<Arc<Generation>>,
 }
@@ -89,7 +92,7 @@ fn commit(
             .usage
             .remove_folded(journal.spare.directory(), &*engine.config.storage)
         {
-            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint tries again");
+            tracing::warn!(%error, "a journal segment could not be removed; the next checkpoint retries");
         }
         engine.ballast.refill();
         journal.spare.grow(0);
@@ -99,7 +102,7 @@ fn commit(
         state.store.tail_room = journal.room();
         state.store.spare_room = journal.spare.room();
         if is_rotated && journal.spare.is_short() {
-            // The disk is nearly full, and the segments behind are what can be given back.
+            // The disk is nearly full, and only a checkpoint can free the earlier segments.
             state.store.checkpoint_wanted = true;
             engine.durability.force();
         }
@@ -123,7 +126,7 @@ fn commit(
     Ok(())
 }
 
-/// Writes and syncs one frame, which ends at position `end`.
+/// Writes and syncs one frame that ends at position `end`.
 fn write(engine: &Engine, journal: &mut Journal, buffer: &mut Vec<u8>, end: u64) -> io::Result<()> {
     journal.write(buffer)?;
     if engine.config.acknowledge_before_sync {
@@ -144,7 +147,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     store.announced = false;
     let bound = frame::frame_bound(store.overlay.pending_bytes());
     let group = store.overlay.take_group();
-    let is_written = !group.is_empty() || engine.durability.is_owed(store.position, work);
+    let is_written = !group.is_empty() || engine.durability.needs_marker(store.position, work);
     let mut spare = None;
     let is_wanted = std::mem::take(&mut store.rotation_wanted) && bound <= store.spare_room;
     if is_wanted || (is_written && bound > store.tail_room) {
@@ -165,7 +168,7 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     }
     let is_due = journal.bytes_since_checkpoint >= engine.config.checkpoint_bytes
         || store.checkpoint_wanted
-        // Of the spare after the one that is taken here nothing is known yet.
+        // After this spare is taken, the next one is not allocated yet.
         || (spare.is_none() && is_due_early(store, journal));
     let mut frozen = None;
     if is_due && store.overlay.frozen().is_none() {
@@ -184,8 +187,8 @@ fn take(engine: &Engine, journal: &mut Journal, work: Work) -> io::Result<Taken>
     })
 }
 
-/// Whether the journal is running out of room on a disk that has none for another whole segment: what a checkpoint takes in
-/// before it has run out, another segment need not leave room for.
+/// Whether the journal runs out of room on a disk without space for another whole segment. Records
+/// that a checkpoint covers by then need no space beside another segment.
 fn is_due_early(store: &Store, journal: &Journal) -> bool {
     let spare = &journal.spare;
     let is_short = store.spare_room < spare.whole_room();
@@ -194,7 +197,7 @@ fn is_due_early(store: &Store, journal: &Journal) -> bool {
         && journal.bytes_since_checkpoint >= spare.reserve_bytes()
 }
 
-/// Returns to the durable state, however long it takes; none if told to stop meanwhile.
+/// Returns to the durable state, with retries; none if the thread was told to stop meanwhile.
 fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Journal> {
     engine.fail(&format!("write the journal: {error}"));
     let trusted = TrustedEnd {
@@ -205,7 +208,9 @@ fn fall_back(engine: &Engine, journal: &Journal, error: &io::Error) -> Option<Jo
     loop {
         match engine.reload(trusted) {
             Ok(journal) => return Some(journal),
-            Err(error) => tracing::error!(%error, "the durable state is out of reach"),
+            Err(error) => {
+                tracing::error!(%error, "the return to the durable state failed and is retried");
+            }
         }
         if engine.durability.is_stopped_within(pause) {
             return None;

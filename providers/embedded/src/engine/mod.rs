@@ -1,14 +1,14 @@
-//! One lock, one order: the state that every port of this provider works on, and its life from open to close.
+//! The engine: one lock and one order for every port of this provider, from open to close.
 //!
-//! A mutation takes the lock, changes memory, takes the next position and is done; nobody waits for the disk
-//! in here. The journal thread ([`crate::journal::thread`]) takes what changed and makes it durable; the
-//! checkpoint thread ([`crate::checkpoint`]) folds it into the checkpoint store.
+//! A mutation takes the lock, changes memory and takes the next position. It does not wait for the
+//! disk. The journal thread ([`commit`]) makes the changes durable, and the checkpoint thread
+//! ([`checkpoint`]) writes them to the checkpoint store.
 //!
 //! Invariants
-//! - While [`Health`] is not `Serving` nothing is read or changed: after a failed write the memory is ahead
-//!   of what can be made durable, and must not be seen (rule P6).
-//! - Locks are taken in the order state, spare or durability; nothing is locked while the disk is written,
-//!   except by a mutation that needs another segment.
+//! - Unless [`Health`] is `Serving`, nothing is read or changed. After a failed write, memory is
+//!   ahead of the state that can become durable, and callers must not see it (rule P6).
+//! - Locks are taken in the order state, then spare or durability. No lock is held while the disk
+//!   is written, except by a mutation that needs another segment.
 
 use std::{path::PathBuf, sync::Arc, thread::JoinHandle, time::Duration};
 
@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub(crate) health: Health,
 }
 
-/// The engine.
+/// The engine: the state and the parts that the two threads share.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) config: Config,
@@ -60,7 +60,7 @@ pub(crate) struct Engine {
     recovery: RecoveryReport,
     lock: Mutex<Option<DirectoryLock>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Where the monotonic clock starts.
+    /// The origin of the monotonic clock.
     origin: Instant,
 }
 
@@ -79,7 +79,7 @@ impl Engine {
             config.data_dir.join(layout::BALLAST),
             config.segment_bytes(),
         ));
-        ballast.take();
+        ballast.acquire();
         let shared = (Arc::clone(&usage), Arc::clone(&ballast));
         let spare = Arc::new(Spare::new(
             Arc::clone(&config.storage),
@@ -138,18 +138,18 @@ impl Engine {
         let checkpoint_thread = spawn()
             .name("checkpoint".into())
             .spawn(move || checkpoint::run(&engine));
-        // One that has been made keeps the directory until it ends.
+        // The journal thread keeps the directory open until it ends.
         let checkpoint_thread = checkpoint_thread.inspect_err(|_| self.shut_down(false))?;
         self.threads.lock().push(checkpoint_thread);
         Ok(())
     }
 
-    /// The state, whatever its health.
+    /// The state. It may be read only if its health allows that.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
 
-    /// The state, if it may be read and changed.
+    /// The state, if the store serves.
     pub(crate) fn serving(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state.lock();
         match &state.health {
@@ -160,7 +160,7 @@ impl Engine {
                 };
                 Err(Error::new(
                     kind,
-                    "use a store that is going back to its durable state",
+                    "use a store that is returning to its durable state",
                 ))
             }
             Health::Closed => Err(Error::unavailable("use a closed store")),
@@ -172,28 +172,30 @@ impl Engine {
         self.origin.elapsed()
     }
 
-    /// The instant that [`Engine::now`] calls `time`.
+    /// The instant at `time` after the store was opened.
     pub(crate) fn instant(&self, time: Duration) -> Instant {
         self.origin + time
     }
 
-    /// Stops serving until the durable state is back; the journal thread sees to it.
+    /// Stops serving. The journal thread then returns the store to its durable state.
     pub(crate) fn fail(&self, reason: &str) {
         self.fail_from(self.state.lock(), reason);
     }
 
-    /// The same for a caller that has the state already: nobody may see what it has found there.
+    /// As [`Engine::fail`], for a caller that holds the state, so that no other caller sees it in
+    /// between.
     pub(crate) fn fail_from(&self, mut state: MutexGuard<'_, State>, reason: &str) {
         state.health = Health::FallingBack(reason.to_owned());
         drop(state);
-        tracing::error!(reason, "going back to the durable state");
+        tracing::error!(reason, "returning to the durable state");
         self.durability.force();
     }
 
-    /// Builds the durable state anew, behind `trusted`, and serves it as a new incarnation.
+    /// Rebuilds the durable state up to `trusted`, and serves it as a new incarnation.
     pub(crate) fn reload(&self, trusted: TrustedEnd) -> Result<Journal, OpenError> {
         self.checkpoints.quiesce();
-        // No view may be open while the store is opened again, and none is used: the health forbids it.
+        // No view may be open while the store is opened again. The health keeps callers from
+        // needing one.
         self.state.lock().store.view = None;
         let checkpoint = || OpenError::checkpoint(self.checkpoint_store.path());
         self.checkpoint_store.reopen().map_err(checkpoint())?;
@@ -217,11 +219,11 @@ impl Engine {
         self.durability
             .restart(incarnation, position, assembled.ends);
         state.queues.wake_all();
-        tracing::warn!(incarnation, position, "serving the durable state");
+        tracing::warn!(incarnation, position, "serving the durable state again");
         Ok(assembled.journal)
     }
 
-    /// Ends both threads and gives the directory back; with `finish`, writes what is left first.
+    /// Ends both threads and releases the directory. With `finish`, it first writes what is left.
     pub(crate) fn shut_down(&self, finish: bool) {
         let threads = std::mem::take(&mut *self.threads.lock());
         if threads.is_empty() {
@@ -248,7 +250,7 @@ impl Engine {
         drop(self.lock.lock().take());
     }
 
-    /// What the store says about itself.
+    /// The status of the store.
     pub(crate) fn status(&self) -> Status {
         let (checkpoints, checkpoint_error) = self.checkpoints.report();
         let mut state = self.state.lock();
@@ -285,7 +287,7 @@ impl Engine {
         &self.spare
     }
 
-    /// Where objects live.
+    /// The directory of the objects.
     pub(crate) fn objects_directory(&self) -> PathBuf {
         self.config.data_dir.join(layout::OBJECTS)
     }

@@ -1,16 +1,17 @@
-//! The journal: every change in order, once, before anybody outside hears of it.
+//! The journal: every change in order, written once, before a caller learns that it is durable.
 //!
-//! It is a row of [`segment`] files holding [`frame`]s, one frame per group commit. The journal [`thread`]
-//! is its only writer; it writes a frame only after the one before it was synced. So a whole frame behind a
-//! broken one proves that the broken one had been durable: that is damage, and anything else is a tail that
-//! a crash tore, which nobody was told about.
+//! It is a sequence of [`segment`] files of [`frame`]s, with one frame per group commit. The
+//! journal thread ([`crate::engine`]) is its only writer, through a [`writer`]. It writes a frame
+//! only after the frame before it was synced. A whole frame after a broken one therefore proves
+//! that the broken one had been durable, and that is damage. Any other broken end is a tail that a
+//! crash tore. No caller was told of its changes.
 //!
 //! Invariants
-//! - Records carry numbers without a gap, over segments and incarnations.
-//! - Zeros are written ahead of small records in steps of [`ZEROED_STEP_BYTES`], in the sync of the record
-//!   that reaches them; most syncs then change no metadata, which halves their time on ext4.
-//! - After a failed write or sync nothing is appended behind it: the next record goes to a new segment,
-//!   whose header names the end of the last durable one.
+//! - Records are numbered without a gap across segments and incarnations.
+//! - Zeros are written ahead of small records in steps of 256 KiB, in the sync of the record that
+//!   reaches them. Most syncs then change no metadata, which halves their time on ext4.
+//! - After a failed write or sync, nothing is appended to that segment. The next record goes to a
+//!   new segment, whose header names the end of the last durable record.
 
 pub(crate) mod frame;
 pub(crate) mod recovery;

@@ -1,27 +1,30 @@
-//! Recovery: from what is on disk to the state as of the last whole record.
+//! Recovery: from the content of the disk to the state as of the last whole record.
 //!
-//! 1. The checkpoint store gives the state at some record; the journal's segments give the rest.
-//! 2. Each segment but the last is read up to the end that its successor's header names: every record there
-//!    was durable, so a broken one is damage, and opening refuses with file and byte.
-//! 3. In the last segment the first broken record is a torn tail if no whole record follows it; it is cut
-//!    and reported. If one follows, the broken one had been durable: damage again.
-//! 4. The journal must reach the last record that is known to have been durable: the checkpoint's, or the very
-//!    first one where the `format` record says that the journal has begun. What ends before it has lost
-//!    something, and opening refuses. A segment has its header before it has its name, so one without a header
-//!    is no half-made one.
-//! 5. A new incarnation begins: one above the highest opened. Its first record says where all earlier ones
-//!    ended, and is durable before anything is served (rule P3).
+//! 1. The checkpoint store gives the state at some record, and the journal's segments give the
+//!    rest.
+//! 2. Each segment but the last is read up to the end that its successor's header names. Every
+//!    record there was durable, so a broken one is damage, and opening refuses with file and byte.
+//! 3. In the last segment the first broken record is a torn tail if no whole record follows it. It
+//!    is cut and reported. If a whole record follows, the broken one had been durable, and that is
+//!    damage.
+//! 4. The journal must reach the last record known to be durable. That is the checkpoint's record,
+//!    or the very first record if the `format` record says that the journal has begun. A journal
+//!    that ends earlier has lost data, and opening refuses. A segment gets its header before its
+//!    name, so a named segment without a header is damaged.
+//! 5. A new incarnation begins, one above the highest found. Its first record holds the ends of all
+//!    earlier ones, and is durable before anything is served (rule P3).
 //!
-//! The record at the very end was perhaps never durable: an earlier start may have failed to sync it and died
-//! while the page cache still had it. It is written again before its state is served.
+//! The last record may never have been durable: an earlier start may have failed to sync it, and
+//! died while the page cache still had it. Recovery writes it again before its state is served.
 //!
-//! So was perhaps the name of the last segment, where that start died between giving it and syncing it: the journal's directory
-//! is synced before anything is read of what it lists. The data directory is by whoever opens it
-//! ([`crate::engine::Engine::open`]), in whose checkpoint_end a return to the durable state needs nothing: names there are
-//! given in a start alone.
+//! The name of the last segment may not be durable either, if that start died before it synced the
+//! name. Recovery therefore syncs the journal's directory before it reads the listed segments. The
+//! opening start syncs the data directory. A return to the durable state need not, because only a
+//! start creates names there.
 //!
-//! A zeroed tail is not a torn one: segments are allocated ahead and read as zeros. One that is not there at all is reported: the
-//! length of a segment is durable before its name is, so it was taken away, perhaps with records in it.
+//! A tail of zeros is not torn: segments are allocated ahead and read as zeros. A tail that the
+//! file lacks is reported. The length of a segment is durable before its name, so someone removed
+//! those bytes, perhaps with records in them.
 
 use std::{
     io,
@@ -47,17 +50,17 @@ use crate::{
     storage::{Storage, StorageFile},
 };
 
-/// The number of a journal's very first record.
+/// The number of a journal's first record.
 const FIRST_SEQUENCE: u64 = 1;
 
-/// The end of the journal as a running store knows it: nothing behind it counts.
+/// The end of the journal as a running store knows it. Later bytes are ignored.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TrustedEnd {
     pub(crate) segment: u64,
     pub(crate) offset: u64,
 }
 
-/// What recovery opened.
+/// The result of a recovery.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) generation: Generation,
@@ -65,21 +68,21 @@ pub(crate) struct Recovered {
     pub(crate) position: u64,
     /// The last record recovered.
     pub(crate) sequence: u64,
-    /// The highest incarnation opened; zero in a new store.
+    /// The highest incarnation found; zero in a new store.
     pub(crate) incarnation: u64,
-    /// Where earlier incarnations ended, the last one not included.
+    /// The ends of earlier incarnations, without the last one.
     pub(crate) ends: Arc<Vec<(u64, u64)>>,
     pub(crate) closed: Vec<ClosedSegment>,
     /// The last segment; none in a new store.
     pub(crate) current: Option<CurrentSegment>,
-    /// Whether records may be appended to it: nothing but zeros follows its last one.
+    /// Whether records may be appended to the last segment: only zeros follow its last record.
     pub(crate) appendable: bool,
-    /// Bytes of records that the checkpoint does not hold.
+    /// Bytes of records that the checkpoint does not cover.
     pub(crate) unfolded_bytes: u64,
     pub(crate) report: RecoveryReport,
 }
 
-/// Reads the journal in `directory` over the checkpoint at `checkpoint_end`.
+/// Reads the journal in `directory` over the checkpoint that ends at `checkpoint_end`.
 pub(crate) fn recover(
     storage: &dyn Storage,
     directory: &Path,
@@ -88,7 +91,7 @@ pub(crate) fn recover(
     trusted: Option<TrustedEnd>,
 ) -> Result<Recovered, OpenError> {
     let listed = list(storage, directory, trusted)?;
-    // Who named the last one may have died before the name was durable.
+    // The process that named the last segment may have died before the name was durable.
     let attempted = || format!("sync {}", directory.display());
     storage
         .sync_directory(directory)
@@ -107,9 +110,10 @@ pub(crate) fn recover(
     Ok(recovered)
 }
 
-/// What recovery would find over the checkpoint at `checkpoint_end`. Changes nothing.
+/// Reports what recovery would find over the checkpoint that ends at `checkpoint_end`. Changes
+/// nothing.
 ///
-/// Errors: what a start would refuse the journal for.
+/// Errors: those with which a start would refuse the journal.
 pub(crate) fn inspect(
     storage: &dyn Storage,
     directory: &Path,
@@ -121,7 +125,7 @@ pub(crate) fn inspect(
         .map(|(recovered, _)| recovered.report)
 }
 
-/// Reads the segments `listed`; also where the last record of the last one starts.
+/// Reads the `listed` segments. Also returns where the last record of the last one starts.
 fn read(
     storage: &dyn Storage,
     directory: &Path,
@@ -167,14 +171,15 @@ fn read(
     Ok((reading.recovered, last))
 }
 
-/// A segment as opened.
+/// An open segment with its header.
 struct OpenedSegment {
     path: PathBuf,
     file: Arc<dyn StorageFile>,
     header: SegmentHeader,
 }
 
-/// Errors: the checkpoint store is gone that holds what was removed from the journal. No other one may be made in its checkpoint_end.
+/// Errors: the checkpoint store is missing, although only it holds the records of removed segments.
+/// A start must not create another one.
 pub(crate) fn check_for_checkpoint(
     storage: &dyn Storage,
     data_dir: &Path,
@@ -195,14 +200,14 @@ pub(crate) fn check_for_checkpoint(
     Ok(())
 }
 
-/// Whether the beginning of the journal in `directory` was removed: then a checkpoint holds it.
+/// Whether the first segments of the journal were removed. A checkpoint then holds their records.
 fn is_cut_at_the_start(storage: &dyn Storage, directory: &Path) -> io::Result<bool> {
     Ok(segments_in(storage, directory)?
         .first()
         .is_some_and(|first| *first > FIRST_SEGMENT))
 }
 
-/// The numbers of the segments there are, in order; none where the directory is missing.
+/// The numbers of the existing segments, in order. Empty if the directory is missing.
 fn segments_in(storage: &dyn Storage, directory: &Path) -> io::Result<Vec<u64>> {
     let names = match storage.list(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -224,7 +229,7 @@ fn list(
     let attempted = || format!("list {}", directory.display());
     let mut numbers = segments_in(storage, directory).map_err(OpenError::io(attempted()))?;
     if let Some(trusted) = trusted {
-        // Made by the write that failed; nothing durable is in there.
+        // The failed write created these segments, and nothing durable is in them.
         while numbers.last().is_some_and(|last| *last > trusted.segment) {
             let number = numbers.pop().expect("it has a last one");
             let path = directory.join(layout::segment_file(number));
@@ -274,7 +279,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// No segment is missing between the checkpoint and the end.
+    /// Checks that no segment is missing between the checkpoint and the end.
     fn check_row(&mut self, segments: &[OpenedSegment], directory: &Path) -> Result<(), OpenError> {
         let Some(first) = segments.first() else {
             if self.over_store {
@@ -300,7 +305,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The journal does not end before record `durable`, which is known to have been durable.
+    /// Checks that the journal reaches record `durable`, which is known to have been durable.
     fn check_end(&self, durable: u64, directory: &Path) -> Result<(), OpenError> {
         if self.recovered.sequence >= durable {
             return Ok(());
@@ -314,7 +319,7 @@ impl Reading {
         })
     }
 
-    /// A segment that was left whole: every byte up to `end` is records.
+    /// Reads a segment with a successor: every byte up to `end` belongs to records.
     fn closed_segment(&mut self, opened: &OpenedSegment, end: u64) -> Result<(), OpenError> {
         let attempted = || OpenError::io(format!("read {}", opened.path.display()));
         let damaged = |offset: u64| OpenError::Damaged {
@@ -337,7 +342,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The segment that is written; answers where its last record starts.
+    /// Reads the segment that was written last. Returns where its last record starts.
     fn last_segment(
         &mut self,
         opened: &OpenedSegment,
@@ -354,7 +359,7 @@ impl Reading {
             });
         }
         let tail = nonzero_end(&*opened.file, end, until).map_err(attempted())?;
-        // Behind a trusted end nothing can be missing.
+        // After a trusted end nothing can be missing.
         let missing = if trusted.is_some() {
             0
         } else {
@@ -374,8 +379,8 @@ impl Reading {
         Ok(last)
     }
 
-    /// Reports the bytes from `end` to `tail` as torn, unless a whole record behind `end` proves damage, and those that the file
-    /// lacks as missing.
+    /// Reports the bytes from `end` to `tail` as torn, and those that the file lacks as missing. A
+    /// whole record after `end` proves damage instead.
     fn cut(
         &mut self,
         opened: &OpenedSegment,
@@ -404,7 +409,8 @@ impl Reading {
         Ok(())
     }
 
-    /// Applies the whole records of a segment; answers where they end and where the last one starts.
+    /// Applies the whole records of a segment. Returns where they end and where the last one
+    /// starts.
     fn records(
         &mut self,
         opened: &OpenedSegment,
@@ -470,7 +476,8 @@ impl Reading {
     }
 }
 
-/// A part of a file in memory, moved along as it is read: segments are large and mostly zeros.
+/// A part of a file in memory that moves as it is read, because segments are large and mostly
+/// zeros.
 struct Window<'file> {
     file: &'file dyn StorageFile,
     until: u64,
@@ -478,11 +485,11 @@ struct Window<'file> {
     bytes: Vec<u8>,
 }
 
-/// How much of a segment is read at a time, at least.
+/// The least number of bytes read from a segment at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 impl Window<'_> {
-    /// The `length` bytes at `at`, or as many as there are.
+    /// The `length` bytes at `at`, or as many as the file has.
     fn at(&mut self, at: u64, length: u64) -> io::Result<&[u8]> {
         let end = at.saturating_add(length).min(self.until);
         if at < self.start || end > self.start + self.bytes.len() as u64 {
@@ -496,7 +503,7 @@ impl Window<'_> {
     }
 }
 
-/// Where the zeros at the end of `file` start, at `from` at the least.
+/// Where the zeros at the end of `file` start, but not before `from`.
 fn nonzero_end(file: &dyn StorageFile, from: u64, until: u64) -> io::Result<u64> {
     let (mut at, mut end) = (from, from);
     let mut bytes = Vec::new();
@@ -512,7 +519,7 @@ fn nonzero_end(file: &dyn StorageFile, from: u64, until: u64) -> io::Result<u64>
     Ok(end)
 }
 
-/// Writes the last record once more, and syncs it: an earlier start may have failed to.
+/// Writes the last record again and syncs it, because an earlier start may have failed to.
 fn write_again(file: &dyn StorageFile, last: u64, end: u64) -> io::Result<()> {
     let mut record = vec![0; (end - last) as usize];
     file.read_at(&mut record, last)?;
@@ -520,7 +527,8 @@ fn write_again(file: &dyn StorageFile, last: u64, end: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Where the zeros at the end of `bytes` start. Compared in blocks: most of a segment is zeros.
+/// Where the zeros at the end of `bytes` start. Compares whole blocks, because most of a segment is
+/// zeros.
 fn last_nonzero(bytes: &[u8]) -> usize {
     const BLOCK: usize = 4096;
     let zeros = [0; BLOCK];

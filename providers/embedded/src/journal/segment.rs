@@ -1,21 +1,15 @@
-//! Segments: the files a journal is made of, and the spare that is kept allocated.
+//! Segments: the files of the journal.
 //!
-//! A segment is given all its disk blocks at creation. Its header, synced before its first record, says
-//! where the segment before it ended: so a tail that a failed write or a crash left there is known to be
-//! void, and a byte that is damaged before that end is known to matter. It says how long the file is, too, which is synced with
-//! it: one that is shorter was cut by no crash.
-//!
-//! The spare is the free-space reserve of rule P6: a group that does not fit the current segment becomes the
-//! first of the spare, which then takes its name among the segments. Only renaming is left to do then.
-//!
-//! A disk that has no room for a whole segment gives a smaller one. It is given none without room beside it for a
-//! checkpoint of all that the journal would then hold and none does: else what was taken in could never leave the journal.
+//! A segment gets all its disk blocks when it is created. Its header is synced before its first
+//! record, and names the end of the segment before it. Bytes after that end are void: a failed
+//! write or a crash left them. A broken byte before that end is damage. The header also holds the
+//! length of the file, which is synced with it. No crash shortens the file after that.
 //!
 //! ```text
 //! magic u64 | crc u32 | zero u32 | number u64 | first sequence u64 | previous end u64 | created by u64 | bytes u64
 //! ```
 
-/// The length of a segment's header: where its first frame starts.
+/// The bytes of a segment's header, after which its first frame starts.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 64;
 
 /// The number of a journal's first segment.
@@ -23,18 +17,19 @@ pub(crate) const FIRST_SEGMENT: u64 = 1;
 
 const MAGIC: u64 = 0x3130_4745_5346_4c00 | 0x0000_0000_0000_004a; // "J" "LFSEG01"
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// Its place among the segments.
+    /// Its number in the journal.
     pub(crate) number: u64,
     /// The number of its first record.
     pub(crate) first_sequence: u64,
-    /// Where the records of the segment before it end; zero if there is none before it.
+    /// Where the records of the segment before it end; zero if there is none.
     pub(crate) previous_end: u64,
-    /// Who made it.
+    /// The incarnation that created it.
     pub(crate) incarnation: u64,
-    /// How long the file was made; zero where an earlier release has made it, which did not say.
+    /// The allocated length of the file; zero if an earlier release created it, which did not
+    /// record the length.
     pub(crate) bytes: u64,
 }
 

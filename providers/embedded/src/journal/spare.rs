@@ -1,4 +1,12 @@
-//! The spare segment.
+//! The spare segment, allocated ahead.
+//!
+//! The spare is the free-space reserve of rule P6. A group that does not fit the current segment
+//! becomes the first group of the spare, which then takes its name among the segments. Only the
+//! rename remains to be done then.
+//!
+//! If the disk has no room for a whole segment, the spare is a smaller one. An allocation always
+//! leaves disk space for a checkpoint of everything that the journal would then hold and no
+//! checkpoint covers. Without that space, accepted changes could never leave the journal.
 
 use std::{
     io,
@@ -24,16 +32,18 @@ use crate::{
 
 const SPARE: &str = "spare";
 
-/// What is kept back for changes that must go on when the disk is full is this part of a segment.
+/// The reserve, which changes that must go on with a full disk may use, is one part of this many of
+/// a segment.
 const RESERVE_PART: u64 = 8;
 
-/// What the checkpoint store takes for what the journal holds, at most: its pages are half full at worst.
+/// The bound of the checkpoint store's size, as a multiple of the journal's bytes: at worst,
+/// its pages are half full.
 const CHECKPOINT_FACTOR: u64 = 2;
 
-/// How long a refused allocation is not tried again.
+/// How long a refused allocation is not repeated.
 const ALLOCATION_RETRY: Duration = Duration::from_millis(50);
 
-/// The spare segment, allocated ahead.
+/// The spare segment.
 #[derive(Debug)]
 pub(crate) struct Spare {
     storage: Arc<dyn Storage>,
@@ -42,19 +52,20 @@ pub(crate) struct Spare {
     state: Mutex<SpareState>,
     usage: Arc<JournalUsage>,
     ballast: Arc<Ballast>,
-    /// Little more than the reserve was left when the last change was ordered.
+    /// Whether little more than the reserve was left when the last change was ordered.
     is_scarce: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct SpareState {
     allocated: Option<Allocated>,
-    /// The number of the next spare's file: one that was taken keeps its name until it gets its own.
+    /// The number of the next spare file. A taken spare keeps its name until its promotion renames
+    /// it.
     next: u64,
     refused: Option<Instant>,
 }
 
-/// A file with its blocks, all zeros.
+/// An allocated file of zeros.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     file: Arc<dyn StorageFile>,
@@ -99,12 +110,13 @@ impl Spare {
         }
     }
 
-    /// How many bytes are kept back for changes that must go on when the disk is full.
+    /// The size of the reserve for changes that must go on when the disk is full.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.segment_bytes / RESERVE_PART
     }
 
-    /// Whether little more than the reserve was left when the last change was ordered; known without any lock.
+    /// Whether little more than the reserve was left when the last change was ordered. Takes no
+    /// lock.
     pub(crate) fn is_scarce(&self) -> bool {
         self.is_scarce.load(Ordering::Relaxed)
     }
@@ -113,22 +125,22 @@ impl Spare {
         self.is_scarce.store(is_scarce, Ordering::Relaxed);
     }
 
-    /// Whether the disk did not have a whole segment for it.
+    /// Whether the spare is smaller than a whole segment.
     pub(crate) fn is_short(&self) -> bool {
         self.state.lock().bytes() < self.segment_bytes
     }
 
-    /// How many bytes of records a whole segment has room for.
+    /// The bytes of records that fit a whole segment.
     pub(crate) fn whole_room(&self) -> u64 {
         self.segment_bytes - SEGMENT_HEADER_BYTES
     }
 
-    /// How many bytes of records the spare has room for.
+    /// The bytes of records that fit the spare.
     pub(crate) fn room(&self) -> u64 {
         self.state.lock().room()
     }
 
-    /// Removes spares that an earlier start, or a failed promotion, left behind.
+    /// Removes the spare files of an earlier start or of a failed promotion.
     pub(crate) fn clean(&self) -> io::Result<()> {
         let held = self.state.lock();
         for name in self
@@ -149,8 +161,8 @@ impl Spare {
         Ok(())
     }
 
-    /// Has the spare hold at least `bytes` of records; answers how many it holds, refused or not. A refused
-    /// allocation is not repeated for [`ALLOCATION_RETRY`].
+    /// Grows the spare to at least `bytes` of records if the disk allows it. Returns the bytes that
+    /// it then has room for. A refused allocation is not repeated for [`ALLOCATION_RETRY`].
     pub(crate) fn grow(&self, bytes: u64) -> u64 {
         let mut held = self.state.lock();
         let too_soon = held
@@ -162,7 +174,8 @@ impl Spare {
         held.room()
     }
 
-    /// The same for a journal that goes on in it at once: what is left of the current segment is never written then.
+    /// Grows the spare as [`Spare::grow`] does, for a journal that continues in it at once. The
+    /// rest of the current segment is then never written, so no checkpoint need have room for it.
     pub(crate) fn grow_to_go_on(&self, bytes: u64) -> u64 {
         let mut held = self.state.lock();
         self.grow_beside(&mut held, bytes, self.usage.bytes_to_fold());
@@ -184,27 +197,27 @@ impl Spare {
                 tracing::warn!(
                     bytes = whole,
                     got,
-                    "no room for another whole journal segment"
+                    "the disk has no room for another whole journal segment"
                 );
             }
             held.refused = (held.bytes() < needed).then(Instant::now);
         }
     }
 
-    /// Has the spare hold at least `bytes` of records whatever is left beside it: for who is getting out of a full disk, or
-    /// has just come.
+    /// Grows the spare to at least `bytes` of records without leaving disk space for a checkpoint.
+    /// A store that gets out of a full disk, or that starts on one, needs this.
     pub(crate) fn grow_anyway(&self, bytes: u64) -> u64 {
         let mut held = self.state.lock();
         let needed = (bytes + SEGMENT_HEADER_BYTES).next_multiple_of(self.reserve_bytes());
         if held.bytes() < needed {
-            // Who asks hears it from what is held then.
+            // The caller learns from the returned size whether this succeeded.
             let _ = self.allocate(&mut held, needed);
         }
         held.room()
     }
 
-    /// Allocates `whole`, or as much of it by halves, `needed` at least, as leaves room for a checkpoint of it and of `to_fold`;
-    /// whether it was whole.
+    /// Allocates `whole` bytes, or a fraction by halves down to `needed`, so that room remains for
+    /// a checkpoint of it and of `to_fold`. Returns whether it allocated the whole.
     fn allocate_beside_checkpoints(
         &self,
         held: &mut SpareState,
@@ -234,7 +247,8 @@ impl Spare {
     fn allocate(&self, held: &mut SpareState, bytes: u64) -> io::Result<()> {
         if let Some(allocated) = &mut held.allocated {
             if let Err(error) = allocated.file.allocate(bytes) {
-                // A file system may keep what it could give: hand it back, others need it.
+                // A file system may keep the part that it could allocate. Give it back, because
+                // others need it.
                 let _ = allocated.file.set_len(allocated.bytes);
                 return Err(error);
             }
@@ -253,12 +267,12 @@ impl Spare {
         Ok(())
     }
 
-    /// Takes the spare, to be promoted: from now on its room is not offered to anybody else.
+    /// Takes the spare for a promotion. From now on, its room is not offered to other changes.
     pub(crate) fn take(&self) -> Option<Allocated> {
         self.state.lock().allocated.take()
     }
 
-    /// Makes a taken spare the segment that `header` describes: durable, and under its name.
+    /// Makes a taken spare the segment that `header` describes, durable and under its name.
     pub(crate) fn promote(
         &self,
         allocated: Allocated,

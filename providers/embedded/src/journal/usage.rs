@@ -1,7 +1,8 @@
-//! What others may know of the journal while its thread writes it: how long it is, and what of it no checkpoint holds.
+//! The usage of the journal while its thread writes it: its length, and how much of it no
+//! checkpoint covers.
 //!
-//! The lengths are read and changed together: whoever asked while a segment is turned would find its records in the segment that
-//! ends and in the one that begins, or in neither, and room for another segment is given by what he finds.
+//! One lock guards all lengths. Without it, a reader during a rotation could count the records of a
+//! segment twice or not at all, and the allocation of the next segment depends on that count.
 
 use std::{
     io,
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::{directory::layout, storage::Storage};
 
-/// A segment that is no longer written.
+/// A segment with a successor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClosedSegment {
     pub(crate) number: u64,
@@ -21,36 +22,37 @@ pub(crate) struct ClosedSegment {
     pub(crate) bytes: u64,
 }
 
-/// How far a checkpoint holds the journal.
+/// How far a checkpoint covers the journal.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Folded {
-    /// The number of the last record that it holds.
+    /// The number of the last record that it covers.
     pub(crate) sequence: u64,
-    /// What [`JournalUsage::written_bytes`] was behind that record.
+    /// The total of `written_bytes` after that record.
     pub(crate) written_bytes: u64,
 }
 
-/// What others may know of the journal.
+/// The length of the journal and its coverage by checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct JournalUsage {
     inner: Mutex<Inner>,
     fsyncs: AtomicU64,
     sequence: AtomicU64,
-    /// One removes segments at a time.
+    /// Serializes the removal of segments.
     removing: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Segments that are no longer written, oldest first.
+    /// Segments with a successor, oldest first.
     closed: Vec<ClosedSegment>,
     /// Bytes of records in the current segment.
     current_bytes: u64,
-    /// Bytes of records that the current segment has room for, those in it included.
+    /// Bytes of records that fit the current segment, including those in it.
     current_room: u64,
-    /// Bytes of records written in this start, and of those before that its first checkpoint does not hold.
+    /// Bytes of records written by this start, plus earlier ones that its first checkpoint does not
+    /// cover.
     written_bytes: u64,
-    /// As far as a checkpoint of this start, or the one it began with, holds it.
+    /// How far the last checkpoint covers the journal.
     folded: Folded,
 }
 
@@ -65,8 +67,9 @@ impl Inner {
 }
 
 impl JournalUsage {
-    /// A start, or a return to the durable state, goes on behind `closed` segments, in one that has `current_bytes` of records and
-    /// room for `current_room`; of all these `unfolded_bytes` are in no checkpoint.
+    /// Begins anew after a start or a return to the durable state. The current segment follows the
+    /// `closed` ones, holds `current_bytes` of records and has room for `current_room`. No
+    /// checkpoint covers `unfolded_bytes` of all these.
     pub(crate) fn begin(
         &self,
         closed: Vec<ClosedSegment>,
@@ -83,7 +86,8 @@ impl JournalUsage {
         };
     }
 
-    /// The journal goes on in a segment with room for `room` bytes of records, behind the one with this number.
+    /// Notes that the journal continues after segment `number` in one with room for `room` bytes of
+    /// records.
     pub(super) fn rotated(&self, number: u64, room: u64) {
         let last_sequence = self.sequence.load(Ordering::Relaxed);
         let mut inner = self.inner.lock();
@@ -96,7 +100,7 @@ impl JournalUsage {
         inner.current_room = room;
     }
 
-    /// Record number `sequence`, which is as long, is durable.
+    /// Notes that record `sequence`, of `bytes` bytes, is durable.
     pub(super) fn synced(&self, sequence: u64, bytes: u64) {
         self.sequence.store(sequence, Ordering::Relaxed);
         self.fsyncs.fetch_add(1, Ordering::Relaxed);
@@ -111,33 +115,33 @@ impl JournalUsage {
         inner.closed_bytes() + inner.current_bytes
     }
 
-    /// How many bytes of records no checkpoint holds.
+    /// Bytes of records that no checkpoint covers.
     pub(super) fn bytes_to_fold(&self) -> u64 {
         self.inner.lock().bytes_to_fold()
     }
 
-    /// The same once the current segment is full.
+    /// Bytes of records that no checkpoint covers once the current segment is full.
     pub(super) fn bytes_to_fold_when_full(&self) -> u64 {
         let inner = self.inner.lock();
         inner.bytes_to_fold() + (inner.current_room - inner.current_bytes)
     }
 
-    /// How many bytes of records the current segment has room for, those in it included.
+    /// Bytes of records that fit the current segment, including those in it.
     pub(crate) fn current_room(&self) -> u64 {
         self.inner.lock().current_room
     }
 
-    /// How many segments there are.
+    /// The number of segments.
     pub(crate) fn segments(&self) -> usize {
         self.inner.lock().closed.len() + 1
     }
 
-    /// Syncs of records.
+    /// The number of syncs of records.
     pub(crate) fn fsyncs(&self) -> u64 {
         self.fsyncs.load(Ordering::Relaxed)
     }
 
-    /// A checkpoint of all that is written.
+    /// The coverage of a checkpoint of everything written so far.
     pub(crate) fn whole(&self) -> Folded {
         let written_bytes = self.inner.lock().written_bytes;
         Folded {
@@ -146,7 +150,7 @@ impl JournalUsage {
         }
     }
 
-    /// A checkpoint has taken in the records so far: removes the segments that hold no others.
+    /// Notes a checkpoint, and removes the segments that it covers completely.
     pub(crate) fn remove_until(
         &self,
         folded: Folded,
@@ -170,11 +174,11 @@ impl JournalUsage {
         };
         for number in covered {
             match storage.remove(&journal.join(layout::segment_file(number))) {
-                // An earlier try has failed in its sync.
+                // An earlier attempt removed the file and then failed to sync.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 removed => removed?,
             }
-            // Oldest first also after a power loss: a gap in the middle would read as damage.
+            // The oldest goes first even across a power loss, because a gap would look like damage.
             storage.sync_directory(journal)?;
             self.inner.lock().closed.retain(|old| old.number != number);
         }

@@ -9,14 +9,14 @@ use super::{
 };
 use crate::storage::StorageFile;
 
-/// How far zeros are written ahead of the records.
+/// How many bytes of zeros are written ahead of the records.
 const ZEROED_STEP_BYTES: u64 = 1 << 18;
 
-/// Frames of this size are written without zeros ahead: a change of metadata then costs less than writing
-/// everything twice.
+/// Frames of this size or more are written without zeros ahead. A change of metadata then costs
+/// less than writing everything twice.
 const ZEROED_FRAME_BYTES_MAX: usize = 1 << 15;
 
-/// The journal's writing end.
+/// The writing end of the journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(crate) usage: Arc<JournalUsage>,
@@ -25,7 +25,7 @@ pub(crate) struct Journal {
     /// The number of the last record written.
     pub(crate) sequence: u64,
     pub(crate) current: CurrentSegment,
-    /// What was written since the last freeze.
+    /// Upper bound of the bytes written since the last freeze of the overlay.
     pub(crate) bytes_since_checkpoint: u64,
 }
 
@@ -34,28 +34,28 @@ pub(crate) struct Journal {
 pub(crate) struct CurrentSegment {
     pub(crate) number: u64,
     pub(crate) file: Arc<dyn StorageFile>,
-    /// Where the next record goes: the end of the last durable one.
+    /// Where the next record goes, which is the end of the last durable one.
     pub(crate) end: u64,
-    /// Allocated.
+    /// The allocated length.
     pub(crate) bytes: u64,
-    /// Written with zeros or records.
+    /// The end of the part already written with zeros or records.
     pub(crate) zeroed: u64,
 }
 
 impl CurrentSegment {
-    /// Bytes of records in it.
+    /// The bytes of records in it.
     pub(crate) fn records_bytes(&self) -> u64 {
         self.end - SEGMENT_HEADER_BYTES
     }
 }
 
 impl Journal {
-    /// How many bytes of records the current segment still takes.
+    /// The bytes of records that still fit the current segment.
     pub(crate) fn room(&self) -> u64 {
         self.current.bytes - self.current.end
     }
 
-    /// Closes the current segment and goes on in a spare.
+    /// Closes the current segment and continues in a spare.
     pub(crate) fn rotate(&mut self, spare: Allocated, incarnation: u64) -> io::Result<()> {
         let header = SegmentHeader {
             number: self.current.number + 1,
@@ -77,7 +77,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes a frame behind the last one; nothing is durable yet.
+    /// Writes a frame after the last one. Nothing is durable yet.
     pub(crate) fn write(&mut self, frame: &[u8]) -> io::Result<()> {
         let current = &mut self.current;
         let end = current.end + frame.len() as u64;
@@ -91,7 +91,7 @@ impl Journal {
         current.file.write_at(frame, current.end)
     }
 
-    /// Makes the frame written last, `length` bytes of it, durable.
+    /// Makes the last written frame, of `length` bytes, durable.
     pub(crate) fn sync(&mut self, length: usize) -> io::Result<()> {
         self.current.file.sync_data()?;
         self.sequence += 1;

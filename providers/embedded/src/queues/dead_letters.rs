@@ -1,7 +1,8 @@
-//! Dead letters: kept, looked at, sent again, removed.
+//! Dead letters: list, redrive and purge.
 //!
-//! A letter lies under the incarnation and the position at which it was given up, so that letters lie in that order, and that is its
-//! name (Q13). As there are many and few are ever looked at, the index has their number alone.
+//! The key of a dead letter is the incarnation and position at which its message was given up. Dead
+//! letters are therefore stored in that order, and the key is their id (Q13). There may be many and
+//! few are ever read, so memory holds only their number.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{
@@ -23,11 +24,13 @@ use crate::{
 
 const POSITION_BITS: u32 = 64;
 
-/// For each letter that comes beyond the bound so many of the oldest go: two, so that a bound that was lowered is reached.
+/// How many of the oldest dead letters are removed for each one beyond the bound. Two, so that a
+/// lowered bound is reached.
 const LETTERS_GO_MAX: usize = 2;
 
 impl Queues {
-    /// Letters of a queue, oldest first: those behind `after`, whether that is there or not.
+    /// Lists the dead letters of a queue, oldest first, after the id `after`, whether or not that
+    /// one exists.
     pub(crate) fn dead_letters(
         &self,
         store: &mut Store,
@@ -63,7 +66,7 @@ impl Queues {
         Ok(letters)
     }
 
-    /// Sends letters again, whatever is remembered of their ids.
+    /// Sends dead letters again, even if their deduplication ids are known.
     pub(crate) fn redrive(
         &mut self,
         store: &mut Store,
@@ -102,13 +105,13 @@ impl Queues {
             store.set(key, None, true);
             queue.dead_letters -= 1;
             queue.append(letter.group.clone(), queued);
-            // One by one: so much of them as there is room for has been sent again where there is none for the next.
+            // Each is ordered by itself. If the room ends, those before are already sent again.
             store.order();
         }
         Ok(())
     }
 
-    /// Removes letters.
+    /// Removes dead letters.
     pub(crate) fn purge(
         &mut self,
         store: &mut Store,
@@ -119,7 +122,7 @@ impl Queues {
         for letter in letters {
             let key = letter_key(queue.id, *letter);
             if store.record(&key)?.value.is_some() {
-                // Nothing else takes letters out.
+                // A purge may use the reserve, because nothing else removes dead letters.
                 store.reserve(entry_bound(&key, None) as u64, UseReserve::Yes)?;
                 store.set(key, None, true);
                 queue.dead_letters -= 1;
@@ -130,7 +133,7 @@ impl Queues {
     }
 }
 
-/// The oldest letters, which go where one more would be more than are kept.
+/// The oldest dead letters that must be removed if one more is added.
 pub(super) fn too_many_with_one_more(
     queue: &QueueState,
     store: &mut Store,
@@ -147,7 +150,8 @@ pub(super) fn too_many_with_one_more(
     Ok(oldest)
 }
 
-/// Puts a letter in place of the `oldest`; the caller has reserved room, and orders it.
+/// Adds a dead letter and removes the `oldest`. The caller has reserved room, and orders the
+/// change.
 pub(super) fn put(
     queue: &mut QueueState,
     store: &mut Store,
@@ -162,7 +166,7 @@ pub(super) fn put(
     }
 }
 
-/// Where the letters of a queue begin.
+/// The first key of a queue's dead letters.
 fn first(queue: u32) -> RecordKey {
     RecordKey::new(
         Table::DeadLetter,

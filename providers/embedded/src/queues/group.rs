@@ -1,25 +1,26 @@
-//! A message group: its messages in order, and which of its first ones are with a consumer.
+//! A message group: its messages in order, and which of them are with a consumer.
 //!
-//! Pure: no I/O, no clock. A group is ready, delayed or in flight. Only the messages at its head are ever
-//! with a consumer, and while some are, no others are given away: that keeps the order (Q1).
+//! Pure: no I/O, no clock. A group is ready, delayed or in flight. Only messages at its head are
+//! ever with a consumer, and meanwhile no others are delivered. This keeps the order (Q1).
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{Incarnation, queue::Handle};
 
-/// When a group changes by itself: the time, and a number that makes it unique.
+/// When the group changes its phase by itself: the time, and a number that makes the deadline
+/// unique.
 pub(crate) type Deadline = (Duration, u64);
 
 /// A message in its group.
 #[derive(Debug)]
 pub(crate) struct QueuedMessage {
     pub(crate) sequence: u64,
-    /// The key of its record.
+    /// The key of its records.
     pub(crate) key: Bytes,
-    /// The body of a message that has no record: its queue is transient.
+    /// The body, if the message has no record because its queue is transient.
     pub(crate) body: Option<Bytes>,
-    /// What its sender called it (Q8).
+    /// The deduplication id that the sender chose (Q8).
     pub(crate) id: Option<Bytes>,
     pub(crate) deliveries: u32,
     pub(crate) failures: u32,
@@ -41,18 +42,18 @@ impl QueuedMessage {
     }
 }
 
-/// What a group is doing.
+/// The phase of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// It waits in line to be served.
+    /// It waits in line for a consumer.
     Ready,
-    /// It is served no earlier than its deadline.
+    /// It is not delivered before its deadline.
     Delayed(Deadline),
     /// Its first `count` messages are with a consumer until the deadline.
     InFlight {
-        /// How many.
+        /// The number of messages.
         count: usize,
-        /// Until when.
+        /// The end of the visibility timeout.
         deadline: Deadline,
     },
 }
@@ -62,7 +63,7 @@ pub(crate) enum Phase {
 pub(crate) struct Group {
     pub(crate) messages: VecDeque<QueuedMessage>,
     pub(crate) phase: Phase,
-    /// A released message is given again no earlier than this.
+    /// No message is delivered before this time, after a release with a delay.
     pub(crate) not_before: Duration,
 }
 
@@ -75,8 +76,8 @@ impl Group {
         }
     }
 
-    /// The place of the message that is with a consumer by this very delivery, in this `incarnation` of the store, if
-    /// there is one (Q6).
+    /// The index of the message in flight whose current delivery in this `incarnation` of the store
+    /// is `handle`, if there is one (Q6).
     pub(crate) fn delivered(&self, handle: &Handle, incarnation: Incarnation) -> Option<usize> {
         let Phase::InFlight { count, .. } = self.phase else {
             return None;

@@ -22,7 +22,7 @@ pub(crate) fn body_of(store: &mut Store, message: &QueuedMessage) -> Result<Byte
     }
 }
 
-/// What is kept of a message that is not transient.
+/// Sets the records of a message that is not transient.
 pub(super) fn set_records(store: &mut Store, message: &QueuedMessage, body: Bytes) {
     if let Some(id) = &message.id {
         let key = RecordKey::new(Table::MessageId, message.key.clone());
@@ -56,7 +56,8 @@ pub(super) fn remove_records(store: &mut Store, message: QueuedMessage) {
     store.set(RecordKey::new(Table::Message, message.key), None, true);
 }
 
-/// `queue id | group length | group | sequence`: a queue's messages by group, in order.
+/// `queue id | group length | group | sequence`, which sorts a queue's messages by group and then
+/// by sequence.
 pub(super) fn message_key(queue: u32, group: &[u8], sequence: u64) -> Bytes {
     let mut key = BytesMut::with_capacity(13 + group.len());
     key.put_u32(queue);

@@ -1,17 +1,17 @@
-//! The queue port on the engine.
+//! The queues: their state in memory beside the records of their messages.
 //!
-//! A message is a record like any other, so sending and acknowledging share the journal, the order and the
-//! durability points of the key-value port (Q7), and a message that is sent and acknowledged within one
-//! group commit is never written. Beside the records stands an index in memory ([`group`]): which messages
-//! each group has, in order, and who is with a consumer. It is rebuilt at open.
+//! A message is a record like any other. Sends and acknowledgements therefore share the journal,
+//! the order and the durability points of the key-value port (Q7). A message sent and acknowledged
+//! within one group commit is never written. Beside the records, memory holds each queue's groups
+//! ([`group`]) with the order of their messages and their phase. It is rebuilt at open.
 //!
 //! Invariants
-//! - Sequences grow over groups, queues and incarnations: the incarnation is their upper part, so a number
-//!   that was given and lost is never given again.
-//! - Deliveries are not records: after a crash every message that was not acknowledged is visible again.
-//!   Failures are records, so a message that fails for good also does so across restarts (rule P1).
-//! - Handles of a delivery from before a return to the durable state are stale: a message that came back may be given
-//!   under the same attempt again, but never in the same incarnation.
+//! - Sequences grow over groups, queues and incarnations. The incarnation is their upper part, so a
+//!   lost number is never used again.
+//! - Deliveries are not records: after a crash every unacknowledged message is visible again.
+//!   Failures are records, so a permanently failed message stays failed across restarts (rule P1).
+//! - A handle from before a return to the durable state is stale. A message that came back may be
+//!   delivered with the same attempt number again, but never in the same incarnation.
 
 mod dead_letters;
 mod group;
@@ -38,7 +38,8 @@ use crate::{
     store::{Store, UseReserve},
 };
 
-/// The incarnation is the part of a sequence above these bits: messages enough for years at full speed.
+/// A sequence holds the incarnation above these bits. The bits below suffice for years of messages
+/// at full speed.
 const SEQUENCE_BITS: u32 = 44;
 
 /// All queues.
@@ -48,9 +49,9 @@ pub(crate) struct Queues {
     pub(super) next_id: u32,
     pub(super) next_sequence: u64,
     pub(super) next_deadline: u64,
-    /// How many dead letters of one queue are kept.
+    /// How many dead letters a queue keeps. Beyond that the oldest are removed.
     pub(super) dead_letters_max: u64,
-    /// The start of the store that gives messages now.
+    /// The incarnation of the store, which every handle carries.
     pub(super) incarnation: Incarnation,
 }
 
@@ -60,26 +61,27 @@ impl Queues {
         incarnation << SEQUENCE_BITS
     }
 
-    /// Continues the waiters of the state before a return to the durable one.
+    /// Takes over the waiting consumers of the state before a return to the durable state.
     pub(crate) fn take_over(&mut self, earlier: Self) {
         for (name, queue) in earlier.by_name {
             if let Some(mine) = self.by_name.get_mut(&name) {
                 mine.notify = queue.notify;
             } else {
-                // Its creation was lost: who waits hears that it is not there.
+                // The creation of the queue was lost, so its consumers learn that it does not
+                // exist.
                 queue.notify.notify_waiters();
             }
         }
     }
 
-    /// Wakes everybody who waits for messages.
+    /// Wakes all consumers that wait for messages.
     pub(crate) fn wake_all(&self) {
         self.by_name
             .values()
             .for_each(|queue| queue.notify.notify_waiters());
     }
 
-    /// How many groups, over all queues, a message that failed for good blocks (rule P1).
+    /// How many groups of all queues are blocked by a permanently failed message (rule P1).
     pub(crate) fn blocked_count(&self) -> usize {
         let blocking = |queue: &&QueueState| queue.options.on_failure == OnFailure::Block;
         self.by_name
@@ -125,7 +127,7 @@ impl Queues {
         Ok(())
     }
 
-    /// When the next deadline passes, if there is one, and whether a group is in line.
+    /// Whether a group is in line, and the next deadline if there is one.
     pub(crate) fn outlook(&self, name: &str) -> Result<(bool, Option<Duration>, Arc<Notify>)> {
         let queue = self.get(name)?;
         let next = queue

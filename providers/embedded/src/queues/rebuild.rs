@@ -33,7 +33,7 @@ impl Queues {
     }
 }
 
-/// Queues, one table of records after the other.
+/// The queues so far. Each method reads one table of records.
 struct Rebuilding {
     queues: Queues,
     /// The names of the queues by their numbers.
@@ -110,7 +110,8 @@ impl Rebuilding {
             let Some(queue) = self.queue(queue) else {
                 continue;
             };
-            // What had this id is gone: it may be sent again. Its row goes when it would have.
+            // A transient queue lost its messages, so their ids may be sent again. The records of
+            // the ids still expire.
             if queue.options.retention == Retention::Durable {
                 queue.deduplication.insert(id.clone(), expires);
             }
@@ -138,7 +139,7 @@ impl Rebuilding {
         self.queues.by_name.get_mut(self.names.get(&id)?)
     }
 
-    /// The message whose records lie under `key`.
+    /// The message whose records have this `key`.
     fn message(&mut self, key: &Bytes) -> Option<&mut QueuedMessage> {
         let (queue, group, sequence) = parse_message_key(key)?;
         let messages = &mut self.queue(queue)?.groups.get_mut(&group)?.messages;
@@ -157,7 +158,7 @@ fn first(table: Table) -> RecordKey {
     RecordKey::new(table, Bytes::new())
 }
 
-/// Hands every record of `table` to `take`, which returns none for a record that does not fit.
+/// Calls `take` with every record of `table`. `take` returns none for a record that does not fit.
 fn visit(
     store: &mut Store,
     table: Table,

@@ -19,16 +19,17 @@ use crate::store::Store;
 
 const TIMED_OUT: &str = "the visibility timeout ran out";
 
-/// What `receive` may take.
+/// The options of a receive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReceiveOptions {
     pub(crate) messages_max: usize,
-    /// Hidden for this long; none: as the queue's options say.
+    /// The visibility timeout in milliseconds; none for the queue's own.
     pub(crate) hidden_ms: Option<u64>,
 }
 
 impl Queues {
-    /// Gives the next group in line to a consumer, from its head on; a head that may fail once more by itself (Q5).
+    /// Delivers the messages at the head of the next group in line. A head whose next failure may
+    /// be its last is delivered alone (Q5).
     pub(crate) fn receive(
         &mut self,
         store: &mut Store,
@@ -48,7 +49,8 @@ impl Queues {
             .groups
             .get_mut(&group_name)
             .expect("a group in line is a group of the queue");
-        // Before its last attempt a message travels alone, so that what is given up is what fails.
+        // Before its last attempt a message is delivered alone, so that only a failing message is
+        // given up.
         let last_attempt = queue.options.attempts_max.saturating_sub(1).max(1);
         let is_alone = group
             .messages
@@ -89,7 +91,7 @@ impl Queues {
         Ok(deliveries)
     }
 
-    /// Hides the flight of a delivered message until `timeout_ms` from now.
+    /// Extends the visibility timeout of the messages in flight to `timeout_ms` from now.
     pub(crate) fn extend(
         &mut self,
         name: &str,
@@ -116,7 +118,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Lets the deadlines that have passed take effect.
+    /// Applies the deadlines that have passed.
     pub(crate) fn expire(&mut self, store: &mut Store, name: &str, now: Duration) -> Result<()> {
         let queue = self.by_name.get_mut(name).ok_or_else(|| unknown(name))?;
         while let Some(first) = queue.deadlines.first_entry() {
@@ -129,7 +131,7 @@ impl Queues {
                 .get_mut(&group_name)
                 .expect("a deadline is of a group of the queue");
             if let Phase::InFlight { .. } = group.phase {
-                // The head is what its consumer got stuck on, as far as anybody can tell.
+                // The head is the best guess of the message that the consumer could not process.
                 let failed = fail(
                     queue,
                     store,
@@ -153,7 +155,7 @@ impl Queues {
     }
 }
 
-/// The first `count` messages of a group as its consumer gets them.
+/// The deliveries of the first `count` messages of a group.
 fn deliveries(
     store: &mut Store,
     group_name: &Bytes,

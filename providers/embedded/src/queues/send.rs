@@ -18,11 +18,11 @@ use crate::{
     store::{Store, UseReserve, now_ms},
 };
 
-/// How many expired deduplication ids a send forgets at most beyond as many as it brings.
+/// A send removes at most this many more expired ids than it has messages.
 const FORGOTTEN_MORE: usize = 1_024;
 
 impl Queues {
-    /// Appends messages; those whose deduplication id is known are left out (Q4).
+    /// Appends messages, except those with a known deduplication id (Q4).
     pub(crate) fn send(
         &mut self,
         store: &mut Store,
@@ -37,7 +37,8 @@ impl Queues {
             .iter()
             .any(|message| message.deduplication.is_some());
         let now = if has_ids { now_ms() } else { 0 };
-        // More of them go than come, and no send pays for all that a pause has left.
+        // More ids are removed than added, but one send does not pay for all that expired during a
+        // pause.
         let (expired, gone) = expired_ids(queue, now, messages.len() + FORGOTTEN_MORE);
         if !is_transient || has_ids {
             store.reserve((bytes + gone) as u64, UseReserve::No)?;
@@ -73,7 +74,7 @@ impl Queues {
     }
 }
 
-/// An upper bound of what the records of a message take in the journal.
+/// An upper bound of the journal bytes of a message's records.
 fn bound_of(message: &Message) -> usize {
     let group = message.group.len() + 80;
     let id = message
@@ -83,7 +84,7 @@ fn bound_of(message: &Message) -> usize {
     message.body.len() + group + id
 }
 
-/// How many ids have expired by `now`, `count_max` at most, and what deleting them takes in the journal.
+/// The number of ids that have expired by `now`, at most `count_max`, and the journal bytes of their deletion.
 fn expired_ids(queue: &QueueState, now: u64, count_max: usize) -> (usize, usize) {
     queue
         .expiring
@@ -107,7 +108,7 @@ fn remember_id(queue: &mut QueueState, store: &mut Store, id: &Bytes, expires: u
 
 fn forget_expired(queue: &mut QueueState, store: &mut Store, count: usize) {
     for (expires, id) in queue.expiring.drain(..count) {
-        // Unless it was given again since.
+        // A later send may have used the id again.
         if queue
             .deduplication
             .get(&id)

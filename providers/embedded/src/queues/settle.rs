@@ -21,9 +21,9 @@ use crate::{
     store::{Store, UseReserve},
 };
 
-/// What is kept of what a consumer says of a failure.
+/// The bytes that are kept of a failure's reason.
 const REASON_BYTES_MAX: usize = 1024;
-/// When a message is delivered again that was given up while there was no room for a dead letter.
+/// When a given-up message is delivered again if there was no room for a dead letter.
 const NO_ROOM_DELAY_MS: u64 = 1_000;
 
 impl Queues {
@@ -41,7 +41,7 @@ impl Queues {
                 .iter()
                 .map(|handle| 3 * (handle.group.len() + 40))
                 .sum();
-            // Nothing else takes messages out.
+            // An acknowledgement may use the reserve, because nothing else removes messages.
             store.reserve(reserved as u64, UseReserve::Yes)?;
         }
         let mut has_records = false;
@@ -63,7 +63,7 @@ impl Queues {
         Ok(())
     }
 
-    /// Gives a delivered message back, with those behind it, or up, if the handle is good.
+    /// Releases a delivered message with those after it, or gives it up, if the handle is current.
     pub(crate) fn release(
         &mut self,
         store: &mut Store,
@@ -95,7 +95,8 @@ impl Queues {
             };
             group.not_before = now + Duration::from_millis(delay_ms);
         }
-        // The failed message and all behind it leave the flight, whether or not it is still there.
+        // The failed message and all after it leave the flight, whether or not it is still in the
+        // queue.
         let left = usize::from(failed == FailureOutcome::DeadLettered);
         queue.shrink_flight(
             &handle.group,
@@ -110,27 +111,29 @@ impl Queues {
     }
 }
 
-/// What its consumer says of a message that it gives back.
+/// Whether a released message may be delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// It may be tried again then, as often as its queue says.
+    /// After the delay, up to the attempts of its queue.
     After { delay_ms: u64 },
-    /// It is given up, whatever its queue says.
+    /// Never: it is given up even if its queue allows more attempts.
     Never,
 }
 
-/// What became of a message that failed.
+/// The effect of a failure on its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FailureOutcome {
-    /// It stays, and its failure is recorded.
+    /// The message stays, and its failure is a record.
     Recorded,
-    /// It stays, and its failure is known to memory alone: there was no room.
+    /// The message stays, and only memory knows of the failure: the queue is transient or there was
+    /// no room.
     InMemory,
-    /// It went to the dead letters.
+    /// The message became a dead letter.
     DeadLettered,
 }
 
-/// Counts a failure of the message at `index`; one that failed for good may leave (Q5).
+/// Counts a failure of the message at `index`. A permanently failed message may become a dead
+/// letter (Q5).
 pub(super) fn fail(
     queue: &mut QueueState,
     store: &mut Store,
@@ -161,7 +164,7 @@ pub(super) fn fail(
         reason: reason.to_owned(),
     }));
     let key = RecordKey::new(Table::Attempts, message.key.clone());
-    // Counting must not fail for lack of room: the count is then kept in memory alone.
+    // A failure must count even without room. Memory alone then holds the count.
     if store
         .reserve(entry_bound(&key, Some(&attempts)) as u64, UseReserve::No)
         .is_err()
@@ -191,22 +194,23 @@ fn dead_letter(
         reason: reason.to_owned(),
     }));
     let letter_key = dead_letter_key(queue.id, store.incarnation, store.position);
-    // Looked for before anything is set: that may fail, and the message would be a letter and be there still.
+    // This read may fail, so it comes before anything is set. Otherwise the message could be both
+    // in the queue and a dead letter.
     let oldest = dead_letters::too_many_with_one_more(queue, store)?;
     let message_key = RecordKey::new(Table::Message, message.key.clone());
-    // With what the oldest letter takes that goes for it.
+    // The removal of the oldest dead letters needs room too.
     let gone = 2 * entry_bound(&letter_key, None);
     let reserved =
         entry_bound(&letter_key, Some(&letter)) + 3 * entry_bound(&message_key, None) + gone;
     if store.reserve(reserved as u64, UseReserve::No).is_err() {
-        // It stays and is tried again; it leaves when there is room.
+        // The message is delivered again, and becomes a dead letter once there is room.
         return Ok(FailureOutcome::InMemory);
     }
     dead_letters::put(queue, store, (letter_key, letter), oldest);
-    let group = queue.groups.get_mut(name).expect("it was just there");
+    let group = queue.groups.get_mut(name).expect("the message exists");
     remove_records(
         store,
-        group.messages.remove(index).expect("it was just there"),
+        group.messages.remove(index).expect("the message exists"),
     );
     if let Phase::InFlight { count, .. } = &mut group.phase {
         *count -= 1;

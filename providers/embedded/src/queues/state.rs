@@ -1,4 +1,4 @@
-//! One queue in memory: its groups, the line of those that may be served, and the deadlines.
+//! One queue in memory: its groups, the groups in line, and the deadlines.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -20,19 +20,19 @@ use super::{
 pub(crate) struct QueueState {
     pub(super) id: u32,
     pub(super) options: QueueOptions,
-    /// Some of its messages may be records of the store: it is durable, or was.
+    /// Whether some messages may have records: the queue is durable, or was.
     pub(super) has_records: bool,
     pub(super) groups: HashMap<Bytes, Group>,
-    /// Groups in phase ready, in the order they are served.
+    /// The groups in phase ready, in the order of delivery.
     pub(super) ready: VecDeque<Bytes>,
     pub(super) deadlines: BTreeMap<Deadline, Bytes>,
     pub(super) deduplication: HashMap<Bytes, u64>,
-    /// Deduplication ids by the time they expire.
+    /// Deduplication ids in the order of their expiry, in milliseconds since the epoch.
     pub(super) expiring: VecDeque<(u64, Bytes)>,
     pub(super) notify: Arc<Notify>,
-    /// How many of its messages were given up.
+    /// The number of dead letters.
     pub(super) dead_letters: u64,
-    /// How many of those are kept.
+    /// How many dead letters are kept.
     pub(super) dead_letters_max: u64,
 }
 
@@ -54,7 +54,7 @@ impl QueueState {
         }
     }
 
-    /// How much it holds.
+    /// The number of messages and dead letters.
     pub(crate) fn backlog(&self) -> Backlog {
         let messages = self
             .groups
@@ -67,12 +67,12 @@ impl QueueState {
         }
     }
 
-    /// Some of its messages are records, whatever it is now.
+    /// Notes that some messages have records, even if the queue is transient now.
     pub(super) fn note_records(&mut self) {
         self.has_records = true;
     }
 
-    /// The groups that a message blocks which failed for good, with that message.
+    /// The blocked groups, each with the permanently failed message that blocks it.
     pub(crate) fn blocked(&self) -> impl Iterator<Item = (&Bytes, &QueuedMessage)> {
         let (blocks, attempts_max) = (
             self.options.on_failure == OnFailure::Block,
@@ -85,7 +85,7 @@ impl QueueState {
         heads.filter(move |(_, head)| blocks && head.failures >= attempts_max)
     }
 
-    /// Puts a group in line, or lets it wait for `not_before`.
+    /// Puts a group in line, or delays it until its `not_before`.
     pub(super) fn put_in_line(&mut self, name: &Bytes, now: Duration, next_deadline: &mut u64) {
         let group = self
             .groups
@@ -105,7 +105,7 @@ impl QueueState {
         }
     }
 
-    /// Adds a message behind its group's last.
+    /// Appends a message to its group.
     pub(super) fn append(&mut self, group_name: Bytes, message: QueuedMessage) {
         if let Some(group) = self.groups.get_mut(&group_name) {
             group.messages.push_back(message);
@@ -118,7 +118,7 @@ impl QueueState {
         self.notify.notify_one();
     }
 
-    /// Takes `by` messages out of a group's flight; an empty flight ends.
+    /// Takes `by` messages out of a group's flight. An empty flight ends.
     pub(super) fn shrink_flight(
         &mut self,
         name: &Bytes,

@@ -1,4 +1,4 @@
-//! What queues remember goes when its time is over.
+//! Expired deduplication ids are removed, and dead letters replace messages atomically.
 
 use std::{
     hint,
@@ -22,7 +22,7 @@ use crate::{
 
 const WINDOW: Duration = Duration::from_millis(1);
 
-/// As many ids as one send brings.
+/// The ids of one send.
 const IDS: usize = 256;
 
 async fn created(engine: Arc<Engine>) -> Arc<Engine> {
@@ -44,7 +44,8 @@ fn message(group: &'static [u8], id: Option<String>) -> Message {
 fn open(directory: &Path) -> Arc<Engine> {
     let mut queue_limits = QUEUE_LIMITS;
     queue_limits.deduplication_window_ms = WINDOW.as_millis() as u64;
-    // Checkpoints come often, so that ids lie in the overlay, in a generation on its way, and below.
+    // Frequent checkpoints put ids in the overlay, in a frozen generation and in the checkpoint
+    // store.
     let config = Config {
         queue_limits,
         journal_segment_bytes: 64 << 10,
@@ -54,7 +55,7 @@ fn open(directory: &Path) -> Arc<Engine> {
     Engine::open(config).expect("the store opens")
 }
 
-/// How many ids there are: in memory by id, in memory by time, and recorded.
+/// The number of ids: in memory by id, in memory by expiry, and in records.
 fn remembered(engine: &Engine) -> [usize; 3] {
     let mut state = engine.state();
     let (from, until) = (Table::Deduplication, Table::DeadLetter);
@@ -76,7 +77,7 @@ fn window_passes() {
     }
 }
 
-/// Sends messages with new ids, and takes them.
+/// Sends messages with new ids, and acknowledges them.
 async fn send(engine: &Engine, round: usize) {
     let message = |number| message(b"group", Some(format!("{round} {number:0>100}")));
     let sent = engine
@@ -95,9 +96,10 @@ async fn send(engine: &Engine, round: usize) {
         .expect("it becomes durable");
 }
 
-/// Q4: each send forgets what is past its window, over checkpoints and over restarts, from memory and from the store.
+/// Q4: each send removes expired ids from memory and from the store, across checkpoints and
+/// restarts.
 #[tokio::test]
-async fn deduplication_ids_go_when_their_window_is_over() {
+async fn deduplication_ids_are_removed_after_their_window() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let engine = created(open(directory.path())).await;
     for round in 0..20 {
@@ -124,9 +126,10 @@ async fn deduplication_ids_go_when_their_window_is_over() {
     engine.shut_down(true);
 }
 
-/// Q4: an id that is sent again after its window is remembered from then on, also where the first time is yet to be forgotten.
+/// Q4: an id sent again after its window has a new window, even if its first expiry entry still
+/// exists.
 #[tokio::test]
-async fn a_later_id_outlives_the_window_of_the_one_before() {
+async fn an_id_sent_again_outlives_its_first_window() {
     const HOUR_MS: u64 = 3_600_000;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let engine = created(open(directory.path())).await;
@@ -137,9 +140,9 @@ async fn a_later_id_outlives_the_window_of_the_one_before() {
         state
             .queues
             .send(&mut state.store, "work", messages, HOUR_MS)
-            .expect("there is room")
+            .expect("there is room");
     };
-    // More than one send forgets.
+    // More ids than one send removes.
     let mut first: Vec<_> = (0..1_500)
         .map(|number| message(number.to_string()))
         .collect();
@@ -181,9 +184,10 @@ async fn a_later_id_outlives_the_window_of_the_one_before() {
     assert_eq!(send("twice"), (1, 1_503), "it was sent before");
 }
 
-/// Q5: the walk to the oldest letter, which is to go, may fail, and the message is then what it was. It was a letter as well.
+/// Q5: if the oldest dead letters cannot be read, the message stays and does not become a dead
+/// letter as well.
 #[tokio::test]
-async fn a_message_is_no_letter_where_the_oldest_ones_cannot_be_read() {
+async fn a_message_stays_if_the_oldest_dead_letters_cannot_be_read() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut queue_limits = QUEUE_LIMITS;
     queue_limits.dead_letters_max = 1;
@@ -217,7 +221,7 @@ async fn a_message_is_no_letter_where_the_oldest_ones_cannot_be_read() {
         .await
         .expect("there is room for one");
     let (kept, second) = (letters().await, take().await);
-    // As the store remembers which walks have met damage.
+    // The key under which the store remembers a damaged walk.
     let mut walk = vec![u8::MAX];
     let queue = engine.state().queues.by_name["work"].id;
     RecordKey::new(

@@ -1,6 +1,7 @@
-//! Bytes in and out: variable-length integers and length-prefixed bytes.
+//! Byte encoding: variable-length integers and length-prefixed bytes.
 //!
-//! The reader takes hostile bytes: every length is checked against what is left before anything is allocated.
+//! The reader takes hostile bytes. It checks every length against the remaining bytes before it
+//! allocates.
 
 use bytes::Bytes;
 
@@ -25,7 +26,7 @@ impl Write for Vec<u8> {
     }
 }
 
-/// Reads what [`Write`] wrote; every method answers none where the bytes do not fit.
+/// Reads what [`Write`] wrote. Every method answers none if the bytes do not decode.
 #[derive(Debug)]
 pub(crate) struct Reader(Bytes);
 
@@ -77,7 +78,7 @@ impl Reader {
     }
 }
 
-/// ZigZag: small negative numbers stay short.
+/// ZigZag encoding, which keeps small negative numbers short.
 pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }

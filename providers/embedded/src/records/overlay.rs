@@ -1,17 +1,19 @@
-//! The overlay: every record changed since the last checkpoint, over the checkpoint store.
+//! The overlay: every record changed since the last checkpoint, above the checkpoint store.
 //!
-//! Two generations: the active one takes changes; during a checkpoint the frozen one is being folded into
-//! the store and still shadows it. Changes mark their key dirty; a group commit takes the dirty keys with
-//! their state at that moment. So a record changed ten times within a group is written once, and one that
-//! was created and deleted within a group is not written at all: a group may be empty though something was ordered.
+//! There are two generations. The active one takes changes. During a checkpoint the frozen one is
+//! being written to the checkpoint store, and still hides it. A change marks its key dirty. A group
+//! commit takes the dirty keys with their state at that moment. A record changed ten times within a
+//! group is therefore written once. A record created and deleted within a group is not written at
+//! all, so a group may be empty although mutations were ordered.
 //!
 //! Invariants
-//! - A lookup that misses here may ask the checkpoint store: whatever differs from it is in one of the two
-//!   generations.
+//! - A lookup that misses here may ask the checkpoint store: every record that differs from it is
+//!   in one of the two generations.
 //! - A frozen generation holds no dirty record: it is exactly the state at the end of one group.
 //! - `pending_bytes` bounds what the dirty records take in the journal (rule P6).
-//! - What no group has taken nor will take, since it need not survive a crash, is bounded too
-//!   ([`UNJOURNALED_BYTES_MAX`]): no growth of the journal asks for the checkpoint that would let it go.
+//! - Records that need not survive a crash are in no group. [`UNJOURNALED_BYTES_MAX`] bounds them,
+//!   because they do not lengthen the journal and so never trigger the checkpoint that would drop
+//!   them.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -23,25 +25,25 @@ use foldhash::fast::RandomState;
 
 use super::{Record, RecordKey, Table};
 
-/// A record's state here.
+/// The state of a record in a generation.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// None: deleted.
+    /// The record; none if it was deleted.
     pub(crate) record: Option<Record>,
-    /// Changed since the last group was taken.
+    /// Whether it changed since the last group was taken.
     dirty: bool,
-    /// The journal, or what lies below, holds a value: deleting must be written.
+    /// Whether the journal or a lower level holds a value, so that a deletion must be written.
     known: bool,
-    /// What lies below holds, or may hold, a value: a deletion must stay here to hide it.
+    /// Whether a lower level may hold a value, so that a deletion must stay here to hide it.
     shadows: bool,
-    /// What it counts for, in `pending_bytes` while dirty.
+    /// The bound of its size, which counts in `pending_bytes` while it is dirty.
     estimate: u32,
 }
 
-/// One generation: slots by key, and the order of those that are ever read in order.
+/// One generation: slots by key, and the order of the keys that are read in order.
 ///
-/// A lookup hashes, since most operations are lookups. Messages come and go with every request and are read in
-/// order by recovery alone, which replays them into the order too.
+/// Most operations are lookups, so the slots are hashed. Messages come and go with every request.
+/// Only recovery reads them in order, and it replays them into the order too.
 #[derive(Debug, Default)]
 pub(crate) struct Generation {
     slots: HashMap<RecordKey, Slot, RandomState>,
@@ -49,7 +51,7 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
-    /// An empty one.
+    /// An empty generation.
     pub(crate) fn new() -> Self {
         Self::default()
     }
@@ -58,7 +60,7 @@ impl Generation {
         self.slots.len()
     }
 
-    /// Its slots, in no order.
+    /// Its slots, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&RecordKey, &Slot)> {
         self.slots.iter()
     }
@@ -88,29 +90,30 @@ impl Generation {
     }
 }
 
-/// Whether records like this are read in order while the store runs.
+/// Whether a running store reads records of this table in order.
 fn is_read_in_order(key: &RecordKey) -> bool {
     !matches!(key.table, Table::Message | Table::MessageId)
 }
 
-/// A group to be written: absolute states, none for a deletion.
+/// A group to write: absolute states, with none for a deletion.
 pub(crate) type Group = Vec<(RecordKey, Option<Record>)>;
 
-/// What the overlay knows of a record.
+/// The overlay's knowledge about a record.
 #[derive(Debug)]
 pub(crate) enum Known<'overlay> {
-    /// It is this.
+    /// The record exists.
     Present(&'overlay Record),
-    /// It is not there.
+    /// The record was deleted.
     Deleted,
-    /// Ask below.
+    /// The overlay does not know. Ask the checkpoint store.
     Nothing,
 }
 
-/// What an entry takes in a frame beside key and record: kinds and two lengths.
+/// The overhead of a frame entry beside its key and record: two kinds and two lengths.
 pub(crate) const ENTRY_BYTES: usize = 16;
 
-/// How much records may grow between two checkpoints without being journaled.
+/// How many bytes records may grow between two checkpoints without being journaled. Beyond that
+/// they are journaled like others.
 const UNJOURNALED_BYTES_MAX: u64 = 16 << 20;
 
 /// The two generations and the dirty keys.
@@ -120,12 +123,12 @@ pub(crate) struct Overlay {
     frozen: Option<Arc<Generation>>,
     dirty: Vec<RecordKey>,
     pending_bytes: u64,
-    /// By how much the active generation has grown without being journaled, at most.
+    /// An upper bound of the growth of the active generation that was not journaled.
     unjournaled_bytes: u64,
 }
 
 impl Overlay {
-    /// An overlay that recovery has filled.
+    /// An overlay filled by recovery.
     pub(crate) fn recovered(active: Generation) -> Self {
         Self {
             active,
@@ -148,7 +151,7 @@ impl Overlay {
         }
     }
 
-    /// Sets a record; none deletes it. `below` says whether the record was there before this change.
+    /// Sets a record; none deletes it. `below` says whether the record existed before this change.
     pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
         let estimate = entry_bound(&key, record.as_ref());
         match self.active.slots.entry(key) {
@@ -192,8 +195,9 @@ impl Overlay {
         }
     }
 
-    /// Sets a record that need not be journaled, so that it takes no room; false if it would, being larger than an
-    /// earlier state of it that is yet to be journaled, or if too much was not journaled already.
+    /// Sets a record that need not be journaled, so that it takes no room in the journal. Returns
+    /// false and sets nothing in two cases: the record is larger than an earlier state that still
+    /// waits for the journal, or too many bytes are unjournaled already.
     pub(crate) fn set_unjournaled(
         &mut self,
         key: &RecordKey,
@@ -231,12 +235,12 @@ impl Overlay {
         true
     }
 
-    /// Bounds what the dirty records take in the journal.
+    /// An upper bound of the journal bytes of the dirty records.
     pub(crate) fn pending_bytes(&self) -> u64 {
         self.pending_bytes
     }
 
-    /// Takes the dirty records as they are now.
+    /// Takes the dirty records in their present state.
     pub(crate) fn take_group(&mut self) -> Group {
         let dirty = std::mem::take(&mut self.dirty);
         let mut group = Vec::with_capacity(dirty.len());
@@ -282,13 +286,15 @@ impl Overlay {
         self.frozen.as_ref()
     }
 
-    /// Forgets the frozen generation, which the checkpoint store now holds. The caller drops it unlocked.
+    /// Drops the frozen generation, which the checkpoint store now holds. The caller frees it
+    /// outside the lock.
     pub(crate) fn drop_frozen(&mut self) -> Option<Arc<Generation>> {
         self.frozen.take()
     }
 
-    /// Takes the frozen generation back, since no checkpoint could be made of it: what was changed since counts, and what was
-    /// deleted since need not be taken in at all. Some of it may have reached the checkpoint store all the same.
+    /// Merges the frozen generation back into the active one after a failed checkpoint. Later
+    /// changes win, and a record deleted since need not be written at all. Parts of the frozen
+    /// generation may have reached the checkpoint store.
     pub(crate) fn merge_frozen_back(&mut self) {
         let Some(frozen) = self.frozen.take() else {
             return;
@@ -314,7 +320,8 @@ impl Overlay {
         self.active.len() + self.frozen.as_ref().map_or(0, |frozen| frozen.len())
     }
 
-    /// The records from `from` on and before `until`, in order; deleted ones too, as they hide what is below.
+    /// The records from `from` up to and without `until`, in order. Deleted records are included,
+    /// because they hide lower levels.
     pub(crate) fn range<'overlay>(
         &'overlay self,
         from: &RecordKey,
@@ -355,12 +362,13 @@ impl Overlay {
     }
 }
 
-/// An upper bound of what a record takes in a frame.
+/// An upper bound of a record's bytes in a frame.
 pub(crate) fn entry_bound(key: &RecordKey, record: Option<&Record>) -> usize {
     ENTRY_BYTES + key.key.len() + record.map_or(0, Record::encoded_bound)
 }
 
-/// Applies a journal entry to a generation under recovery. `over_store` says whether anything may lie below.
+/// Applies a journal entry during recovery. `over_store` says whether a checkpoint store lies
+/// below.
 pub(crate) fn replay(
     generation: &mut Generation,
     key: RecordKey,

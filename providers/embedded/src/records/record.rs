@@ -1,13 +1,14 @@
 //! Records: everything the store keeps, in one ordered key space.
 //!
-//! Items, lane cursors, queues, messages and what belongs to them are records of one engine, so that one
-//! journal, one order and one durability point cover them all (Q7). A record is absolute state, never a
-//! difference: that is why changes to one record within a group can be coalesced, and why replaying a
+//! Items, lane cursors, queues and messages are records of one engine. One journal, one order and
+//! one durability point therefore cover them all (Q7). A record is absolute state, never a
+//! difference. Changes to one record within a group can therefore be coalesced, and replaying a
 //! journal twice is harmless.
 //!
 //! Invariants
-//! - [`Record::decode`] is the inverse of [`Record::encode`], and answers none for anything else.
-//! - [`Record::encoded_bound`] is never below the encoded length: room is reserved by it (rule P6).
+//! - [`Record::decode`] is the inverse of [`Record::encode`], and answers none for any other bytes.
+//! - [`Record::encoded_bound`] is never below the encoded length, because changes
+//!   reserve room by it (rule P6).
 
 use std::sync::Arc;
 
@@ -22,11 +23,11 @@ use ports::{
 
 use super::codec::{Reader, Write, unzigzag, zigzag};
 
-/// What kind of record a key names; the first byte of its encoded form.
+/// The kind of record that a key names; the first byte of the encoded key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(crate) enum Table {
-    /// One record: where earlier incarnations ended.
+    /// One record: the ends of earlier incarnations.
     Incarnations = 0,
     /// Key-value items.
     Item = 1,
@@ -36,7 +37,7 @@ pub(crate) enum Table {
     Queue = 3,
     /// Messages by queue, group and sequence.
     Message = 4,
-    /// FailureOutcome deliveries of a message, under the message's key.
+    /// Failed deliveries of a message, under the message's key.
     Attempts = 5,
     /// Deduplication ids by queue.
     Deduplication = 6,
@@ -63,7 +64,7 @@ impl Table {
     }
 }
 
-/// A record's place.
+/// The key of a record.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RecordKey {
     pub(crate) table: Table,
@@ -75,7 +76,7 @@ impl RecordKey {
         Self { table, key }
     }
 
-    /// Its encoded form: the table's byte, then the key.
+    /// Appends the encoded key: the table's byte, then the key.
     pub(crate) fn write(&self, buffer: &mut Vec<u8>) {
         buffer.push(self.table as u8);
         buffer.extend_from_slice(&self.key);
@@ -90,16 +91,16 @@ impl RecordKey {
     }
 }
 
-/// An item with what providers keep beside it.
+/// An item with its operation memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StoredItem {
     pub(crate) stored: Stored,
-    /// Of a deleted item that remembers operations: until when, in milliseconds since the epoch.
+    /// When a deleted item that remembers operations expires, in milliseconds since the epoch.
     pub(crate) expires_ms: u64,
 }
 
 impl StoredItem {
-    /// Whether only a memory is left, and that is past its time.
+    /// Whether only an operation memory is left, and it has expired.
     pub(crate) fn is_expired(&self, now_ms: u64) -> bool {
         self.stored.item.is_none() && self.expires_ms <= now_ms
     }
@@ -124,7 +125,7 @@ pub(crate) struct Attempts {
     pub(crate) reason: String,
 }
 
-/// A message that was given up.
+/// A dead letter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadLetterRecord {
     pub(crate) group: Bytes,
@@ -135,7 +136,7 @@ pub(crate) struct DeadLetterRecord {
     pub(crate) reason: String,
 }
 
-/// One record's state. Cloning counts references and copies no payload.
+/// The state of one record. A clone shares the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Record {
     Incarnations(Arc<Vec<(u64, u64)>>),
@@ -150,7 +151,7 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// An upper bound of its encoded length.
+    /// An upper bound of the encoded length.
     pub(crate) fn encoded_bound(&self) -> usize {
         match self {
             Self::Incarnations(ends) => 8 + ends.len() * 20,
@@ -173,7 +174,7 @@ impl Record {
         }
     }
 
-    /// Appends its encoded form.
+    /// Appends the encoded form.
     pub(crate) fn encode(&self, buffer: &mut Vec<u8>) {
         match self {
             Self::Incarnations(ends) => {
@@ -193,7 +194,7 @@ impl Record {
                     OnFailure::Block => 0,
                     OnFailure::DeadLetter => 1,
                 });
-                // Left out where it is the default, as before there was another.
+                // The default retention is left out, because earlier releases did not write one.
                 if queue.options.retention == Retention::Transient {
                     buffer.push(1);
                 }
@@ -218,7 +219,8 @@ impl Record {
         }
     }
 
-    /// The record of `table` whose encoded form is `bytes`, if it is one. Payloads share `bytes`.
+    /// Decodes a record of `table` from `bytes`, which the payloads share; none if the bytes are no
+    /// such record.
     pub(crate) fn decode(table: Table, bytes: Bytes) -> Option<Self> {
         let mut reader = Reader::new(bytes);
         let record = match table {
@@ -249,8 +251,8 @@ impl Record {
     }
 }
 
-/// Beside the attempts of a dead letter, which are fewer: it has an id. Where there is none the record is as it was before they were
-/// kept.
+/// A flag in the attempts field of a dead letter: the letter has an id. Attempts never reach this
+/// bit. Without an id, the encoding is the same as in releases that kept none.
 const HAS_ID: u64 = 1 << 32;
 
 fn decode_letter(mut reader: Reader) -> Option<DeadLetterRecord> {
@@ -292,7 +294,7 @@ fn decode_queue(reader: &mut Reader) -> Option<QueueRecord> {
     })
 }
 
-/// What an item's memory of operations takes encoded.
+/// The encoded length of an item's operation memory.
 pub(crate) fn memory_bytes(stored: &Stored) -> usize {
     let bytes = |memory: &Memory| postcard::experimental::serialized_size(memory).expect(ENCODES);
     stored.memory.as_deref().map_or(0, bytes)

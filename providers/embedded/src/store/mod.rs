@@ -1,16 +1,17 @@
-//! The records as everybody sees them: the overlay, over the last checkpoint, beside a cache of clean items.
+//! The records in their present state: the overlay over the last checkpoint, with a cache of clean
+//! items.
 //!
-//! One lock guards it all ([`crate::engine`]), reads of the checkpoint store included: they are local, and a
-//! condition and its change must see one state anyway.
+//! One lock ([`crate::engine`]) guards everything, including reads of the checkpoint store. Those
+//! reads are local, and a condition and its change must see one state anyway.
 //!
 //! Invariants
-//! - The cache holds an item only as the checkpoint store has it, or as the generation that just left the
-//!   overlay had it; the overlay is always asked first.
-//! - Room for a change is reserved before the change is made (rule P6): [`Store::reserve`] fails having
-//!   changed nothing, and what it let pass always fits the journal.
-//! - The last of the room is a reserve, which only those take that were given it ([`UseReserve`]): a full disk keeps
-//!   nobody from what must go on.
-//! - `position` is the number of mutations ordered; it moves by one with each.
+//! - The cache holds an item as the checkpoint store has it, or as the generation that just left
+//!   the overlay had it. A lookup always asks the overlay first.
+//! - Room for a change is reserved before the change is made (rule P6). A failed [`Store::reserve`]
+//!   changed nothing, and a change that it accepted always fits the journal.
+//! - The last of the room is a reserve for callers with [`UseReserve::Yes`], so that a full disk
+//!   does not stop changes that must go on.
+//! - `position` counts the ordered mutations, and each adds one.
 
 use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
@@ -33,10 +34,10 @@ mod walk;
 
 pub(crate) use self::room::{Growth, SpaceChange, UseReserve};
 
-/// Clean items by their key.
+/// Items as in the checkpoint store, by key.
 pub(crate) type ItemCache = Cache<Bytes, Arc<StoredItem>, ItemWeight>;
 
-/// A cached item weighs what it keeps in memory.
+/// Weighs a cached item by its memory.
 #[derive(Debug, Clone)]
 pub(crate) struct ItemWeight;
 
@@ -47,54 +48,57 @@ impl Weighter<Bytes, Arc<StoredItem>> for ItemWeight {
     }
 }
 
-/// A cache of `bytes`.
+/// A cache bounded by `bytes`.
 fn item_cache(bytes: u64) -> ItemCache {
     const ITEM_BYTES_TYPICAL: u64 = 512;
     Cache::with_weighter((bytes / ITEM_BYTES_TYPICAL) as usize, bytes, ItemWeight)
 }
 
-/// How many keys are remembered whose reading has met damage.
+/// How many damaged keys are remembered. Beyond that, the smallest key is forgotten.
 const DAMAGED_MAX: usize = 1024;
 
-/// The records, and what ordering a change needs.
+/// The records, and the state needed to order a change.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) overlay: Overlay,
     pub(crate) view: Option<View>,
-    pub(crate) checkpoint_store: Arc<CheckpointStore>,
-    /// There is a checkpoint, and no view of it: it could not be opened again when reading it had failed.
+    pub(crate) below: Arc<CheckpointStore>,
+    /// Whether the view of an existing checkpoint is lost: a read failed, and the checkpoint store
+    /// could not be opened again.
     pub(crate) is_view_lost: bool,
-    /// Encoded keys, and beginnings of walks, whose reading has met damage. They are not read again, since each failure costs opening the
-    /// checkpoint store again, and fails a checkpoint that is being made.
+    /// Encoded keys, and starts of walks, whose read met damage. They are not read again: each
+    /// failure forces the checkpoint store to be opened again, and fails a running checkpoint.
     pub(crate) damaged: BTreeMap<Vec<u8>, Damage>,
     pub(crate) cache: Arc<ItemCache>,
     pub(crate) incarnation: u64,
     pub(crate) position: u64,
-    /// Room behind the groups already placed in the current segment.
+    /// Room in the current segment after the groups already placed there.
     pub(crate) tail_room: u64,
     /// Room in the spare segment.
     pub(crate) spare_room: u64,
     pub(crate) spare: Arc<Spare>,
     pub(crate) durability: Arc<Durability>,
-    /// Whether the journal thread knows that there are changes.
+    /// Whether the journal thread knows of the changes.
     pub(crate) announced: bool,
-    /// What there was room for when a mutation last asked.
+    /// The room found by the last mutation.
     pub(crate) room: Room,
-    /// What the last mutation needed if it was refused for lack of room; zero: it was not.
+    /// The bytes that the last mutation needed if it was refused for lack of room; zero otherwise.
     pub(crate) refused_bytes: u64,
-    /// How far the changes that wait for the journal may grow in the room that was reserved.
+    /// How many bytes of reserved room the pending changes may take.
     pub(crate) reserved_bytes: u64,
-    /// Whether what makes the store larger is taken.
+    /// Whether changes that make the store larger are accepted.
     pub(crate) growth: Growth,
-    /// The next group goes to another segment, so that a checkpoint can give this one back.
+    /// Whether the next group must go to another segment, so that a checkpoint can free the current
+    /// one.
     pub(crate) rotation_wanted: bool,
-    /// An early checkpoint would free journal segments.
+    /// Whether an early checkpoint would free journal segments.
     pub(crate) checkpoint_wanted: bool,
     pub(crate) early_checkpoint_at: Option<Instant>,
     pub(crate) scratch: Vec<u8>,
 }
 
-/// A record, and whether a deletion of it would have something to delete.
+/// The result of a lookup. `below` says whether a lower level may hold a value, so that a deletion
+/// must be written.
 #[derive(Debug)]
 pub(crate) struct Lookup<T> {
     pub(crate) value: Option<T>,
@@ -107,7 +111,7 @@ impl Store {
         overlay: Overlay,
         view: Option<View>,
         point: DurabilityPoint,
-        checkpoint_store: Arc<CheckpointStore>,
+        below: Arc<CheckpointStore>,
         spare: Arc<Spare>,
         durability: Arc<Durability>,
         cache_bytes: u64,
@@ -115,7 +119,7 @@ impl Store {
         Self {
             overlay,
             view,
-            checkpoint_store,
+            below,
             is_view_lost: false,
             damaged: BTreeMap::new(),
             cache: Arc::new(item_cache(cache_bytes)),
@@ -137,7 +141,7 @@ impl Store {
         }
     }
 
-    /// Where the store stands (rule P4).
+    /// The last ordered point (rule P4).
     pub(crate) fn point(&self) -> DurabilityPoint {
         DurabilityPoint {
             incarnation: Incarnation(self.incarnation),
@@ -145,11 +149,12 @@ impl Store {
         }
     }
 
-    /// Orders the changes just made as one mutation. Room was reserved for it: at least for a record that says how far it went.
+    /// Orders the latest changes as one mutation. The caller has reserved room, at least for a
+    /// record that only holds the new end position.
     pub(crate) fn order(&mut self) -> DurabilityPoint {
         debug_assert!(
             self.overlay.pending_bytes() <= self.reserved_bytes,
-            "more was changed than room reserved for"
+            "the changes exceed the reserved room"
         );
         self.position += 1;
         self.announce();
@@ -160,11 +165,12 @@ impl Store {
     pub(crate) fn announce(&mut self) {
         if !self.announced {
             self.announced = true;
-            self.durability.changed();
+            self.durability.note_change();
         }
     }
 
-    /// Whether what was there at `basis` is still there (D4). Costs nothing where it is of this incarnation.
+    /// Checks that the state at `basis` was not lost (D4). Costs nothing for a point of this
+    /// incarnation.
     pub(crate) fn check_dependency(&self, basis: DurabilityPoint) -> Result<()> {
         if basis == DurabilityPoint::DURABLE || basis.incarnation.0 == self.incarnation {
             return Ok(());
@@ -210,7 +216,8 @@ impl Store {
         })
     }
 
-    /// The item under `key`, with its memory. One past its retention counts as never having been.
+    /// The item under `key`, with its operation memory. A deleted item past its retention counts as
+    /// never created.
     pub(crate) fn item(&mut self, key: &RecordKey) -> Result<Lookup<Arc<StoredItem>>> {
         let found = match self.overlay.get(key) {
             Known::Present(Record::Item(item)) => Lookup {
@@ -262,7 +269,8 @@ impl Store {
         }
     }
 
-    /// What `read` finds in the last checkpoint, if there is one. `what` is the encoded key it begins at.
+    /// Runs `read` on the last checkpoint; none without a checkpoint. `what` is the encoded key at
+    /// which the read begins.
     fn read_below<T>(
         &mut self,
         what: &[u8],
@@ -281,7 +289,7 @@ impl Store {
             };
             match read(view) {
                 Ok(found) => return Ok(Some(found)),
-                // A checkpoint that failed has closed the store to everybody.
+                // A failed checkpoint closes the store to all readers.
                 Err(error) if Damage::in_error(&error).is_none() && !has_retried => {
                     has_retried = true;
                     self.is_view_lost = true;
@@ -294,29 +302,31 @@ impl Store {
         }
     }
 
-    /// Reading the last checkpoint at `what` has failed, and redb refuses everything until it is opened again.
+    /// Handles a failed read of the last checkpoint at `what`, after which redb refuses everything
+    /// until it is opened again.
     fn failed_below(&mut self, what: &[u8], error: &redb::Error) {
-        self.checkpoint_store.note_damage(error);
+        self.below.note_damage(error);
         if let Some(damage) = Damage::in_error(error) {
             if self.damaged.len() == DAMAGED_MAX {
                 self.damaged.pop_first();
             }
             self.damaged.insert(what.to_vec(), damage.clone());
         }
-        // Whoever reads next tries again, and hears why it fails.
+        // The next read tries again and reports the failure.
         let _ = self.open_below();
     }
 
     fn open_below(&mut self) -> Result<(), StoreError> {
         self.view = None;
         self.is_view_lost = true;
-        self.checkpoint_store.reopen()?;
-        self.view = self.checkpoint_store.view()?;
+        self.below.reopen()?;
+        self.view = self.below.view()?;
         self.is_view_lost = false;
         Ok(())
     }
 
-    /// Sets a record; none deletes it. `below` is what [`Lookup`] said, or false for a key never used before.
+    /// Sets a record; none deletes it. `below` is that of [`Lookup`], or false for a key never used
+    /// before.
     pub(crate) fn set(&mut self, key: RecordKey, record: Option<Record>, below: bool) {
         self.overlay.set(key, record, below);
     }
@@ -337,13 +347,14 @@ fn undecodable(key: &RecordKey) -> Error {
     Error::corrupt(format!("decode {key:?}"))
 }
 
-/// The wall clock, for what is kept for a time.
+/// The wall clock in milliseconds since the epoch, for expiries.
 pub(crate) fn now_ms() -> u64 {
     let elapsed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     elapsed.map_or(0, |elapsed| elapsed.as_millis() as u64)
 }
 
-/// Brings the cache in line with a generation that the checkpoint store has taken in, before it thaws.
+/// Updates the cache from a generation that the checkpoint store now holds, before the overlay
+/// drops it.
 pub(crate) fn refresh_cache(cache: &ItemCache, generation: &Generation) {
     for (key, slot) in generation
         .iter()

@@ -13,21 +13,21 @@ use crate::{
     records::{Record, RecordKey, memory_bytes, overlay::entry_bound},
 };
 
-/// How often a refusal for lack of room may ask for an early checkpoint.
+/// How often refusals for lack of room may request an early checkpoint.
 const EARLY_CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether a change may take the last of the room.
+/// Whether a change may use the reserve, which is the last of the room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UseReserve {
-    /// It leaves the reserve.
+    /// It may not.
     No,
-    /// It may use the reserve.
+    /// It may.
     Yes,
 }
 
 impl UseReserve {
-    /// The reserve of a change. Who frees as much as the journal takes for it gets out of a full store by it, and may use the
-    /// reserve: a reserve spent on it has made room.
+    /// Allows the reserve for a change that frees at least what it takes in the journal. Such a
+    /// change helps a full store to recover, because the reserve spent on it makes room.
     pub(crate) fn if_freeing(
         self,
         SpaceChange {
@@ -44,20 +44,21 @@ impl UseReserve {
     }
 }
 
-/// What a change makes of the items that it changes, in bytes. Their keys and the operations that they remember count, too, and
-/// so does the cursor of a lane.
+/// The bytes that a change takes and frees. Keys, operation memories and the cursor of a lane are
+/// included.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SpaceChange {
-    /// What the journal takes for them, at most.
+    /// The journal bytes of the change, at most.
     takes: u64,
-    /// What they took before it, at least.
+    /// The bytes of the items before the change, at least.
     earlier: u64,
-    /// What they take after it, at most.
+    /// The bytes of the items after the change, at most.
     left: u64,
 }
 
 impl SpaceChange {
-    /// Counts the change of `earlier` to `record`. Of a deletion the key alone counts: what it is remembered by goes in time.
+    /// Adds the change from `earlier` to `record`. A deletion counts its key alone, because its
+    /// operation memory expires.
     pub(crate) fn count(&mut self, key: &RecordKey, earlier: &Stored, record: Option<&Record>) {
         if let Some(item) = &earlier.item {
             self.earlier +=
@@ -70,7 +71,7 @@ impl SpaceChange {
         self.left += if left.is_some() { bytes } else { 0 };
     }
 
-    /// Counts that a lane's cursor moves, which takes as much as before, or was not there.
+    /// Adds the move of a lane's cursor, which takes as much as before unless the cursor is new.
     pub(crate) fn count_cursor(&mut self, lane: &RecordKey, cursor: &Record, is_new: bool) {
         let bytes = entry_bound(lane, Some(cursor)) as u64;
         self.takes += bytes;
@@ -78,21 +79,23 @@ impl SpaceChange {
     }
 }
 
-/// Whether what makes the store larger is taken, as far as the checkpoint store knows.
+/// Whether changes that make the store larger are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// It is.
+    /// They are.
     Taken,
-    /// The last checkpoint found no room, or took what the next one needs to take in deletions.
+    /// They are not: the last checkpoint found no room, or used the space that the next one needs
+    /// to apply deletions.
     NoRoom,
-    /// Checkpoints fail, and the journal has grown as long as it may without one.
+    /// They are not: checkpoints fail, and the journal has reached its bound without one.
     NoCheckpoints,
 }
 
 impl Store {
     /// Reserves room for records that take `bytes` of journal.
     ///
-    /// Errors: `NoRoom`, having asked the disk; `Unavailable` while the journal is too far behind.
+    /// Errors: `NoRoom` after the disk refused more; `Unavailable` while the journal is too far
+    /// behind.
     pub(crate) fn reserve(&mut self, bytes: u64, reserve: UseReserve) -> Result<()> {
         self.reserved_bytes = self.overlay.pending_bytes() + bytes;
         let needed = frame_bound(self.reserved_bytes);
@@ -103,7 +106,9 @@ impl Store {
         }
         if needed > PAYLOAD_BYTES_MAX {
             if frame_bound(bytes) > PAYLOAD_BYTES_MAX {
-                return Err(Error::invalid(format!("change {bytes} bytes at once")));
+                return Err(Error::invalid(format!(
+                    "change {bytes} bytes in one mutation"
+                )));
             }
             self.durability.force();
             let kind = ErrorKind::Unavailable {
@@ -111,7 +116,7 @@ impl Store {
             };
             return Err(Error::new(
                 kind,
-                "order a change while the journal is behind",
+                "order a change while the journal is too far behind",
             ));
         }
         if !self.leaves(kept, needed) {
@@ -135,27 +140,29 @@ impl Store {
         }
         self.refused_bytes = bytes;
         let attempted = match self.growth {
-            Growth::Taken => format!("journal {bytes} bytes"),
+            Growth::Taken => format!("append {bytes} bytes to the journal"),
             Growth::NoRoom => {
-                format!("take {bytes} bytes more, which no checkpoint would have room for")
+                format!("add {bytes} bytes that no checkpoint would have room for")
             }
-            Growth::NoCheckpoints => format!("journal {bytes} bytes more while checkpoints fail"),
+            Growth::NoCheckpoints => {
+                format!("append {bytes} bytes to the journal while checkpoints fail")
+            }
         };
         Err(Error::new(ErrorKind::NoRoom, attempted))
     }
 
-    /// What there is room for now, having asked the disk if it was too little. It stays too little until what was
-    /// refused would fit, up to the size of the reserve.
+    /// The present room. If there was too little, this asks the disk again. The room stays too
+    /// little until the refused change would fit, up to the size of the reserve.
     pub(crate) fn ask_for_room(&mut self) -> Room {
         if self.room != Room::Free || self.refused_bytes > 0 {
             let bytes = self.refused_bytes.min(self.spare.reserve_bytes());
-            // What is refused here was asked for by nobody.
+            // No caller waits for this reservation, so its failure concerns none.
             let _ = self.reserve(bytes, UseReserve::No);
         }
         self.room
     }
 
-    /// Whether a group that takes `needed` leaves `kept` bytes in one piece.
+    /// Whether a group of `needed` bytes leaves `kept` bytes in one piece.
     fn leaves(&self, kept: u64, needed: u64) -> bool {
         let together = needed + kept;
         together <= self.tail_room
@@ -163,7 +170,7 @@ impl Store {
             || (needed <= self.tail_room && kept <= self.spare_room)
     }
 
-    /// From now on growth is taken, or is not.
+    /// Sets whether growth is accepted.
     pub(crate) fn set_growth(&mut self, growth: Growth) {
         self.growth = growth;
         if growth != Growth::Taken {

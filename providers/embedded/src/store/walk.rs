@@ -9,18 +9,19 @@ use crate::{
     records::{Record, RecordKey},
 };
 
-/// Begins what a walk over records is remembered by; no table has this number.
+/// The first byte under which a damaged walk is remembered. No table has this number.
 const WALK: u8 = u8::MAX;
 
 impl Store {
-    /// Hands the records from `from` on and before `until` to `visit`, in order, until it answers false.
+    /// Calls `visit` with the records from `from` up to and without `until`, in order, until it
+    /// returns false.
     pub(crate) fn range(
         &mut self,
         from: &RecordKey,
         until: &RecordKey,
         visit: impl FnMut(RecordKey, Visited<'_>) -> Result<bool>,
     ) -> Result<()> {
-        // What is remembered as damaged is the walk, not the record that it would begin with.
+        // Damage is remembered for the walk, not for the record at its start.
         let (mut walk, mut until_bytes) = (vec![WALK], Vec::new());
         from.write(&mut walk);
         until.write(&mut until_bytes);
@@ -70,7 +71,7 @@ impl Store {
 enum Stopped {
     /// The checkpoint store could not be read.
     Below(StoreError),
-    /// Who was visited had enough.
+    /// The visitor failed.
     Visit(Error),
 }
 
@@ -86,7 +87,7 @@ impl From<Error> for Stopped {
     }
 }
 
-/// A record met by [`Store::range`].
+/// A record visited by [`Store::range`].
 pub(crate) enum Visited<'store> {
     /// From the overlay.
     Changed(&'store Record),
@@ -103,7 +104,7 @@ impl Visited<'_> {
     }
 }
 
-/// The checkpoint store's side of a merge, one record ahead.
+/// The checkpoint store's side of a merge, read one record ahead.
 struct Below {
     range: Option<ViewRange>,
     ahead: Option<(RecordKey, Bytes)>,
@@ -116,7 +117,7 @@ impl Below {
         Ok(below)
     }
 
-    /// The record ahead; the next one takes its place.
+    /// Returns the record read ahead, and reads the next one.
     fn take(&mut self) -> Result<Option<(RecordKey, Bytes)>, StoreError> {
         let next = match &mut self.range {
             None => None,

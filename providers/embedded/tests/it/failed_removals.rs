@@ -20,12 +20,12 @@ use crate::{
     world::{block_on, directory, done, durably, eventually, key, put, value},
 };
 
-/// Storage on the real disk on which syncs fail when told.
+/// Storage on the real disk whose syncs fail on request.
 #[derive(Debug, Default)]
 struct Failing {
     /// The next sync of a journal segment fails.
     segment: AtomicBool,
-    /// The next sync of a directory fails that follows the removal of a journal segment.
+    /// The next sync of a directory after the removal of a journal segment fails.
     removal: AtomicBool,
     is_removed: AtomicBool,
 }
@@ -65,9 +65,10 @@ async fn fill(kv: &Arc<dyn KeyValue>, blob_bytes: usize) {
     durably(kv, Update::modify(key("filling"), vec![blob])).await;
 }
 
-/// A failed sync behind a removal is not the end of all removals: the segment is gone, and its name is synced with the next.
+/// After the failed sync of a removal, later removals go on: the file is gone, and the next sync
+/// makes that durable.
 #[test]
-fn a_segment_whose_removal_could_not_be_synced_keeps_no_other_one_from_going() {
+fn a_removal_that_could_not_be_synced_does_not_stop_later_removals() {
     let directory = directory();
     let failing = Arc::new(Failing::default());
     failing.removal.store(true, Ordering::SeqCst);
@@ -87,15 +88,15 @@ fn a_segment_whose_removal_could_not_be_synced_keeps_no_other_one_from_going() {
             fill(&kv, 1_000).await;
         }
         for _ in 0..20 {
-            // Each goes to another segment.
+            // Each write goes to another segment.
             fill(&kv, 30_000).await;
         }
         eventually("the segments go", || store.status().segments < 10).await;
     });
 }
 
-/// D1, P6: the return to the durable state that is tried again needs the segment that was written last, also where a checkpoint
-/// holds all that is in there.
+/// D1, P6: a repeated return to the durable state needs the segment that was written last, even if
+/// a checkpoint covers all of it.
 #[test]
 fn a_return_to_the_durable_state_survives_a_removal_that_could_not_be_synced() {
     let directory = directory();

@@ -1,4 +1,4 @@
-//! The two heads, over losses of power and syncs that fail.
+//! The two heads under power losses and failed syncs.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::*;
 
 const SALT: u32 = 7;
 
-/// What lies where a write was torn.
+/// The byte that fills a torn write.
 const TORN: u8 = 0xa5;
 
-/// A file of which a loss of power leaves nothing that was being written.
+/// A file whose unsynced writes a power loss destroys.
 #[derive(Debug, Default)]
 struct Fragile(Mutex<State>);
 
@@ -18,9 +18,10 @@ struct State {
     cached: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Range<usize>>,
-    /// In so many writes and syncs there is no power any more; none: there always is.
+    /// The power fails after this many writes and syncs; none: never.
     ends_in: Option<usize>,
-    /// The sync in so many fails: what it was to write is clean in the cache, and not on the disk.
+    /// The sync after this many others fails, and its data stays clean in the page cache but never
+    /// reaches the disk.
     fails_in: Option<usize>,
 }
 
@@ -124,7 +125,7 @@ fn open(file: &Arc<Fragile>) -> io::Result<Blocks> {
     )
 }
 
-/// Commits a head that says `number`.
+/// Commits a head with the content `number`.
 fn commit(blocks: &Blocks, number: u8) -> io::Result<()> {
     blocks.write(0, &[number; 100])?;
     blocks.sync_data()
@@ -136,7 +137,8 @@ fn number(blocks: &Blocks) -> u8 {
     head[0]
 }
 
-/// Loses power after `steps` more changes; the last head that was committed or served by then, `last` if none was.
+/// Loses power after `steps` more changes. Returns the last head committed or served by then;
+/// `last` if there was none.
 fn commit_until_power_is_lost(file: &Arc<Fragile>, steps: usize, last: u8) -> u8 {
     file.0.lock().ends_in = Some(steps);
     let mut last = last;
@@ -153,7 +155,7 @@ fn commit_until_power_is_lost(file: &Arc<Fragile>, steps: usize, last: u8) -> u8
     last
 }
 
-/// P6, D1: also where each start is cut short by another loss of power.
+/// P6, D1: this holds even if another power loss cuts each start short.
 #[test]
 fn one_of_the_two_heads_is_whole_whenever_power_is_lost() {
     const STEPS_MAX: usize = 14;
@@ -180,15 +182,15 @@ fn one_of_the_two_heads_is_whole_whenever_power_is_lost() {
     }
 }
 
-/// D1: the page cache has the head whose sync has failed, and the disk has not.
+/// D1: after a failed sync the page cache has the head and the disk does not.
 #[test]
-fn a_head_that_could_not_be_synced_is_durable_when_it_is_served() {
+fn a_head_whose_sync_failed_is_durable_before_it_is_served() {
     let file = file();
     let blocks = create(&file);
     for number in 1..=2 {
         commit(&blocks, number).expect("there is power");
     }
-    // The first sync is of what lies before the head.
+    // The first sync covers what precedes the head.
     file.0.lock().fails_in = Some(2);
     commit(&blocks, 3).expect_err("its sync fails");
     drop(blocks);

@@ -1,12 +1,14 @@
-//! A checkpoint on a full disk: in parts, what makes the store smaller first.
+//! A checkpoint on a full disk: in parts, with those that shrink the store first.
 //!
-//! The checkpoint store copies every page that it changes and gives the old one back afterwards, so a transaction that
-//! deletes needs room too, up to the whole of what it touches. Here each transaction touches little and the next one uses what
-//! it gave back; the ballast carries the first ones. The ballast is for deletions: what makes the store larger gets only what they have
-//! freed, and what the disk has beside a quarter of the ballast.
+//! The checkpoint store copies every page it changes and frees the old page afterwards. A
+//! transaction that deletes therefore needs room too, up to the size of everything it touches. Here
+//! each transaction touches little, and the next one uses what it freed. The ballast carries the
+//! first ones. The ballast is for deletions alone: it is taken back before the records that enlarge
+//! the store are written. Those get only the space that deletions freed, and the free disk space beside the ballast.
 //!
-//! A part is absolute states, and leaves the checkpoint_end in the journal where it was: a recovery from there replays the same
-//! states over it. The last transaction moves the checkpoint_end. Whoever reads meanwhile reads the generation, which covers all of it.
+//! A part consists of absolute states and does not move the checkpoint's end in the journal. A
+//! recovery from there replays the same states over it. The last transaction moves the end.
+//! Meanwhile readers use the frozen generation, which covers all of it.
 
 use super::Job;
 use crate::{
@@ -19,13 +21,13 @@ use crate::{
     store::now_ms,
 };
 
-/// How many records go with a part, and how many bytes of the ballast.
+/// The records of a part, at most. Its bytes are at most one part in `BALLAST_PART` of the ballast.
 const RECORDS_MAX: usize = 16;
 const BALLAST_PART: u64 = 16;
 
 type KeyedSlot<'records> = (&'records RecordKey, &'records Slot);
 
-/// Folds `job`; the caller has opened the store again after it met the full disk.
+/// Writes `job` in parts. The caller has opened the store again after it met the full disk.
 pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     let checkpoint_end = engine
         .checkpoint_store
@@ -37,7 +39,7 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         .release()
         .map_err(|error| Box::new(redb::Error::Io(error)))?;
     let shrunk = write(engine, &smaller, checkpoint_end);
-    engine.ballast.take();
+    engine.ballast.acquire();
     shrunk?;
     write(engine, &larger, checkpoint_end)?;
     engine
@@ -45,7 +47,7 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         .write(std::iter::empty(), job.checkpoint_end, few())
 }
 
-/// The records of a job: those that take no more room than before, and the others.
+/// Splits the records of a job into those that take no more room than before, and the others.
 fn divided<'job>(
     engine: &Engine,
     job: &'job Job,
@@ -94,7 +96,8 @@ fn write(
             .checkpoint_store
             .write(part.iter().copied(), checkpoint_end, few())?;
         rest = others;
-        // A view keeps what was changed since it was made: nothing is given back before it goes.
+        // A view keeps the pages that changed since it was made, so they are freed only when it is
+        // dropped.
         let view = engine.checkpoint_store.view()?;
         let earlier = std::mem::replace(&mut engine.state().store.view, view);
         drop(earlier);
@@ -102,7 +105,7 @@ fn write(
     Ok(())
 }
 
-/// Expired memories go with a part as records do.
+/// A part removes as many expired memories as it writes records.
 fn few() -> Expiring {
     Expiring {
         now_ms: now_ms(),

@@ -2,9 +2,9 @@ use bytes::Bytes;
 
 use super::*;
 
-/// K1: the checkpoint store has the item until a checkpoint has taken its deletion in.
+/// K1: the checkpoint store holds the item until a checkpoint has applied its deletion.
 #[test]
-fn an_item_that_came_and_went_beside_a_checkpoint_that_failed_stays_deleted() {
+fn an_item_deleted_during_a_failed_checkpoint_stays_deleted() {
     let key = || RecordKey::new(Table::Item, Bytes::from_static(b"item"));
     let record = || Some(Record::Incarnations(Arc::default()));
     let mut overlay = Overlay::default();

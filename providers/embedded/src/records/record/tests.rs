@@ -1,10 +1,10 @@
-//! Records through their encoded form and back, and bytes that are none.
+//! Records survive encoding and decoding, and other bytes are refused.
 
 use ports::key_value::{OperationId, Update, evaluate};
 
 use super::*;
 
-/// Any record of `table`.
+/// A random record of `table`.
 fn any(table: Table, random: &mut fastrand::Rng) -> Record {
     let bytes = |random: &mut fastrand::Rng| {
         let length = random.usize(..200);
@@ -59,7 +59,7 @@ fn any(table: Table, random: &mut fastrand::Rng) -> Record {
     }
 }
 
-/// An item with every kind of value and a memory as full as it gets, or a deleted one.
+/// An item with every kind of value and a full memory, or a deleted one.
 fn any_item(random: &mut fastrand::Rng) -> StoredItem {
     let key = ports::Key::new("partition", "sort");
     let attributes = vec![
@@ -104,7 +104,7 @@ fn tables() -> impl Iterator<Item = Table> {
 }
 
 #[test]
-fn every_record_comes_back_as_it_was_and_within_its_bound() {
+fn every_record_survives_encoding_within_its_bound() {
     let mut random = fastrand::Rng::with_seed(1);
     for table in tables() {
         for _ in 0..300 {
@@ -143,7 +143,8 @@ fn bytes_that_are_no_record_decode_to_none_or_to_another_and_never_panic() {
     }
 }
 
-/// Letters stay over an upgrade: one that was kept without its id is read, and written as it was.
+/// Dead letters survive an upgrade: one that was stored without its id is read, and written as it
+/// was.
 #[test]
 fn a_dead_letter_of_an_earlier_release_is_read() {
     let bytes = Bytes::from_static(b"\x01g\x07\x03\x03whybody");

@@ -1,4 +1,4 @@
-//! A death inside a checkpoint in parts.
+//! A crash during a checkpoint in parts.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ fn key(name: &str) -> Key {
     Key::new("test", name)
 }
 
-/// Sets `name` to as many bytes, durably.
+/// Sets `name` to a value of `bytes` bytes, durably.
 async fn set(engine: &Engine, name: &str, bytes: usize) {
     let data = Action::set("data", Bytes::from(vec![1; bytes]));
     engine
@@ -40,7 +40,7 @@ async fn bytes(engine: &Engine, name: &str) -> Option<usize> {
     item.bytes("data").map(Bytes::len)
 }
 
-/// All that is durable and in no checkpoint yet.
+/// Everything that is durable and that no checkpoint covers yet.
 fn job(engine: &Engine) -> Job {
     let mut state = engine.state();
     let journal = engine.usage.whole();
@@ -57,8 +57,8 @@ fn job(engine: &Engine) -> Job {
     }
 }
 
-/// A checkpoint of an item that has shrunk and of a new one; the process dies before the checkpoint store is synced for the time
-/// `dies_in`. Whether it was made before.
+/// Makes a checkpoint of a shrunk item and a new one. The process dies before sync number `dies_in`
+/// of the checkpoint store. Returns whether the checkpoint was complete before that.
 async fn fold_and_die(directory: &Path, dies_in: usize) -> bool {
     let (syncs, is_counted) = (
         Arc::new(AtomicUsize::new(0)),
@@ -99,9 +99,10 @@ async fn fold_and_die(directory: &Path, dies_in: usize) -> bool {
     folded.is_ok()
 }
 
-/// D1, P6: until the last transaction the journal is read again from where the checkpoint before stands.
+/// D1, P6: until the last transaction, a recovery reads the journal from the end of the checkpoint
+/// before.
 #[tokio::test]
-async fn nothing_is_lost_where_a_checkpoint_in_parts_ends_in_a_death() {
+async fn a_crash_during_a_checkpoint_in_parts_loses_nothing() {
     for dies_in in 1.. {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let is_made = fold_and_die(directory.path(), dies_in).await;

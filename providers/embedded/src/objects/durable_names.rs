@@ -1,7 +1,9 @@
-//! Which names of objects, and of the directories that they lie in, are known to be durable, and which may never be.
+//! The names of objects and their directories: which are known to be durable, and which may be
+//! lost.
 //!
-//! A sync of a directory that has failed may have dropped what it was to write, and the next one would succeed without it. So
-//! in such a directory nothing is taken for durable until another start has read anew what is there.
+//! A failed sync of a directory may have dropped what it was to write, and a later sync would
+//! succeed without it. In such a directory nothing counts as durable until another start has read
+//! its content anew.
 
 use std::{
     collections::BTreeSet,
@@ -19,27 +21,27 @@ use parking_lot::Mutex;
 
 use crate::storage::{Storage, cannot_be_asked, is_about_room};
 
-/// Of so many directories it is remembered that their names are durable; those of more are synced again.
+/// How many directories are remembered as durable. Beyond that all are forgotten, and synced again.
 const DIRECTORIES_MAX: usize = 1024;
 
-/// Of so many directories it is remembered that their sync has failed; if more do, none is synced any more.
+/// How many directories are remembered as failed. At the bound no directory is synced any more.
 const FAILED_MAX: usize = 1024;
 
 /// The names in and below a directory.
 #[derive(Debug)]
-pub(super) struct Names {
-    /// Its own name is durable.
+pub(super) struct DurableNames {
+    /// The root directory, whose own name is durable.
     root: PathBuf,
     storage: Arc<dyn Storage>,
-    /// Directories whose names this start has synced when they were there.
+    /// Directories whose names this start has synced.
     durable: Mutex<BTreeSet<PathBuf>>,
     /// Directories whose sync has failed in this start.
     failed: Mutex<BTreeSet<PathBuf>>,
-    /// All that earlier starts left is durable.
+    /// Whether everything that earlier starts left is durable.
     is_swept: AtomicBool,
 }
 
-impl Names {
+impl DurableNames {
     pub(super) fn new(root: PathBuf, storage: Arc<dyn Storage>) -> Self {
         let is_swept = AtomicBool::new(false);
         Self {
@@ -51,24 +53,25 @@ impl Names {
         }
     }
 
-    /// Whether all that earlier starts left is durable.
+    /// Whether everything that earlier starts left is durable.
     pub(super) fn is_swept(&self) -> bool {
         self.is_swept.load(Ordering::Acquire)
     }
 
-    /// Makes the name of `file`, which is there, durable, and those above it.
+    /// Makes the name of the existing `file`, and the names above it, durable.
     pub(super) fn sync(&self, file: &Path) -> io::Result<()> {
         self.sync_name(file)?;
         self.sync_directories_above(file)
     }
 
-    /// The same for a file whose own name is synced.
+    /// As [`DurableNames::sync`], for a file whose own name is synced.
     pub(super) fn sync_above(&self, file: &Path) -> io::Result<()> {
         self.check(file)?;
         self.sync_directories_above(file)
     }
 
-    /// Makes the names of the directories above `file` durable, which are there, unless this start has done so before.
+    /// Makes the names of the existing directories above `file` durable, unless this start has done
+    /// so before.
     fn sync_directories_above(&self, file: &Path) -> io::Result<()> {
         for directory in self.above(file) {
             if !self.durable.lock().contains(directory) {
@@ -107,7 +110,8 @@ impl Names {
     fn sync_entries(&self, directory: &Path) -> io::Result<()> {
         self.check_directory(directory)?;
         match self.storage.sync_directory(directory) {
-            // Who may not list it, or whose file system knows no such sync, cannot do more.
+            // If this user may not list the directory, or the file system cannot sync one, nothing
+            // more can be done.
             Err(error) if cannot_be_asked(&error) => {
                 tracing::debug!(directory = %directory.display(), %error, "a directory of objects is not synced");
                 Ok(())
@@ -120,8 +124,9 @@ impl Names {
         }
     }
 
-    /// A put of `file` has failed with `error`. Where the disk has, and the file is there, that was in syncing its name or that of
-    /// a directory above it; where it is not there, it was most likely in writing what is in it, which says nothing of names.
+    /// Notes that a put of `file` failed with `error`. An I/O error with the file in place came
+    /// from a sync of its name or of a directory above. Without the file, the error most likely
+    /// came from the content, and says nothing about names.
     pub(super) fn note_failed_put(&self, file: &Path, error: &io::Error) {
         if error.raw_os_error() != Some(libc::EIO) || file.symlink_metadata().is_err() {
             return;
@@ -134,7 +139,7 @@ impl Names {
         }
     }
 
-    /// An error where the name of `file`, which was just synced, may be lost all the same.
+    /// Fails if the name of `file`, although just synced, may be lost.
     pub(super) fn check(&self, file: &Path) -> io::Result<()> {
         self.check_directory(self.directory_of(file))
     }
@@ -145,7 +150,7 @@ impl Names {
             return Ok(());
         }
         let what = format!(
-            "syncing {} has failed, and what was to be synced may be lost",
+            "a sync of {} failed, and the data to be synced may be lost",
             directory.display()
         );
         Err(io::Error::other(what))
@@ -158,19 +163,20 @@ impl Names {
             && failed.insert(directory.to_owned())
         {
             let directory = directory.display();
-            tracing::error!(%directory, %error, "a directory could not be synced: nothing is acknowledged in it before a restart");
+            tracing::error!(%directory, %error, "a directory could not be synced: no object in it is acknowledged until a restart");
         }
     }
 
-    /// Syncs every directory, and removes what puts had staged before `opened`, when a death stopped them. It looks at every
-    /// file, so nobody waits for it; what it misses it does at the next start.
+    /// Syncs every directory, and removes files that puts had staged before `opened` when a crash
+    /// stopped them. The walk visits every file, so no caller waits for it. The next start repeats
+    /// what it misses.
     pub(super) fn sweep(&self, opened: Option<SystemTime>) {
         if self.sweep_below(&self.root, opened) {
             self.is_swept.store(true, Ordering::Release);
         }
     }
 
-    /// Whether all of it is durable.
+    /// Sweeps a directory. Returns whether everything in it is durable.
     fn sweep_below(&self, directory: &Path, opened: Option<SystemTime>) -> bool {
         let mut is_durable = match self.sync_entries(directory) {
             Ok(()) => true,
@@ -197,10 +203,10 @@ impl Names {
         for entry in entries {
             let (kind, entry) = match entry {
                 Ok(entry) => entry,
-                // It was staged by a put that is over by now.
+                // A put had staged the file, and has ended since.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
-                    tracing::warn!(%error, "what is in a directory of objects cannot be looked at");
+                    tracing::warn!(%error, "an entry in a directory of objects could not be read");
                     is_durable = false;
                     continue;
                 }
@@ -211,9 +217,9 @@ impl Names {
             } else if is_staged(&path) && opened.is_some_and(|opened| is_older(&entry, opened)) {
                 let file = path.display();
                 match fs::remove_file(&path) {
-                    Ok(()) => tracing::debug!(%file, "removed an object that was never finished"),
+                    Ok(()) => tracing::debug!(%file, "removed an unfinished object"),
                     Err(error) => {
-                        tracing::warn!(%error, %file, "an object that was never finished stays")
+                        tracing::warn!(%error, %file, "an unfinished object could not be removed");
                     }
                 }
             }
@@ -222,8 +228,8 @@ impl Names {
     }
 }
 
-/// Whether a directory could not be asked to be synced, or found no room: none of what was to be written was dropped, and it is
-/// asked again.
+/// Whether a sync failed without dropping data: the system could not start it, or found no room.
+/// Such a sync is repeated.
 fn is_about_asking(error: &io::Error) -> bool {
     let is_out_of = |code| {
         matches!(
@@ -243,7 +249,7 @@ fn is_older(entry: &DirEntry, opened: SystemTime) -> bool {
         .is_ok_and(|written| written < opened)
 }
 
-/// The local store writes to `NAME#NUMBER`, which no object can be called, and renames.
+/// The local store writes to `NAME#NUMBER`, which is not a valid object name, and then renames.
 fn is_staged(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     let number = name
@@ -261,12 +267,12 @@ mod tests {
     use super::*;
     use crate::{objects::moment_of_files, storage::DiskStorage};
 
-    /// O1, O2: a put fails also in the sync of what it has named, or of what it has made above.
+    /// O1, O2: a put may also fail in the sync of its name, or of a directory that it created.
     #[test]
-    fn a_put_that_the_disk_has_failed_is_not_believed_when_it_is_found() {
+    fn an_object_found_after_a_failed_put_is_not_reported_durable() {
         let directory = tempfile::tempdir().expect("a directory");
         let root = directory.path();
-        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
         let file = |name: &str| {
             fs::create_dir_all(root.join(name).parent().expect("it has one")).expect("it is made");
             root.join(name)
@@ -280,8 +286,8 @@ mod tests {
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
         names
             .sync(&file("deep/other/object"))
-            .expect("what was to be in it could not be written, which says nothing of names");
-        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+            .expect("the content could not be written, and the name is not affected");
+        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
         names.sync(&named).expect("it is synced");
         fs::write(&above, "any").expect("the disk has room");
         names.note_failed_put(&above, &io::Error::from_raw_os_error(libc::EIO));
@@ -292,19 +298,19 @@ mod tests {
             .sync(&file("beside/object"))
             .expect_err("what lies beside deep may be lost, too");
         names.sync(&named).expect("it was synced before");
-        let names = Names::new(root.to_owned(), Arc::new(DiskStorage));
+        let names = DurableNames::new(root.to_owned(), Arc::new(DiskStorage));
         names.sync(&named).expect("it is synced");
         names.note_failed_put(&named, &io::Error::from_raw_os_error(libc::EIO));
         names.sync(&named).expect_err("its name may be lost");
         names.sync_above(&above).expect("it lies elsewhere");
     }
 
-    /// O1: the names in a directory that could not be seen are not synced.
+    /// O1: the names in a directory that could not be read are not synced.
     #[test]
-    fn a_walk_that_could_not_see_an_entry_does_not_call_all_durable() {
+    fn a_walk_that_could_not_read_an_entry_does_not_report_everything_durable() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(directory.path().join("whole"), "any").expect("the disk has room");
-        let names = Names::new(directory.path().to_owned(), Arc::new(DiskStorage));
+        let names = DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage));
         let walk = |unseen: Vec<io::Error>| {
             let seen = fs::read_dir(directory.path()).expect("it lists");
             let seen = seen.map(|entry| entry.and_then(|entry| Ok((entry.file_type()?, entry))));
@@ -319,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_staged_by_puts_of_this_start_is_left_alone() {
+    fn files_staged_by_puts_of_this_start_are_kept() {
         let directory = tempfile::tempdir().expect("a directory");
         let folder = directory.path().join("znodes");
         fs::create_dir(&folder).expect("it is made");
@@ -335,7 +341,7 @@ mod tests {
         for name in ["new#1", "whole", "no#number#x", "no#"] {
             fs::write(folder.join(name), "any").expect("the disk has room");
         }
-        Names::new(directory.path().to_owned(), Arc::new(DiskStorage)).sweep(Some(opened));
+        DurableNames::new(directory.path().to_owned(), Arc::new(DiskStorage)).sweep(Some(opened));
         assert!(!folder.join("old#1").exists());
         for name in ["new#1", "whole", "no#number#x", "no#"] {
             assert!(folder.join(name).exists(), "{name}");

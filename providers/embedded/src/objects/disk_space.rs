@@ -1,11 +1,14 @@
-//! Whether the disk has no room for what was refused last: nobody else may ever write, so it is asked anew by a trial file.
+//! Whether the disk still has no room after a refused object. No other object may ever be written,
+//! so a trial file asks the disk again.
 //!
-//! To give a file room takes as long as the disk likes. So whoever asks is told what is known, and has it asked aside.
+//! An allocation may take any time. A caller therefore receives the last known answer, and the
+//! trial runs in the background.
 //!
 //! Invariants
-//! - One trial is under way at a time, and one a second begins at the most, however many ask.
-//! - Its file has a name of its own, drawn at each start: other processes may have the same directory. It loses that before it is given
-//!   room, so that whoever dies in the midst leaves none of it taken.
+//! - One trial runs at a time, and at most one a second begins.
+//! - The trial file has a random name, drawn at each start, because other processes may share the
+//!   directory. The name is removed before the file is allocated, so a process that dies in between
+//!   leaves no space taken.
 
 use std::{
     io,
@@ -19,29 +22,29 @@ use tokio::runtime::Handle;
 
 use crate::storage::Storage;
 
-/// What begins the names of trial files.
+/// The prefix of the names of trial files.
 const TRIAL: &str = "objects-trial";
 
-/// How often the disk is asked at the most.
+/// The least time between two trials.
 const TRIED_EVERY: Duration = Duration::from_secs(1);
 
-/// A name for trial files in `directory` that no other start has.
+/// The name of the trial file in `directory`, unique to this start.
 pub(super) fn trial_in(directory: &Path) -> io::Result<PathBuf> {
     let drawn = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     Ok(directory.join(format!("{TRIAL}-{drawn:016x}")))
 }
 
-/// What was refused for want of room, and when the disk was asked about it.
+/// The last refused object, and the trials for it.
 #[derive(Debug, Default)]
 struct Refused {
-    /// The bytes of the last object that was refused, if none was written since.
+    /// The size of the last refused object; none if one was written since.
     bytes: Option<u64>,
     tried: Option<Instant>,
     is_tried: bool,
 }
 
 impl Refused {
-    /// For how many bytes a trial begins now, if one does.
+    /// The size of a trial that must begin now, if one must.
     fn begin_trial(&mut self, now: Instant) -> Option<u64> {
         let bytes = self.bytes?;
         let is_early = self
@@ -56,22 +59,22 @@ impl Refused {
 
     fn end_trial(&mut self, bytes: u64, has_room: bool) {
         self.is_tried = false;
-        // What was refused meanwhile may need more.
+        // An object refused meanwhile may need more.
         if has_room && self.bytes == Some(bytes) {
             self.bytes = None;
         }
     }
 }
 
-/// The room on the disk of a directory.
+/// The space on the disk of a directory.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct DiskSpace {
     storage: Arc<dyn Storage>,
     trial: PathBuf,
     refused: Mutex<Refused>,
 }
 
-impl Room {
+impl DiskSpace {
     pub(super) fn new(storage: Arc<dyn Storage>, trial: PathBuf) -> Self {
         Self {
             storage,
@@ -80,17 +83,18 @@ impl Room {
         }
     }
 
-    /// An object was written.
+    /// Notes that an object was written.
     pub(super) fn note_written(&self) {
         self.refused.lock().bytes = None;
     }
 
-    /// An object of so many bytes was refused. Whether it is the first one since one was written.
+    /// Notes that an object of `bytes` was refused. Returns whether it is the first since one was
+    /// written.
     pub(super) fn note_refused(&self, bytes: u64) -> bool {
         self.refused.lock().bytes.replace(bytes.max(1)).is_none()
     }
 
-    /// Whether there was none when the disk was asked last; it is asked anew, for who asks next.
+    /// Whether the last trial found no room. May start a new one.
     pub(super) fn is_refusing(self: &Arc<Self>) -> bool {
         let (is_refusing, trial) = {
             let mut refused = self.refused.lock();
@@ -100,11 +104,11 @@ impl Room {
             return is_refusing;
         };
         if let Ok(runtime) = Handle::try_current() {
-            let room = Arc::clone(self);
-            runtime.spawn_blocking(move || room.try_for(bytes));
+            let disk_space = Arc::clone(self);
+            runtime.spawn_blocking(move || disk_space.try_for(bytes));
             return is_refusing;
         }
-        // Who has no runtime may wait.
+        // A caller outside a runtime may wait.
         self.try_for(bytes);
         self.refused.lock().bytes.is_some()
     }
@@ -119,7 +123,7 @@ impl Room {
             return false;
         };
         if let Err(error) = self.storage.remove(&self.trial) {
-            tracing::warn!(%error, file = %self.trial.display(), "a file that was made to see what room there is stays");
+            tracing::warn!(%error, file = %self.trial.display(), "a trial file could not be removed");
         }
         file.allocate(bytes).is_ok()
     }
@@ -136,7 +140,7 @@ mod tests {
 
     /// P6.
     #[test]
-    fn the_disk_is_asked_once_at_a_time_and_once_a_second() {
+    fn one_trial_runs_at_a_time_and_once_a_second() {
         let mut refused = Refused::default();
         let began = Instant::now();
         let at = |seconds: f64| began + Duration::from_secs_f64(seconds);
@@ -167,9 +171,9 @@ mod tests {
             .expect("a runtime starts")
     }
 
-    /// The disk may take long.
+    /// The disk may take any time.
     #[test]
-    fn whoever_asks_is_told_what_is_known_and_waits_for_no_disk() {
+    fn a_caller_gets_the_last_known_answer_without_waiting_for_the_disk() {
         let directory = TempDir::new().expect("a directory");
         let trial = trial_in(directory.path()).expect("chance");
         let asker = thread::current().id();
@@ -181,24 +185,27 @@ mod tests {
             );
             Ok(())
         };
-        let room = Arc::new(Room::new(
+        let disk_space = Arc::new(DiskSpace::new(
             Arc::new(Intercepted::new(DiskStorage, before)),
             trial,
         ));
         let runtime = runtime();
         runtime.block_on(async {
-            assert!(!room.is_refusing());
-            assert!(room.note_refused(1) && !room.note_refused(1));
-            assert!(room.is_refusing(), "nobody has seen that there is room");
+            assert!(!disk_space.is_refusing());
+            assert!(disk_space.note_refused(1) && !disk_space.note_refused(1));
+            assert!(
+                disk_space.is_refusing(),
+                "nobody has seen that there is room"
+            );
         });
-        // Waits for what is under way.
+        // Waits for the running trial.
         drop(runtime);
-        assert!(!room.is_refusing());
+        assert!(!disk_space.is_refusing());
     }
 
-    /// Two processes may have one directory of objects, and each may be killed in the midst.
+    /// Two processes may share a directory of objects, and each may be killed during a trial.
     #[test]
-    fn a_trial_leaves_nothing_and_takes_nothing_from_that_of_another() {
+    fn trials_of_two_processes_leave_nothing_and_do_not_collide() {
         let directory = TempDir::new().expect("a directory");
         let trials = [(); 2].map(|()| trial_in(directory.path()).expect("chance"));
         assert_ne!(trials[0], trials[1]);
@@ -210,12 +217,12 @@ mod tests {
             }
             Ok(())
         };
-        let room = Arc::new(Room::new(
+        let disk_space = Arc::new(DiskSpace::new(
             Arc::new(Intercepted::new(DiskStorage, before)),
             trials[0].clone(),
         ));
-        room.note_refused(1 << 20);
-        assert!(!room.is_refusing(), "there is room, and no runtime");
+        disk_space.note_refused(1 << 20);
+        assert!(!disk_space.is_refusing(), "there is room, and no runtime");
         assert_eq!(fs::read_dir(directory.path()).expect("listed").count(), 0);
     }
 }
