@@ -2,7 +2,7 @@
 //!
 //! A waiting caller costs one list entry and one wake-up. A point that is already durable costs no
 //! wait. The journal thread sleeps here too, and the first waiter wakes it. A change without a
-//! waiter is written after [`LAZY`], so that more changes join its group. For the same time after a
+//! waiter is written after [`LAZY_COMMIT_DELAY`], so that more changes join its group. For the same time after a
 //! commit, the thread polls for changes itself: under load the next change is near, and a wake-up
 //! would be wasted. After that it sleeps until a change wakes it.
 //!
@@ -31,7 +31,7 @@ use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Position, Result};
 pub(crate) const INCARNATIONS_MAX: usize = 1024;
 
 /// How long changes without a waiter may gather before they are written.
-const LAZY: Duration = Duration::from_millis(20);
+const LAZY_COMMIT_DELAY: Duration = Duration::from_millis(20);
 
 /// The next task of the journal thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Durability {
         }
     }
 
-    /// Notes a change, which the journal thread writes within [`LAZY`].
+    /// Notes a change, which the journal thread writes within [`LAZY_COMMIT_DELAY`].
     pub(crate) fn note_change(&self) {
         let mut inner = self.inner.lock();
         if inner.lazy_since.is_none() {
@@ -175,7 +175,7 @@ impl Durability {
 
     /// Blocks the journal thread until it has work.
     pub(crate) fn wait_for_work(&self) -> Work {
-        let awake_until = Instant::now() + LAZY;
+        let awake_until = Instant::now() + LAZY_COMMIT_DELAY;
         let mut inner = self.inner.lock();
         loop {
             if let Some(stop) = inner.stop {
@@ -187,9 +187,9 @@ impl Durability {
             // The lock is held from these checks until the wait begins. A request made while a wait
             // times out is therefore seen before the next wait.
             match inner.lazy_since {
-                Some(since) if since.elapsed() >= LAZY => break,
+                Some(since) if since.elapsed() >= LAZY_COMMIT_DELAY => break,
                 Some(since) => {
-                    self.work.wait_until(&mut inner, since + LAZY);
+                    self.work.wait_until(&mut inner, since + LAZY_COMMIT_DELAY);
                 }
                 None if Instant::now() < awake_until => {
                     self.work.wait_until(&mut inner, awake_until);
@@ -349,11 +349,11 @@ mod tests {
                 let waits = Arc::clone(&durability);
                 let begun = Instant::now();
                 thread::spawn(move || tell.send(waits.wait_for_work()));
-                while begun.elapsed() < LAZY / 2 {
+                while begun.elapsed() < LAZY_COMMIT_DELAY / 2 {
                     thread::yield_now();
                 }
                 let mut inner = durability.inner.lock();
-                while begun.elapsed() < LAZY * 2 {
+                while begun.elapsed() < LAZY_COMMIT_DELAY * 2 {
                     thread::yield_now();
                 }
                 ask(&mut inner);

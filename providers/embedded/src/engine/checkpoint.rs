@@ -155,8 +155,8 @@ pub(crate) fn run(engine: &Arc<Engine>) {
                 engine.checkpoints.succeeded(Monotonic(engine.now()));
             }
             Err(error) => {
-                recover_store(engine);
-                give_up(engine, job, &error);
+                reopen_store(engine);
+                merge_back(engine, job, &error);
                 engine
                     .checkpoints
                     .failed(&error.to_string(), Monotonic(engine.now()));
@@ -208,7 +208,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         Expiring::by(now_ms()),
     ) {
         Err(error) if checkpoint_store::is_full(&error) => {
-            recover_store(engine);
+            reopen_store(engine);
             parts::fold(engine, job)?;
         }
         folded => folded?,
@@ -216,7 +216,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     let view = engine.checkpoint_store.view()?;
     let cache = Arc::clone(&engine.state().store.cache);
     refresh_cache(&cache, &job.generation);
-    let (earlier_view, thawed) = {
+    let (earlier_view, dropped) = {
         let mut state = engine.state();
         state.store.is_view_lost = false;
         (
@@ -224,7 +224,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
             state.store.overlay.drop_frozen(),
         )
     };
-    drop((earlier_view, thawed));
+    drop((earlier_view, dropped));
     let spare = engine.spare();
     if let Err(error) =
         engine
@@ -245,7 +245,7 @@ fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
 /// nearly full if the disk has no room for a whole one.
 fn make_room_for_the_next(engine: &Engine) {
     let growth = if has_room_for_the_next(engine) {
-        Growth::Taken
+        Growth::Accepted
     } else {
         Growth::NoRoom
     };
@@ -295,7 +295,7 @@ fn has_room_for_the_next(engine: &Engine) -> bool {
 
 /// Merges the generation of a failed checkpoint back. A later one is made from the state at that
 /// time, in which deleted records need no room.
-fn give_up(engine: &Engine, job: Job, error: &redb::Error) {
+fn merge_back(engine: &Engine, job: Job, error: &redb::Error) {
     drop(job);
     let is_too_much =
         engine.usage.bytes() >= JOURNAL_WITHOUT_CHECKPOINTS * engine.config.checkpoint_bytes.max(1);
@@ -310,7 +310,7 @@ fn give_up(engine: &Engine, job: Job, error: &redb::Error) {
 
 /// Opens the checkpoint store again, because after a failure it refuses everything, including
 /// reads.
-fn recover_store(engine: &Engine) {
+fn reopen_store(engine: &Engine) {
     let mut state = engine.state();
     state.store.view = None;
     match engine
@@ -395,7 +395,7 @@ mod tests {
         };
         is_closing.store(true, Ordering::Relaxed);
         let watching = AtFirstEvent(Mutex::new(Some(Box::new(look))));
-        tracing::subscriber::with_default(watching, || recover_store(&engine));
+        tracing::subscriber::with_default(watching, || reopen_store(&engine));
         assert_eq!(
             *is_served.lock(),
             Some(false),
@@ -419,8 +419,9 @@ mod tests {
     }
 
     /// The number of the waiting job, if there is one.
-    fn waiting(desk: &Checkpoints) -> Option<u64> {
-        desk.inner
+    fn waiting(checkpoints: &Checkpoints) -> Option<u64> {
+        checkpoints
+            .inner
             .lock()
             .job
             .as_ref()
@@ -431,29 +432,35 @@ mod tests {
     /// a time.
     #[test]
     fn a_checkpoint_submitted_while_another_ends_is_made_next() {
-        let desk = Checkpoints::default();
-        desk.submit(job(1));
-        let running = desk.next().expect("the desk runs");
-        assert_eq!((running.checkpoint_end.sequence, waiting(&desk)), (1, None));
-        desk.submit(job(2));
-        desk.succeeded(Monotonic::default());
-        assert_eq!(waiting(&desk), Some(2));
+        let checkpoints = Checkpoints::default();
+        checkpoints.submit(job(1));
+        let running = checkpoints.next().expect("a job waits");
+        assert_eq!(
+            (running.checkpoint_end.sequence, waiting(&checkpoints)),
+            (1, None)
+        );
+        checkpoints.submit(job(2));
+        checkpoints.succeeded(Monotonic::default());
+        assert_eq!(waiting(&checkpoints), Some(2));
     }
 
     #[test]
     fn a_failed_checkpoint_is_retried_unless_the_store_returned_to_its_durable_state() {
-        let desk = Checkpoints::default();
-        desk.submit(job(1));
-        let running = desk.next().expect("the desk runs");
+        let checkpoints = Checkpoints::default();
+        checkpoints.submit(job(1));
+        let running = checkpoints.next().expect("a job waits");
         drop(running);
-        desk.failed("the disk is full", Monotonic::default());
-        assert_eq!(desk.report(), (0, Some("the disk is full".to_owned())));
-        assert!(!desk.is_due_again(), "it waits");
-        desk.inner.lock().failed = Instant::now().checked_sub(RETRY);
-        assert!(desk.is_due_again());
-        assert!(!desk.is_due_again(), "it is tried once");
-        desk.submit(job(2));
-        desk.quiesce();
-        assert_eq!(waiting(&desk), None);
+        checkpoints.failed("the disk is full", Monotonic::default());
+        assert_eq!(
+            checkpoints.report(),
+            (0, Some("the disk is full".to_owned()))
+        );
+        assert!(!checkpoints.is_due_again(), "it waits");
+        checkpoints.inner.lock().failed = Instant::now().checked_sub(RETRY);
+        assert!(checkpoints.is_due_again());
+        assert!(!checkpoints.is_due_again(), "it is tried once");
+        checkpoints.submit(job(2));
+        checkpoints.quiesce();
+        assert_eq!(waiting(&checkpoints), None);
     }
 }

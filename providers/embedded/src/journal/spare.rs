@@ -142,7 +142,7 @@ impl Spare {
 
     /// Removes the spare files of an earlier start or of a failed promotion.
     pub(crate) fn clean(&self) -> io::Result<()> {
-        let held = self.state.lock();
+        let state = self.state.lock();
         for name in self
             .storage
             .list(&self.directory)?
@@ -150,7 +150,7 @@ impl Spare {
             .filter(|name| name.starts_with(SPARE))
         {
             let path = self.directory.join(name);
-            if held
+            if state
                 .allocated
                 .as_ref()
                 .is_none_or(|allocated| allocated.path != path)
@@ -164,63 +164,63 @@ impl Spare {
     /// Grows the spare to at least `bytes` of records if the disk allows it. Returns the bytes that
     /// it then has room for. A refused allocation is not repeated for [`ALLOCATION_RETRY`].
     pub(crate) fn grow(&self, bytes: u64) -> u64 {
-        let mut held = self.state.lock();
-        let too_soon = held
+        let mut state = self.state.lock();
+        let too_soon = state
             .refused
             .is_some_and(|refused| refused.elapsed() < ALLOCATION_RETRY);
         if !too_soon {
-            self.grow_beside(&mut held, bytes, self.usage.bytes_to_fold_when_full());
+            self.grow_beside(&mut state, bytes, self.usage.bytes_to_fold_when_full());
         }
-        held.room()
+        state.room()
     }
 
     /// Grows the spare as [`Spare::grow`] does, for a journal that continues in it at once. The
     /// rest of the current segment is then never written, so no checkpoint need have room for it.
     pub(crate) fn grow_to_go_on(&self, bytes: u64) -> u64 {
-        let mut held = self.state.lock();
-        self.grow_beside(&mut held, bytes, self.usage.bytes_to_fold());
-        held.room()
+        let mut state = self.state.lock();
+        self.grow_beside(&mut state, bytes, self.usage.bytes_to_fold());
+        state.room()
     }
 
-    fn grow_beside(&self, held: &mut SpareState, bytes: u64, to_fold: u64) {
+    fn grow_beside(&self, state: &mut SpareState, bytes: u64, to_fold: u64) {
         let needed = bytes + SEGMENT_HEADER_BYTES;
-        if held.bytes() < needed && self.ballast.is_held() {
+        if state.bytes() < needed && self.ballast.is_held() {
             let whole = if needed <= self.segment_bytes {
                 self.segment_bytes
             } else {
                 needed.next_power_of_two()
             };
-            if !self.allocate_beside_checkpoints(held, whole, needed, to_fold)
-                && held.refused.is_none()
+            if !self.allocate_beside_checkpoints(state, whole, needed, to_fold)
+                && state.refused.is_none()
             {
-                let got = held.bytes();
+                let got = state.bytes();
                 tracing::warn!(
                     bytes = whole,
                     got,
                     "the disk has no room for another whole journal segment"
                 );
             }
-            held.refused = (held.bytes() < needed).then(Instant::now);
+            state.refused = (state.bytes() < needed).then(Instant::now);
         }
     }
 
     /// Grows the spare to at least `bytes` of records without leaving disk space for a checkpoint.
     /// A store that gets out of a full disk, or that starts on one, needs this.
     pub(crate) fn grow_anyway(&self, bytes: u64) -> u64 {
-        let mut held = self.state.lock();
+        let mut state = self.state.lock();
         let needed = (bytes + SEGMENT_HEADER_BYTES).next_multiple_of(self.reserve_bytes());
-        if held.bytes() < needed {
+        if state.bytes() < needed {
             // The caller learns from the returned size whether this succeeded.
-            let _ = self.allocate(&mut held, needed);
+            let _ = self.allocate(&mut state, needed);
         }
-        held.room()
+        state.room()
     }
 
     /// Allocates `whole` bytes, or a fraction by halves down to `needed`, so that room remains for
     /// a checkpoint of it and of `to_fold`. Returns whether it allocated the whole.
     fn allocate_beside_checkpoints(
         &self,
-        held: &mut SpareState,
+        state: &mut SpareState,
         whole: u64,
         needed: u64,
         to_fold: u64,
@@ -228,11 +228,11 @@ impl Spare {
         let free = self.storage.free_bytes(&self.directory).unwrap_or(u64::MAX);
         let free = free
             .saturating_add(self.ballast.bytes())
-            .saturating_add(held.bytes());
+            .saturating_add(state.bytes());
         let mut piece = whole;
         while piece >= needed {
             let to_leave = CHECKPOINT_FACTOR * (to_fold + piece);
-            if free >= piece.saturating_add(to_leave) && self.allocate(held, piece).is_ok() {
+            if free >= piece.saturating_add(to_leave) && self.allocate(state, piece).is_ok() {
                 return piece == whole;
             }
             piece = if piece == needed {
@@ -244,8 +244,8 @@ impl Spare {
         false
     }
 
-    fn allocate(&self, held: &mut SpareState, bytes: u64) -> io::Result<()> {
-        if let Some(allocated) = &mut held.allocated {
+    fn allocate(&self, state: &mut SpareState, bytes: u64) -> io::Result<()> {
+        if let Some(allocated) = &mut state.allocated {
             if let Err(error) = allocated.file.allocate(bytes) {
                 // A file system may keep the part that it could allocate. Give it back, because
                 // others need it.
@@ -255,15 +255,15 @@ impl Spare {
             allocated.bytes = bytes;
             return Ok(());
         }
-        let path = self.directory.join(format!("{SPARE}-{}", held.next));
+        let path = self.directory.join(format!("{SPARE}-{}", state.next));
         let file = self.storage.open(&path)?;
         if let Err(error) = file.allocate(bytes) {
             drop(file);
             let _ = self.storage.remove(&path);
             return Err(error);
         }
-        held.next += 1;
-        held.allocated = Some(Allocated { file, path, bytes });
+        state.next += 1;
+        state.allocated = Some(Allocated { file, path, bytes });
         Ok(())
     }
 

@@ -131,7 +131,7 @@ impl Store {
             durability,
             announced: false,
             room: Room::Free,
-            growth: Growth::Taken,
+            growth: Growth::Accepted,
             refused_bytes: 0,
             reserved_bytes: 0,
             checkpoint_wanted: false,

@@ -83,7 +83,7 @@ impl SpaceChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// They are.
-    Taken,
+    Accepted,
     /// They are not: the last checkpoint found no room, or used the space that the next one needs
     /// to apply deletions.
     NoRoom,
@@ -100,7 +100,7 @@ impl Store {
         self.reserved_bytes = self.overlay.pending_bytes() + bytes;
         let needed = frame_bound(self.reserved_bytes);
         let kept = self.spare.reserve_bytes();
-        if self.growth == Growth::Taken && self.leaves(kept, needed) {
+        if self.growth == Growth::Accepted && self.leaves(kept, needed) {
             self.find_room(Room::Free);
             return Ok(());
         }
@@ -122,7 +122,7 @@ impl Store {
         if !self.leaves(kept, needed) {
             self.spare_room = self.spare.grow(needed + kept);
         }
-        if self.growth == Growth::Taken && self.leaves(kept, needed) {
+        if self.growth == Growth::Accepted && self.leaves(kept, needed) {
             self.find_room(Room::Free);
             return Ok(());
         }
@@ -140,7 +140,7 @@ impl Store {
         }
         self.refused_bytes = bytes;
         let attempted = match self.growth {
-            Growth::Taken => format!("append {bytes} bytes to the journal"),
+            Growth::Accepted => format!("append {bytes} bytes to the journal"),
             Growth::NoRoom => {
                 format!("add {bytes} bytes that no checkpoint would have room for")
             }
@@ -173,7 +173,7 @@ impl Store {
     /// Sets whether growth is accepted.
     pub(crate) fn set_growth(&mut self, growth: Growth) {
         self.growth = growth;
-        if growth != Growth::Taken {
+        if growth != Growth::Accepted {
             self.find_room(self.room.min(Room::Scarce));
         }
     }

@@ -60,7 +60,7 @@ fn a_loop_of_calls_that_never_wait_lets_others_run() {
                     .scan(&Scan::partition("partition", 1))
                     .await
                     .expect("it is read"),
-            )
+            );
         }
     }));
     assert!(lets_others_run(move || {
@@ -71,7 +71,7 @@ fn a_loop_of_calls_that_never_wait_lets_others_run() {
                     .update(Update::put(key, Vec::new()))
                     .await
                     .expect("it is written"),
-            )
+            );
         }
     }));
     runtime.block_on(store.close());

@@ -370,7 +370,7 @@ fn a_missing_format_record_beside_data_is_refused_by_name_until_it_is_put_back()
                     "{absent:?}: {refused:?}"
                 );
                 assert!(
-                    refused.to_string().contains("put it back or restore"),
+                    refused.to_string().contains("put it back, or restore"),
                     "{refused}"
                 );
             }

@@ -33,7 +33,7 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
         .checkpoint_store
         .view()?
         .map_or(CheckpointEnd::default(), |view| view.checkpoint_end);
-    let (smaller, larger) = divided(engine, job)?;
+    let (smaller, larger) = split_by_growth(engine, job)?;
     engine
         .ballast
         .release()
@@ -44,11 +44,11 @@ pub(super) fn fold(engine: &Engine, job: &Job) -> Result<(), StoreError> {
     write(engine, &larger, checkpoint_end)?;
     engine
         .checkpoint_store
-        .write(std::iter::empty(), job.checkpoint_end, few())
+        .write(std::iter::empty(), job.checkpoint_end, few_expired())
 }
 
 /// Splits the records of a job into those that take no more room than before, and the others.
-fn divided<'job>(
+fn split_by_growth<'job>(
     engine: &Engine,
     job: &'job Job,
 ) -> Result<(Vec<KeyedSlot<'job>>, Vec<KeyedSlot<'job>>), StoreError> {
@@ -94,7 +94,7 @@ fn write(
         let (part, others) = rest.split_at(fitting.count().max(1));
         engine
             .checkpoint_store
-            .write(part.iter().copied(), checkpoint_end, few())?;
+            .write(part.iter().copied(), checkpoint_end, few_expired())?;
         rest = others;
         // A view keeps the pages that changed since it was made, so they are freed only when it is
         // dropped.
@@ -106,7 +106,7 @@ fn write(
 }
 
 /// A part removes as many expired memories as it writes records.
-fn few() -> Expiring {
+fn few_expired() -> Expiring {
     Expiring {
         now_ms: now_ms(),
         count_max: RECORDS_MAX,
