@@ -4,9 +4,10 @@
 //! becomes the first group of the spare, which then takes its name among the segments. Only the
 //! rename remains to be done then.
 //!
-//! If the disk has no room for a whole segment, the spare is a smaller one. An allocation always
-//! leaves disk space for a checkpoint of everything that the journal would then hold and no
-//! checkpoint covers. Without that space, accepted changes could never leave the journal.
+//! If the disk has no room for a whole segment, the spare is a smaller one. Except in
+//! [`Spare::grow_anyway`], an allocation leaves disk space for a checkpoint of everything that the
+//! journal would then hold and no checkpoint covers. Without that space, accepted changes could
+//! never leave the journal.
 
 use std::{
     io,
