@@ -193,10 +193,7 @@ mod tests {
         runtime.block_on(async {
             assert!(!disk_space.is_refusing());
             assert!(disk_space.note_refused(1) && !disk_space.note_refused(1));
-            assert!(
-                disk_space.is_refusing(),
-                "nobody has seen that there is room"
-            );
+            assert!(disk_space.is_refusing(), "no trial has found room yet");
         });
         // Waits for the running trial.
         drop(runtime);
