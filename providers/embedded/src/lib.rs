@@ -209,8 +209,8 @@ impl Embedded {
     }
 
     /// The key-value port for a service whose changes must go on when the disk is full: it may use
-    /// the reserve. The service asks [`KeyValue::room`] before it begins work that would use the
-    /// reserve up.
+    /// the reserve. The service asks [`KeyValue::room`] before it begins work that would
+    /// exhaust the reserve.
     pub fn key_value_with_reserve(&self) -> Arc<dyn KeyValue> {
         Arc::new(key_value::WithReserve(Arc::clone(&self.engine)))
     }
