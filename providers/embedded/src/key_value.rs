@@ -206,7 +206,7 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
 }
 
 fn update_one(store: &mut Store, update: &Update, reserve: UseReserve) -> Result<Updated> {
-    store.check_dependency(update.basis)?;
+    store.check_dependency(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
@@ -264,7 +264,7 @@ fn transact(store: &mut Store, updates: &[Update], reserve: UseReserve) -> Resul
     let (mut reserved, mut cost, mut space) = (0, Cost::default(), SpaceChange::default());
     updates
         .iter()
-        .try_for_each(|update| store.check_dependency(update.basis))?;
+        .try_for_each(|update| store.check_dependency(update.depends_on))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;

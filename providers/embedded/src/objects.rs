@@ -15,8 +15,8 @@
 //! - While the path of the objects leads to another directory or to none, no put is acknowledged,
 //!   and no object is reported missing ([`mod@root`]).
 //!
-//! Nothing depends on a list alone, so lists do not wait for the walk. Multipart puts and copies
-//! have no callers, and are left to the local store.
+//! Nothing depends on a list alone, so lists do not wait for the walk. Copies have no
+//! callers, and are left to the local store.
 //!
 //! Files meet a full disk by themselves, independent of the journal's reserve. The last refusal is
 //! remembered, so that the status reports it ([`disk_space`]).
@@ -38,9 +38,11 @@ use futures_util::{
 };
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    PutMultipartOptions, PutResult, local::LocalFileSystem,
+    PutMultipartOptions, PutResult, UploadPart, local::LocalFileSystem,
 };
-use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
+use ports::objects::{
+    self, ObjectError, ObjectLimits, ObjectPath, ObjectStore, PutOptions, PutPayload,
+};
 
 use self::{
     disk_space::{DiskSpace, trial_in},
@@ -57,6 +59,13 @@ mod durable_names;
 mod root;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
+
+/// The limits of objects in files. The local store reads them in pieces of 8 KiB.
+pub const OBJECT_LIMITS: ObjectLimits = ObjectLimits {
+    object_bytes_max: u64::MAX,
+    takes_parts: true,
+    piece_bytes_max: 8 << 10,
+};
 
 /// The objects of a directory.
 #[derive(Debug)]
@@ -235,6 +244,38 @@ impl Objects {
     }
 }
 
+/// An upload in parts. Its completion is acknowledged like a put (O5).
+#[derive(Debug)]
+struct Upload {
+    parts: Box<dyn MultipartUpload>,
+    file: PathBuf,
+    root: Arc<Root>,
+    names: Arc<DurableNames>,
+    trusts_names: bool,
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, part: PutPayload) -> UploadPart {
+        self.parts.put_part(part)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        on_root(Arc::clone(&self.root), Root::check).await?;
+        let completed = self.parts.complete().await?;
+        if !self.trusts_names {
+            let (names, file) = (Arc::clone(&self.names), self.file.clone());
+            let synced = tokio::task::spawn_blocking(move || names.sync_above(&file)).await;
+            synced.map_err(io::Error::other).flatten().map_err(failed)?;
+        }
+        Ok(completed)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.parts.abort().await
+    }
+}
+
 async fn on_root(
     root: Arc<Root>,
     check: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
@@ -275,7 +316,14 @@ impl ObjectStore for Objects {
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.files.put_multipart_opts(path, options).await
+        self.check().await?;
+        Ok(Box::new(Upload {
+            parts: self.files.put_multipart_opts(path, options).await?,
+            file: self.files.path_to_filesystem(path)?,
+            root: Arc::clone(&self.root),
+            names: Arc::clone(&self.names),
+            trusts_names: self.trusts_names,
+        }))
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {

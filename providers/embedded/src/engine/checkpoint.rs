@@ -18,7 +18,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ports::{Monotonic, Outage, key_value::Room};
+use ports::{LogThrottle, Monotonic, key_value::Room};
 
 use super::Engine;
 use crate::{
@@ -65,7 +65,7 @@ struct Inner {
     stop: bool,
     count: u64,
     /// Consecutive failures.
-    outage: Outage,
+    outage: LogThrottle,
 }
 
 impl Checkpoints {

@@ -65,7 +65,7 @@ fn failures_add_up_across_restarts() {
                 .is_empty()
         );
         let letters = store
-            .queue()
+            .queue_admin()
             .dead_letters("work", None, 10)
             .await
             .expect("it answers");
@@ -107,7 +107,11 @@ fn a_blocked_group_stays_blocked_across_a_restart() {
         settle(&store.key_value()).await;
         drop(store);
         let store = open(directory.path()).await;
-        let blocked = store.queue().blocked("work").await.expect("it answers");
+        let blocked = store
+            .queue_admin()
+            .blocked("work")
+            .await
+            .expect("it answers");
         let reported: Vec<_> = blocked
             .iter()
             .map(|letter| (letter.attempts, letter.reason.as_str()))
@@ -124,7 +128,7 @@ fn a_blocked_group_stays_blocked_across_a_restart() {
         let store = open(directory.path()).await;
         assert!(
             store
-                .queue()
+                .queue_admin()
                 .blocked("work")
                 .await
                 .expect("it answers")

@@ -133,7 +133,7 @@ fn the_point_of_an_undone_change_survives_a_kill_if_a_caller_waited_for_it() {
         kv.externalize(released.point)
             .await
             .expect("an acknowledged point is not lost");
-        done(&kv, put("lock", 2).resting_on(released.point)).await;
+        done(&kv, put("lock", 2).depends_on(released.point)).await;
     });
 }
 

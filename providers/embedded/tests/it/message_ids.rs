@@ -104,7 +104,7 @@ fn messages_keep_their_ids_across_restarts_and_ids_are_removed_with_them() {
         assert!(next(&store).await.0.is_empty());
         assert_eq!(
             store
-                .queue()
+                .queue_admin()
                 .dead_letters("work", None, 10)
                 .await
                 .expect("it answers")
