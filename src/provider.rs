@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
-use embedded::{Embedded, Health, ObjectDirectory, Room};
+use embedded::{Capacity, Embedded, Health, ObjectDirectory};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
@@ -179,7 +179,7 @@ pub(crate) async fn open_objects(settings: &Settings) -> anyhow::Result<Option<O
 pub(crate) async fn look_at_objects(objects: Option<ObjectDirectory>) {
     let Some(objects) = objects else { return };
     loop {
-        if let Err(error) = objects.look().await {
+        if let Err(error) = objects.check().await {
             tracing::debug!(%error, "the directory of objects is missing");
         }
         tokio::time::sleep(LOOK_AT_OBJECTS).await;
@@ -246,7 +246,7 @@ fn journal(status: embedded::Status) -> Journal {
     };
     Journal {
         serving: status.health == Health::Serving,
-        full: status.room == Room::Refusing,
+        full: status.room == Capacity::Refusing,
         trouble: failed.or(status.damage).or(status.checkpoint_error),
         bytes: status.journal_bytes,
         position: status.ordered.position.0,

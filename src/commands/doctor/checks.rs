@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use embedded::{Look, OpenError as EmbeddedError, RecoveryReport};
+use embedded::{Inspection, OpenError as EmbeddedError, RecoveryReport};
 use http_frontend::Status;
 use redis_provider::{OpenError, Redis};
 use sandbox::process::Enforcement;
@@ -232,9 +232,9 @@ fn journal(data_dir: &Path) -> Finding {
     if !data_dir.is_dir() {
         return Finding::ok(NAME, "nothing is kept there yet");
     }
-    match embedded::look_at_journal(data_dir) {
+    match embedded::inspect_journal(data_dir) {
         Ok(None) => Finding::ok(NAME, "nothing is kept there yet"),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             torn_head: Some(file),
             ..
         })) => Finding::warn(
@@ -245,15 +245,15 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "nothing: the next start goes by the other one, and writes both again; if that was no crash, look after the disk",
         ),
-        Ok(Some(Look { journal: None, .. })) => Finding::ok(
+        Ok(Some(Inspection { journal: None, .. })) => Finding::ok(
             NAME,
             "not looked at: the next start converts its format, and reads it then",
         ),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal: Some(RecoveryReport { records, cut: None }),
             ..
         })) => Finding::ok(NAME, format!("{records} records, each whole")),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal:
                 Some(RecoveryReport {
                     records,
@@ -269,7 +269,7 @@ fn journal(data_dir: &Path) -> Finding {
             ),
             "restore the whole data directory from a copy if there is one that is not older: no crash makes a file of the journal shorter, and the next start goes on with what there is",
         ),
-        Ok(Some(Look {
+        Ok(Some(Inspection {
             journal:
                 Some(RecoveryReport {
                     records,
