@@ -410,6 +410,8 @@ fn deployed(
         check_far: far_stores::check,
         among_others: provider.is_shared(),
         functions: Arc::clone(functions) as Arc<_>,
+        code_store: sandbox.code_store(),
+        logs: sandbox.logs(),
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),

@@ -81,7 +81,10 @@ async fn invoked(
         carried: &[],
         idle_max,
     })?;
-    sandbox.install("empty", archive(&function)?).await?;
+    sandbox
+        .code_store()
+        .install("empty", archive(&function)?)
+        .await?;
     let function = Arc::new(empty(language));
     let back_to_back = measured(&sandbox, &function, pressure, None).await?;
     let at_rest = measured(&sandbox, &function, pressure, Some(REST)).await?;

@@ -12,7 +12,7 @@ use axum::{
     routing::{get, put},
 };
 use functions::Error;
-use ports::runtime::{Line, Page};
+use ports::logs::{Line, Page};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 

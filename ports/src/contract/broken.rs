@@ -4,9 +4,11 @@
 //! breaks and wraps a subject; this crate's tests run that promise's cases on it and expect one to fail.
 
 pub mod clock;
+pub mod code_store;
 pub mod durability;
 pub mod functions;
 pub mod key_value;
+pub mod logs;
 pub mod objects;
 pub mod queue;
 pub mod runtime;

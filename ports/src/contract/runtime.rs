@@ -5,7 +5,7 @@
 
 mod failures;
 mod instances;
-mod lines;
+mod output;
 mod results;
 
 use std::{fmt, fmt::Write as _, sync::Arc, time::Duration};
@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::{Case, eventually};
 use crate::{
-    Clock, Runtime,
+    Clock, Logs, Runtime,
     runtime::{Function, FunctionError, Invocation, Ran, Refused},
 };
 
@@ -23,6 +23,8 @@ use crate::{
 pub struct Subject {
     /// The port under test.
     pub runtime: Arc<dyn Runtime>,
+    /// Where it keeps what its functions print.
+    pub logs: Arc<dyn Logs>,
     /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its revision.
     pub function: Function,
     /// What the cases wait on.
@@ -64,7 +66,7 @@ pub struct Command {
 
 impl Command {
     /// To do `what`.
-    fn new(what: &str) -> Self {
+    pub(super) fn new(what: &str) -> Self {
         Self {
             what: what.to_owned(),
             value: None,
@@ -84,7 +86,7 @@ impl Command {
         Self { sleep, ..self }
     }
 
-    fn printing(self, line: &str) -> Self {
+    pub(super) fn printing(self, line: &str) -> Self {
         Self {
             print: Some(line.to_owned()),
             ..self
@@ -129,7 +131,7 @@ impl Command {
 
 impl Subject {
     /// The function, changed.
-    fn function(&self, change: impl FnOnce(&mut Function)) -> Arc<Function> {
+    pub(super) fn function(&self, change: impl FnOnce(&mut Function)) -> Arc<Function> {
         let mut function = self.function.clone();
         change(&mut function);
         Arc::new(function)
@@ -144,7 +146,7 @@ impl Subject {
     }
 
     /// What it answers, as text.
-    async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
+    pub(super) async fn answer(&self, function: &Arc<Function>, command: &Command) -> String {
         text(
             &self
                 .ran(function, command)
@@ -223,12 +225,9 @@ macro_rules! runtime_contract {
                 "U3" an_invocation_is_run_once_whether_it_fails_or_not,
                 "U3" a_function_sees_the_id_of_its_invocation,
             }
-            lines {
-                "U5" what_is_printed_is_kept_under_its_invocation_before_the_answer,
-                "U5" what_one_that_fails_has_printed_is_kept_too,
-                "U5" lines_are_read_on_from_any_of_them,
-                "U5" lines_are_read_in_pages_that_have_a_bound,
-                "U5" who_waits_for_a_line_is_woken_by_its_own_function_alone,
+            output {
+                "U5" output_is_kept_under_its_invocation_before_the_result,
+                "U5" output_of_a_failed_invocation_is_kept,
             }
         } }
     };

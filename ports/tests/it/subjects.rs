@@ -5,14 +5,16 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use ports::{
     Clock,
-    contract::{Case, clock, durability, functions, key_value, objects, queue, runtime},
+    contract::{
+        Case, clock, code_store, durability, functions, key_value, objects, queue, runtime,
+    },
     functions::Definition,
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::SharedQueue,
     runtime::{Function, Language},
 };
-use simulated::{World, runtime::SimulatedRuntime};
+use simulated::{SimulatedCodeStore, World, runtime::SimulatedRuntime};
 
 /// Runs `case` in virtual time on what `open` makes of a fresh world.
 pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
@@ -72,10 +74,19 @@ pub(crate) fn runtime(world: &World) -> runtime::Subject {
         environment: BTreeMap::new(),
         network: false,
     };
+    let simulated = SimulatedRuntime::obedient(world.clock());
     runtime::Subject {
-        runtime: Arc::new(SimulatedRuntime::obedient(world.clock())),
+        logs: simulated.logs(),
+        runtime: Arc::new(simulated),
         function,
         clock,
+    }
+}
+
+pub(crate) fn code_store(_: &World) -> code_store::Subject {
+    code_store::Subject {
+        store: Arc::new(SimulatedCodeStore::default()),
+        archive: SimulatedCodeStore::archive,
     }
 }
 

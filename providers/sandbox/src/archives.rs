@@ -24,10 +24,11 @@ use std::{
     thread,
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use nix::errno::Errno;
 use parking_lot::Mutex;
-use ports::{Error, ErrorKind, Result};
+use ports::{CodeStore, Error, ErrorKind, Result};
 
 pub use unpack::unpack;
 
@@ -127,35 +128,6 @@ impl Archives {
         self.directory.join(name)
     }
 
-    /// Unpacks `content` as `name`, if it is not there yet as it was. Where that fails what was there stays.
-    pub(crate) async fn install(&self, name: &str, content: Bytes) -> Result<()> {
-        let unfinished = {
-            let mut uses = self.uses.lock();
-            uses.unwanted.remove(name);
-            if self.path(name).is_dir()
-                && (self.code == Code::StaysAsItIs || uses.held.contains_key(name))
-            {
-                return Ok(());
-            }
-            self.unused(&mut uses, UNFINISHED, name)
-        };
-        let (archives, archive) = (self.clone(), name.to_owned());
-        blocking(move || {
-            fs::create_dir(&unfinished)?;
-            let unpacked = unpack(&content, &unfinished).and_then(|()| archives.put(&unfinished, &archive));
-            unpacked.inspect_err(|_| remove(Some(&unfinished)))
-        })
-        .await
-        .or_else(|error| {
-            if !self.path(name).is_dir() {
-                return Err(error);
-            }
-            tracing::warn!(%error, archive = name, "code could not be unpacked anew; functions may have changed it");
-            Ok(())
-        })
-        .map_err(|error| failed(format!("unpack the archive {name}"), error))
-    }
-
     /// Makes what was unpacked the archive `name`, in place of what is there, unless somebody holds that since.
     fn put(&self, unpacked: &Path, name: &str) -> io::Result<()> {
         let unwanted = {
@@ -173,36 +145,6 @@ impl Archives {
         };
         remove(unwanted.as_deref());
         Ok(())
-    }
-
-    /// The file at `path` in the archive `name`.
-    pub(crate) async fn file(
-        &self,
-        name: &str,
-        path: &str,
-        bytes_max: usize,
-    ) -> Result<Option<Bytes>> {
-        let attempted = format!("read {path:?} of the archive {name}");
-        let path = self.path(name).join(path);
-        let read = blocking(move || {
-            let file = match fs::File::open(path) {
-                Ok(file) => file,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                Err(error) => return Err(error),
-            };
-            let mut bytes = Vec::new();
-            file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
-            Ok(Some(Bytes::from(bytes)))
-        });
-        let read = read
-            .await
-            .map_err(|error| failed(attempted.clone(), error))?;
-        if read.as_ref().is_some_and(|bytes| bytes.len() > bytes_max) {
-            return Err(Error::invalid(format!(
-                "{attempted}: it is longer than {bytes_max} bytes"
-            )));
-        }
-        Ok(read)
     }
 
     /// Errors: why the file at `path` in the archive `name` cannot be executed.
@@ -231,26 +173,6 @@ impl Archives {
             archives: self.clone(),
             name: name.to_owned(),
         }
-    }
-
-    /// Removes all archives but `kept`; those that somebody holds once nobody does.
-    pub(crate) async fn keep(&self, kept: &[String]) -> Result<()> {
-        let (archives, kept) = (self.clone(), kept.to_owned());
-        let removed = blocking(move || {
-            for entry in fs::read_dir(&archives.directory)? {
-                let entry = entry?;
-                let Ok(name) = entry.file_name().into_string() else {
-                    continue;
-                };
-                if !kept.contains(&name) && !name.starts_with(UNFINISHED) {
-                    archives.remove_unheld(name)?;
-                }
-            }
-            Ok(())
-        });
-        removed
-            .await
-            .map_err(|error| failed("remove old archives".to_owned(), error))
     }
 
     /// Removes an archive, or has its last holder do so.
@@ -286,6 +208,83 @@ impl Archives {
                 return path;
             }
         }
+    }
+}
+
+#[async_trait]
+impl CodeStore for Archives {
+    /// Unpacks `content` as `name`, if it is not there yet as it was. Where that fails what was there stays.
+    async fn install(&self, name: &str, content: Bytes) -> Result<()> {
+        let unfinished = {
+            let mut uses = self.uses.lock();
+            uses.unwanted.remove(name);
+            if self.path(name).is_dir()
+                && (self.code == Code::StaysAsItIs || uses.held.contains_key(name))
+            {
+                return Ok(());
+            }
+            self.unused(&mut uses, UNFINISHED, name)
+        };
+        let (archives, archive) = (self.clone(), name.to_owned());
+        blocking(move || {
+            fs::create_dir(&unfinished)?;
+            let unpacked = unpack(&content, &unfinished).and_then(|()| archives.put(&unfinished, &archive));
+            unpacked.inspect_err(|_| remove(Some(&unfinished)))
+        })
+        .await
+        .or_else(|error| {
+            if !self.path(name).is_dir() {
+                return Err(error);
+            }
+            tracing::warn!(%error, archive = name, "code could not be unpacked anew; functions may have changed it");
+            Ok(())
+        })
+        .map_err(|error| failed(format!("unpack the archive {name}"), error))
+    }
+
+    /// The file at `path` in the archive `name`.
+    async fn file(&self, name: &str, path: &str, bytes_max: usize) -> Result<Option<Bytes>> {
+        let attempted = format!("read {path:?} of the archive {name}");
+        let path = self.path(name).join(path);
+        let read = blocking(move || {
+            let file = match fs::File::open(path) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let mut bytes = Vec::new();
+            file.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+            Ok(Some(Bytes::from(bytes)))
+        });
+        let read = read
+            .await
+            .map_err(|error| failed(attempted.clone(), error))?;
+        if read.as_ref().is_some_and(|bytes| bytes.len() > bytes_max) {
+            return Err(Error::invalid(format!(
+                "{attempted}: it is longer than {bytes_max} bytes"
+            )));
+        }
+        Ok(read)
+    }
+
+    /// Removes all archives but `kept`; those that somebody holds once nobody does.
+    async fn keep_archives(&self, kept: &[String]) -> Result<()> {
+        let (archives, kept) = (self.clone(), kept.to_owned());
+        let removed = blocking(move || {
+            for entry in fs::read_dir(&archives.directory)? {
+                let entry = entry?;
+                let Ok(name) = entry.file_name().into_string() else {
+                    continue;
+                };
+                if !kept.contains(&name) && !name.starts_with(UNFINISHED) {
+                    archives.remove_unheld(name)?;
+                }
+            }
+            Ok(())
+        });
+        removed
+            .await
+            .map_err(|error| failed("remove old archives".to_owned(), error))
     }
 }
 
@@ -384,7 +383,10 @@ mod tests {
             archives.file("one", "code/app.py", 3).await.is_err(),
             "too long"
         );
-        archives.keep(&["other".to_owned()]).await.expect("removed");
+        archives
+            .keep_archives(&["other".to_owned()])
+            .await
+            .expect("removed");
         assert!(!archives.path("one").exists());
     }
 
@@ -487,7 +489,7 @@ mod tests {
         );
         fs::write(archives.path("two"), "").expect("written");
         archives
-            .keep(&["one".to_owned()])
+            .keep_archives(&["one".to_owned()])
             .await
             .expect("taken away");
         assert!(!archives.path("two").exists());
@@ -503,7 +505,7 @@ mod tests {
             .await
             .expect("installed");
         let (first, second) = (archives.hold("one"), archives.hold("one"));
-        archives.keep(&[]).await.expect("removed");
+        archives.keep_archives(&[]).await.expect("removed");
         drop(first);
         assert!(archives.path("one").exists(), "one holds it still");
         archives
@@ -513,7 +515,7 @@ mod tests {
         drop(second);
         assert!(archives.path("one").exists(), "it is wanted again");
         let third = archives.hold("one");
-        archives.keep(&[]).await.expect("removed");
+        archives.keep_archives(&[]).await.expect("removed");
         drop(third);
         assert!(!archives.path("one").exists());
         archives

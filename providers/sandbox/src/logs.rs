@@ -28,9 +28,10 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use async_trait::async_trait;
 use ports::{
     Monotonic, Outage,
-    runtime::{Line, Page},
+    logs::{Line, Page},
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -202,9 +203,12 @@ impl Logs {
         self.writer.unpark();
         let _ = wait.await;
     }
+}
 
+#[async_trait]
+impl ports::Logs for Logs {
     /// Some of the lines of `function`.
-    pub(crate) async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
+    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
         self.flush().await;
         let (readers, function) = (Arc::clone(&self.readers), function.to_owned());
         let path = path_of(&self.directory, &function);
@@ -215,7 +219,7 @@ impl Logs {
     }
 
     /// Ends once the line of `function` with the number `from`, or a later one, is in its file.
-    pub(crate) async fn more(&self, function: &str, from: u64) {
+    async fn more_lines(&self, function: &str, from: u64) {
         self.readers.more(function, from).await;
     }
 }
@@ -357,6 +361,8 @@ fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::{fs::OpenOptions, io::Write as _};
+
+    use ports::Logs as _;
 
     use super::*;
 

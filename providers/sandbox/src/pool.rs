@@ -62,7 +62,7 @@ pub(crate) struct Shared {
     pub(crate) api: Arc<dyn Api>,
     pub(crate) interpreters: Interpreters,
     pub(crate) runtime: PathBuf,
-    pub(crate) archives: Archives,
+    pub(crate) archives: Arc<Archives>,
     pub(crate) logs: Arc<Logs>,
     /// How long an instance is idle before it is ended.
     pub(crate) idle_max: Duration,

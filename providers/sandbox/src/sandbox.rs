@@ -12,11 +12,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
+    CodeStore, Runtime,
     functions::Room,
-    runtime::{Figures, Function, Invocation, Language, Line, Page, Ran, Refused, Runtime},
+    runtime::{Figures, Function, Invocation, Language, Ran, Refused},
 };
 use tokio::time::timeout;
 
@@ -75,6 +75,7 @@ impl Sandbox {
         command::put_clients(&runtime, carried)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
         let archives = Archives::open(directory.join("archives"), launcher.code())?;
+        let archives = Arc::new(archives);
         let launcher = Arc::new(launcher);
         let spares = Spares::new(
             Arc::clone(&launcher),
@@ -102,6 +103,16 @@ impl Sandbox {
             pools: Mutex::default(),
             is_closed: AtomicBool::new(false),
         })
+    }
+
+    /// The archives with the code of functions.
+    pub fn code_store(&self) -> Arc<dyn CodeStore> {
+        Arc::clone(&self.shared.archives) as Arc<dyn CodeStore>
+    }
+
+    /// What functions printed.
+    pub fn logs(&self) -> Arc<dyn ports::Logs> {
+        Arc::clone(&self.shared.logs) as Arc<dyn ports::Logs>
     }
 
     /// The pool of `function`, at the revision that was put in place last: who asks for another looked it up before that.
@@ -144,19 +155,6 @@ impl Sandbox {
 
 #[async_trait]
 impl Runtime for Sandbox {
-    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        self.shared.archives.install(name, content).await
-    }
-
-    async fn file(
-        &self,
-        archive: &str,
-        path: &str,
-        bytes_max: usize,
-    ) -> ports::Result<Option<Bytes>> {
-        self.shared.archives.file(archive, path, bytes_max).await
-    }
-
     async fn check(&self, function: &Function) -> Result<(), String> {
         match function.language {
             Language::Executable => {
@@ -174,10 +172,6 @@ impl Runtime for Sandbox {
             // Where a module is, its interpreter says.
             Language::Python(_) | Language::Node(_) => Ok(()),
         }
-    }
-
-    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
-        self.shared.archives.keep(kept).await
     }
 
     async fn room(&self, function: &Arc<Function>) -> Option<Room> {
@@ -238,14 +232,6 @@ impl Runtime for Sandbox {
                 "the last lines of functions are not kept: the disk does not answer in time"
             );
         }
-    }
-
-    async fn lines(&self, function: &str, page: Page) -> io::Result<Vec<Line>> {
-        self.shared.logs.lines(function, page).await
-    }
-
-    async fn more_lines(&self, function: &str, from: u64) {
-        self.shared.logs.more(function, from).await;
     }
 
     fn figures(&self) -> Figures {

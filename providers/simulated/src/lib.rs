@@ -32,11 +32,13 @@ compile_error!(
 mod call;
 mod clock;
 mod cloud;
+mod code_store;
 mod config;
 mod durability;
 mod faults;
 mod functions;
 mod key_value;
+mod logs;
 mod objects;
 mod queue;
 mod run;
@@ -47,10 +49,12 @@ mod trace;
 mod world;
 
 pub use clock::{SimulatedClock, SimulatedEntropy};
+pub use code_store::SimulatedCodeStore;
 pub use config::Options;
 pub use durability::SimulatedStore;
 pub use faults::{Chance, Faults, percent};
 pub use functions::Functions;
+pub use logs::SimulatedLogs;
 pub use objects::SimulatedObjects;
 pub use run::{VIRTUAL_DAYS_MAX, run};
 pub use seeds::{number, seeds};

@@ -110,7 +110,7 @@ impl Service {
         let content = self.inner.deployments.archive(&row.archive).await?;
         self.inner
             .parts
-            .runtime
+            .code_store
             .install(&row.archive, content)
             .await?;
         self.put_in_place(application, Some(row)).await
@@ -132,7 +132,7 @@ impl Service {
     /// next one: a row that nobody has heard of may name it.
     pub(crate) async fn remove_code(&self, all: &Changing) {
         let named: Vec<_> = self.named(all).into_iter().collect();
-        if let Err(error) = self.inner.parts.runtime.keep_archives(&named).await {
+        if let Err(error) = self.inner.parts.code_store.keep_archives(&named).await {
             tracing::debug!(%error, "code that nothing names stays until the next deployment");
         }
     }
@@ -152,12 +152,12 @@ impl Service {
         let Parts {
             among_others,
             clock,
-            runtime,
+            code_store,
             ..
         } = &self.inner.parts;
         let archives = self.inner.deployments.archives().await?;
         let mut named = self.named(all);
-        runtime
+        code_store
             .keep_archives(&named.iter().cloned().collect::<Vec<_>>())
             .await?;
         let mut waits = Duration::ZERO;

@@ -18,12 +18,13 @@ use std::{collections::BTreeMap, fmt, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
-    Clock, Entropy,
+    Clock, CodeStore, Entropy, Logs, Runtime,
     functions::{Definition, FunctionOptions, QueueTrigger, Register},
     key_value::SharedKeyValue,
+    logs::{Line, Page},
     objects::ObjectStore,
     queue::{QueueOptions, SharedQueue},
-    runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
+    runtime::{Function, Invocation, Ran, Refused},
 };
 use sha2::{Digest as _, Sha256};
 use std::time::Duration;
@@ -104,8 +105,12 @@ pub struct Parts {
     pub among_others: bool,
     /// What says when functions run.
     pub functions: Arc<dyn Register>,
+    /// Where this process keeps their code.
+    pub code_store: Arc<dyn CodeStore>,
     /// What runs them.
     pub runtime: Arc<dyn Runtime>,
+    /// What they printed.
+    pub logs: Arc<dyn Logs>,
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// For names that nobody can guess or give twice.
@@ -395,7 +400,7 @@ impl Service {
     /// Some of the lines that a function printed.
     pub async fn lines(&self, name: &str, page: Page) -> Result<Vec<Line>> {
         self.inner.known_function(name)?;
-        let lines = self.inner.parts.runtime.lines(name, page).await;
+        let lines = self.inner.parts.logs.lines(name, page).await;
         lines.map_err(|error| {
             let unavailable = ports::ErrorKind::Unavailable {
                 retry_after_ms: None,
@@ -408,7 +413,7 @@ impl Service {
 
     /// Ends once the line of the function that has the number `from`, or a later one, is there, if that is after [`Self::lines`] had none.
     pub async fn more_lines(&self, name: &str, from: u64) {
-        self.inner.parts.runtime.more_lines(name, from).await;
+        self.inner.parts.logs.more_lines(name, from).await;
     }
 
     /// What runs events of functions, under their names there.
@@ -429,7 +434,7 @@ impl Service {
     }
 
     async fn unpack(&self, archive: &str, content: Bytes) -> Result<(String, Manifest)> {
-        let runtime = &self.inner.parts.runtime;
+        let store = &self.inner.parts.code_store;
         // To who has made the archive its digest says nothing; what is in it does.
         let refused = |error: ports::Error| match std::error::Error::source(&error) {
             Some(why) if error.kind() == ports::ErrorKind::Invalid => {
@@ -437,9 +442,9 @@ impl Service {
             }
             _ => error.into(),
         };
-        runtime.install(archive, content).await.map_err(refused)?;
+        store.install(archive, content).await.map_err(refused)?;
         let missing = || Error::Invalid(format!("the archive has no {FILE_NAME}"));
-        let text = runtime
+        let text = store
             .file(archive, FILE_NAME, MANIFEST_BYTES_MAX)
             .await?
             .ok_or_else(missing)?;

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// So much waits in memory at the most, and one line.
 const WAITING_BYTES: usize = 16 << 10;
 
-/// A [`Line`](ports::runtime::Line) as it is written.
+/// A [`Line`](ports::logs::Line) as it is written.
 #[derive(Serialize)]
 struct Written<'a> {
     number: u64,

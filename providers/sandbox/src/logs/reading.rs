@@ -16,7 +16,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::runtime::{Line, Page};
+use ports::logs::{Line, Page};
 use tokio::sync::watch;
 
 /// Where so many pages of one log have ended is remembered: as many followers go on where they were.

@@ -130,7 +130,12 @@ def handler(event, context):
             .with_file_name("functions")
             .join("archives/earlier");
         assert_eq!(world.said(&function, "0").await, "null");
-        world.sandbox.keep_archives(&[]).await.expect("removed");
+        world
+            .sandbox
+            .code_store()
+            .keep_archives(&[])
+            .await
+            .expect("removed");
         assert!(code.exists(), "an instance has it");
         assert_eq!(world.said(&function, "1").await, r#""late""#);
         world.sandbox.retire(&function.name);

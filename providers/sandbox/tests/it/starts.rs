@@ -3,10 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use futures_util::poll;
-use ports::{
-    Runtime as _,
-    runtime::{Function, Page},
-};
+use ports::{logs::Page, runtime::Function};
 use sandbox::process::Enforcement;
 
 use crate::processes::world;
@@ -32,6 +29,7 @@ async fn start(function_is: impl FnOnce(&mut Function), waited: Duration) -> Str
         let begins = async {
             while !world
                 .sandbox
+                .logs()
                 .lines("hangs", page)
                 .await
                 .expect("read")

@@ -145,6 +145,7 @@ impl World {
             .and_then(GzEncoder::finish)
             .expect("finished");
         self.sandbox
+            .code_store()
             .install(name, Bytes::from(content))
             .await
             .expect("installed");

@@ -85,24 +85,6 @@ impl Idle {
 
 #[async_trait]
 impl Runtime for Idle {
-    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
-        if content == UNFIT {
-            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
-            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
-        }
-        self.installed.lock().insert(name.to_owned(), content);
-        Ok(())
-    }
-
-    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
-        Ok(self.installed.lock().get(archive).cloned())
-    }
-
-    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
-        self.installed.lock().retain(|name, _| kept.contains(name));
-        Ok(())
-    }
-
     async fn check(&self, _: &Function) -> std::result::Result<(), String> {
         self.never.lock().clone().map_or(Ok(()), Err)
     }
@@ -168,15 +150,39 @@ impl Runtime for Idle {
         self.is_closed.send_replace(true);
     }
 
+    fn figures(&self) -> ports::runtime::Figures {
+        ports::runtime::Figures::default()
+    }
+}
+
+#[async_trait]
+impl CodeStore for Idle {
+    async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
+        if content == UNFIT {
+            let why = io::Error::new(io::ErrorKind::InvalidData, "\"code/l\" is a device");
+            return Err(ports::Error::invalid(format!("unpack the archive {name}")).caused_by(why));
+        }
+        self.installed.lock().insert(name.to_owned(), content);
+        Ok(())
+    }
+
+    async fn file(&self, archive: &str, _: &str, _: usize) -> ports::Result<Option<Bytes>> {
+        Ok(self.installed.lock().get(archive).cloned())
+    }
+
+    async fn keep_archives(&self, kept: &[String]) -> ports::Result<()> {
+        self.installed.lock().retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Logs for Idle {
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
 
     async fn more_lines(&self, _: &str, _: u64) {}
-
-    fn figures(&self) -> ports::runtime::Figures {
-        ports::runtime::Figures::default()
-    }
 }
 
 fn service(world: &World) -> (Service, Arc<Idle>) {
@@ -220,7 +226,9 @@ fn service_over(
         },
         among_others,
         functions,
+        code_store: Arc::clone(&runtime) as Arc<_>,
         runtime: Arc::clone(&runtime) as Arc<_>,
+        logs: Arc::clone(&runtime) as Arc<_>,
         clock: world.clock(),
         entropy: world.entropy(),
     };

@@ -1,84 +1,17 @@
-//! What functions print: U5.
+//! How readers follow the lines: G1 to G3.
 
 use std::pin::pin;
 
 use futures_util::FutureExt as _;
 
-use super::{Command, Subject, text};
+use super::{Subject, all_from, lines, page};
 use crate::{
-    contract::within,
-    runtime::{Invocation, Line, Page},
+    contract::{runtime::Command, within},
+    logs::{Line, Page},
 };
 
-/// More than any case prints.
-const LINES_MAX: usize = 1000;
-
-/// All of them, from there on.
-fn all_from(from: u64) -> Page {
-    Page {
-        from,
-        lines_max: LINES_MAX,
-        bytes_max: usize::MAX,
-    }
-}
-
-async fn page(subject: &Subject, page: Page) -> Vec<Line> {
-    subject
-        .runtime
-        .lines(&subject.function.name, page)
-        .await
-        .expect("they are read")
-}
-
-async fn lines(subject: &Subject, from: u64) -> Vec<Line> {
-    page(subject, all_from(from)).await
-}
-
-/// U5.
-pub(super) async fn what_is_printed_is_kept_under_its_invocation_before_the_answer(
-    subject: Subject,
-) {
-    let function = subject.function(|_| {});
-    for (id, line) in [("first", "in the first"), ("second", "in the second")] {
-        let payload = Command::new("count").printing(line).encode();
-        let ran = subject
-            .runtime
-            .run(&function, Invocation::new(id.to_owned(), payload, true))
-            .await;
-        let ran = ran.expect("it is run");
-        let kept = lines(&subject, 0).await;
-        let is_kept = kept.iter().any(|kept| kept.id == id && kept.text == line);
-        assert!(is_kept, "{line:?} of {id:?} is not among {kept:?}");
-        assert!(text(&ran.log_tail).contains(line), "{:?}", ran.log_tail);
-    }
-    let whose = |kept: &Line| {
-        kept.text
-            .strip_prefix("in the ")
-            .is_none_or(|id| id == kept.id)
-    };
-    let kept = lines(&subject, 0).await;
-    assert!(kept.iter().all(whose), "{kept:?}");
-}
-
-/// U5.
-pub(super) async fn what_one_that_fails_has_printed_is_kept_too(subject: Subject) {
-    let function = subject.function(|_| {});
-    for (command, line) in [
-        (Command::with("fail", "\"words\""), "before it failed"),
-        (Command::with("exit", 1), "before it ended"),
-    ] {
-        subject.failure(&function, &command.printing(line)).await;
-        let kept = lines(&subject, 0).await;
-        assert!(
-            kept.iter()
-                .any(|kept| kept.id == "an-id" && kept.text == line),
-            "{line:?}: {kept:?}"
-        );
-    }
-}
-
-/// U5.
-pub(super) async fn lines_are_read_on_from_any_of_them(subject: Subject) {
+/// G1.
+pub(super) async fn a_reader_goes_on_from_any_line(subject: Subject) {
     let function = subject.function(|_| {});
     for line in ["one", "two"] {
         subject
@@ -111,8 +44,8 @@ pub(super) async fn lines_are_read_on_from_any_of_them(subject: Subject) {
     assert_eq!(first, all[..1]);
 }
 
-/// U5: whoever has little room reads all of it all the same, a line that is longer than that by itself.
-pub(super) async fn lines_are_read_in_pages_that_have_a_bound(subject: Subject) {
+/// G2.
+pub(super) async fn pages_are_bounded_and_a_longer_line_is_a_page_of_its_own(subject: Subject) {
     const BYTES_MAX: usize = 64;
     let function = subject.function(|_| {});
     let (short, long) = ("s".repeat(BYTES_MAX / 2), "l".repeat(2 * BYTES_MAX));
@@ -149,21 +82,21 @@ pub(super) async fn lines_are_read_in_pages_that_have_a_bound(subject: Subject) 
     assert_eq!(printed.count(), 5);
 }
 
-/// U5.
-pub(super) async fn who_waits_for_a_line_is_woken_by_its_own_function_alone(subject: Subject) {
+/// G3.
+pub(super) async fn a_waiting_reader_is_woken_by_its_own_function_alone(subject: Subject) {
     let own = subject.function(|_| {});
     let other = subject.function(|function| function.name += "-other");
     let print = Command::new("count").printing("words");
     subject.answer(&own, &print).await;
     let next = lines(&subject, 0).await.last().expect("some").number + 1;
-    let mut more = pin!(subject.runtime.more_lines(&own.name, next));
+    let mut more = pin!(subject.logs.more_lines(&own.name, next));
     assert!(
         more.as_mut().now_or_never().is_none(),
         "nothing more was printed"
     );
     subject.answer(&other, &print).await;
     let others = subject
-        .runtime
+        .logs
         .lines(&other.name, all_from(0))
         .await
         .expect("they are read");
