@@ -265,11 +265,11 @@ async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
     }
 }
 
-/// Looks now and then how much waits for deployed functions; where none is deployed nothing is asked.
+/// Polls the queues of deployed functions now and then. Without functions it reads nothing.
 async fn count_waiting(deployed: functions::Service) {
     loop {
-        if let Err(error) = deployed.look_at_queues().await {
-            tracing::debug!(%error, "what waits for functions is not known now");
+        if let Err(error) = deployed.poll_queues().await {
+            tracing::debug!(%error, "the backlogs of functions are unknown now");
         }
         tokio::time::sleep(LOOK_AT_EVENTS).await;
     }

@@ -58,7 +58,7 @@ impl From<Error> for Problem {
         let kind = match &error {
             Error::NoSuchFunction(_) => Kind::NoSuchFunction,
             Error::NoSuchApplication(_) => Kind::NoSuchApplication,
-            Error::NoSuchLetter(_) => Kind::NoSuchDeadLetter,
+            Error::NoSuchDeadLetter(_) => Kind::NoSuchDeadLetter,
             Error::Invalid(_) => Kind::InvalidRequest,
             Error::TooLarge(_) => Kind::TooLarge,
             Error::Conflict(_) => Kind::DeploymentConflict,

@@ -1,8 +1,8 @@
-//! An application at rest: a row that says what is deployed, and the archive with its code among the objects.
+//! A stored application: a row with its manifest, and the archive with its code among the objects.
 //!
-//! The row decides. An archive is put before the row that names it and removed after none does; its name is the digest of
-//! its content, so putting it again changes nothing. What a death in between leaves is an archive that nobody names,
-//! which the next start removes.
+//! The row decides. An archive is put before the row that names it, and removed after no row does. Its name is the
+//! digest of its content, so putting it again changes nothing. A death in between leaves an archive that no row
+//! names, and the next start removes it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use ports::{
 use sha2::{Digest as _, Sha256};
 
 use crate::{
-    event::hexadecimal,
+    ids::hexadecimal,
     manifest::{Manifest, Table},
 };
 
@@ -32,12 +32,12 @@ const PAGE_ITEMS: usize = 100;
 const MANIFEST: &str = "manifest";
 const ARCHIVE: &str = "archive";
 const GENERATION: &str = "generation";
-/// A row that an earlier build has written has none.
+/// Absent in rows of earlier builds.
 const DEPLOYED: &str = "deployed";
-/// What attributes begin with that say of a function's timer when it fires, in milliseconds; 0: never.
+/// The prefix of the attributes with the timer periods of functions, in milliseconds; 0: disarmed.
 const TIMER: &str = "timer/";
 
-/// What is deployed under a name.
+/// A deployed application.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deployment {
     pub(crate) manifest: Manifest,
@@ -46,17 +46,17 @@ pub(crate) struct Deployment {
     pub(crate) archive: String,
     /// Grows with each change.
     pub(crate) generation: u64,
-    /// The generation since which it has its functions as they are: that of its last deployment, whatever timers were set since.
+    /// The generation of the last deployment. Setting a timer changes only the generation.
     pub(crate) deployed: u64,
     /// Timers that were armed or disarmed at run time, by function.
     pub(crate) timers: BTreeMap<String, u64>,
 }
 
-/// What is deployed, by application, as whoever changes it knows it.
-pub(crate) type Changing = BTreeMap<String, Deployment>;
+/// The rows as this process knows them, by application.
+pub(crate) type Rows = BTreeMap<String, Deployment>;
 
 impl Deployment {
-    /// When the timer of `function` fires, if it does.
+    /// The timer period of `function`, if its timer is armed.
     pub(crate) fn period(&self, function: &str) -> Option<Duration> {
         match self.timers.get(function) {
             Some(0) => None,
@@ -65,33 +65,33 @@ impl Deployment {
         }
     }
 
-    /// What all of its functions have for a revision.
+    /// The revision of all its functions.
     pub(crate) fn revision(&self) -> String {
         format!("{}-{}", self.deployed, self.archive)
     }
 
-    /// Its functions as they are run.
+    /// Its functions, for the runtime.
     pub(crate) fn functions(&self) -> impl Iterator<Item = Arc<Function>> {
         let revision = self.revision();
         let tables = self.manifest.functions.iter();
         tables.map(move |(name, table)| table.function(name, &self.archive, &revision))
     }
 
-    /// Timers that were set at run time stay as they are where `manifest` says of them what this one says.
+    /// The timers that were set at run time and whose period is the same in `manifest` as in this one.
     pub(crate) fn kept_timers(&self, manifest: &Manifest) -> BTreeMap<String, u64> {
-        let said =
+        let period =
             |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);
         let kept = self
             .timers
             .iter()
-            .filter(|(name, _)| said(&self.manifest, name) == said(manifest, name));
+            .filter(|(name, _)| period(&self.manifest, name) == period(manifest, name));
         kept.map(|(name, ms)| (name.clone(), *ms)).collect()
     }
 }
 
-/// Whether `application` may have the queues of `manifest`: a queue starts one function. Errors: which starts another.
+/// Errors: a queue of `manifest`, as `application`, starts another function already.
 pub(crate) fn check_queues(
-    all: &Changing,
+    all: &Rows,
     application: &str,
     manifest: &Manifest,
 ) -> Result<(), String> {
@@ -111,7 +111,7 @@ pub(crate) fn check_queues(
     Ok(())
 }
 
-/// The queues that start functions, with those.
+/// Pairs of a function and a queue that starts it.
 fn queues(manifest: &Manifest) -> impl Iterator<Item = (&str, &str)> {
     let functions = manifest.functions.iter();
     functions.flat_map(|(name, table)| {
@@ -121,21 +121,21 @@ fn queues(manifest: &Manifest) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// What became of a change.
+/// The outcome of a change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// It is what is there now, durably.
+    /// The row is as wanted, durably.
     Done,
-    /// The caller did not know what was there: this, or nothing. It is left as it is.
+    /// The row was not as the caller knew it. This is in the row, or nothing, and it stays.
     Otherwise(Option<Deployment>),
 }
 
-/// What the content of an archive is called.
+/// The name of an archive with this content.
 pub(crate) fn digest(content: &[u8]) -> String {
     hexadecimal(&Sha256::digest(content))
 }
 
-/// Where deployments are.
+/// The stored deployments.
 #[derive(Debug)]
 pub(crate) struct Deployments {
     key_value: SharedKeyValue,
@@ -147,7 +147,7 @@ impl Deployments {
         Self { key_value, objects }
     }
 
-    /// All that is deployed, by name.
+    /// All stored deployments, by name.
     pub(crate) async fn all(&self) -> Result<BTreeMap<String, Deployment>> {
         let mut all = BTreeMap::new();
         let mut scan = Scan::partition(Bytes::from_static(PARTITION.as_bytes()), PAGE_ITEMS);
@@ -165,7 +165,7 @@ impl Deployments {
         }
     }
 
-    /// Makes `deployment` what is deployed under `name`, unless that is no longer what the caller knew.
+    /// Stores `deployment` as `name`, unless the row's generation is no longer `known`.
     pub(crate) async fn put(
         &self,
         name: &str,
@@ -195,7 +195,7 @@ impl Deployments {
         self.change(name, update, Some(deployment)).await
     }
 
-    /// Nothing is deployed under `name` any more, unless what was is no longer what the caller knew.
+    /// Removes the row of `name`, unless its generation is no longer `known`.
     pub(crate) async fn delete(&self, name: &str, known: u64) -> Result<Changed> {
         self.change(
             name,
@@ -205,7 +205,7 @@ impl Deployments {
         .await
     }
 
-    /// Makes `wanted` of what is under `name`, by `update`.
+    /// Applies `update`, which makes the row of `name` `wanted`.
     async fn change(
         &self,
         name: &str,
@@ -224,7 +224,7 @@ impl Deployments {
                 outcome: Outcome::Conflict(item),
                 receipt,
             }) => (item, receipt.point),
-            // What is there tells.
+            // The row tells whether the update happened.
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
                 let read = self.key_value.get(&key(name)).await?;
                 (read.value, read.point)
@@ -267,7 +267,7 @@ impl Deployments {
             .map_err(|error| failed(attempted(), error))
     }
 
-    /// Removes the archive `name`; one that is not there is removed.
+    /// Removes the archive `name`, if it is there.
     pub(crate) async fn delete_archive(&self, name: &str) -> Result<()> {
         match self.objects.delete(&path(name)).await {
             Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
@@ -275,7 +275,7 @@ impl Deployments {
         }
     }
 
-    /// The names of the archives that are there.
+    /// The names of all stored archives.
     pub(crate) async fn archives(&self) -> Result<Vec<String>> {
         let folder = ObjectPath::from(FOLDER);
         let listed = self.objects.list_with_delimiter(Some(&folder)).await;

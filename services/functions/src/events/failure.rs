@@ -1,28 +1,28 @@
-//! What is kept of why a function failed: its own words, in a bound.
+//! The stored reason of a function's failure: the function's own error, cut to a bound.
 //!
-//! A runtime says it as an object with `errorType`, `errorMessage` and `stackTrace`, and whoever is told decides by the first. So the
-//! message is cut and not the JSON, which would be none then.
+//! A runtime reports an object with `errorType`, `errorMessage` and `stackTrace`, and readers decide by `errorType`.
+//! The message is therefore cut, not the JSON, which would become invalid.
 //!
 //! Invariants
-//! - What is kept of such an object is one, and has its `errorType`, whatever JSON its members are: a surrogate alone is replaced in a
-//!   text, and what is no text is told as its JSON.
-//! - A message that was cut ends with how long it was.
+//! - The stored reason of such an object is an object with the same `errorType`, whatever its members are. A lone
+//!   surrogate in a string is replaced, and a member that is not a string is kept as its JSON text.
+//! - A cut message ends with its original length.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::members::Text;
+use crate::lenient_json::Text;
 
-/// The longest that is kept.
+/// The longest stored reason.
 const REASON_BYTES_MAX: usize = 8 * 1024;
-/// The longest `errorType` of one that is cut. In JSON a byte may become six.
+/// The longest `errorType` in a cut reason. JSON may turn one byte into six.
 const TYPE_BYTES_MAX: usize = 256;
-/// What is kept of a message first; less where in JSON it is longer than that.
+/// The first attempt at the length of a cut message. It shrinks while the JSON is too long.
 const MESSAGE_BYTES_MAX: usize = 6 * 1024;
 
-/// What a runtime says of a failure.
+/// A failure as a runtime reports it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Said<'a> {
@@ -32,7 +32,7 @@ struct Said<'a> {
     error_message: Option<&'a RawValue>,
 }
 
-/// The same, cut: its `stackTrace`, which the log has, is left out.
+/// The same, cut. The `stackTrace` is left out; the log has it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Shortened<'a> {
@@ -42,7 +42,7 @@ struct Shortened<'a> {
     error_message: Option<Cow<'a, str>>,
 }
 
-/// What is kept of the words of a function that failed.
+/// The stored reason for a function's error `payload`.
 pub(crate) fn kept(payload: &[u8]) -> String {
     let cut =
         || String::from_utf8_lossy(&payload[..payload.len().min(REASON_BYTES_MAX)]).into_owned();
@@ -50,7 +50,7 @@ pub(crate) fn kept(payload: &[u8]) -> String {
         return cut();
     }
     let said = String::from_utf8_lossy(payload);
-    // A list would do for the members in their order.
+    // Serde would also accept a list of the members in order.
     let is_object = said.trim_ascii_start().starts_with('{');
     match serde_json::from_str(&said) {
         Ok(said) if is_object => shortened(&said),
@@ -76,18 +76,18 @@ fn shortened(said: &Said<'_>) -> String {
         if reason.len() <= REASON_BYTES_MAX {
             return reason;
         }
-        // With nothing of the message it fits, so this ends.
+        // Without any message it fits, so the loop ends.
         bytes_max /= 2;
     }
 }
 
-/// The text of a member, if it is one; else its JSON.
+/// The text of a string member, or the JSON of another one.
 fn text(member: &RawValue) -> Cow<'_, str> {
     let json = member.get();
     serde_json::from_str(json).map_or(Cow::Borrowed(json), |Text(text)| Cow::Owned(text))
 }
 
-/// `message`, or of one that is longer than `bytes_max` its beginning, and how long it was.
+/// `message`, or, if it is longer than `bytes_max`, its beginning and its original length.
 pub fn beginning(message: &str, bytes_max: usize) -> Cow<'_, str> {
     if message.len() <= bytes_max {
         return Cow::Borrowed(message);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_too_long_keeps_its_type_and_the_beginning_of_its_message() {
+    fn a_long_failure_keeps_its_type_and_the_beginning_of_its_message() {
         // In JSON a control character is six bytes.
         for message in [
             "m".repeat(20_000),
@@ -148,9 +148,9 @@ mod tests {
         );
     }
 
-    /// Whoever is told decides by the type, whatever is said beside it.
+    /// Readers decide by the type.
     #[test]
-    fn a_failure_that_is_too_long_keeps_its_type_whatever_its_message_is() {
+    fn a_long_failure_keeps_its_type_whatever_its_message_is() {
         let kept = |message: &str| {
             let traced = "t".repeat(9_000);
             let said = format!(r#"{{{message}"errorType": "E", "stackTrace": "{traced}"}}"#);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_kept_as_they_are_up_to_the_bound() {
+    fn other_texts_are_kept_up_to_the_bound() {
         let short = r#"{"errorType": "E", "errorMessage": "m", "stackTrace": ["t"]}"#;
         assert_eq!(kept(short.as_bytes()), short);
         assert_eq!(kept(b"died \xff"), "died \u{fffd}");

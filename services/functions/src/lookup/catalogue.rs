@@ -1,9 +1,9 @@
-//! What is deployed, as whoever calls finds it: functions, workflows and routes.
+//! The catalogue: deployed functions, workflows and routes by name, for callers.
 //!
-//! Known in memory as a whole, so that an invocation asks no store.
+//! It is held in memory, so that an invocation reads no store.
 //!
-//! Invariant: what an application has changes as a whole, under one lock. Nobody finds a route of one deployment and no
-//! function for it in the next.
+//! Invariant: an application's entries change together, under one lock. No caller sees a route of one deployment
+//! beside the functions of another.
 
 use std::{
     collections::BTreeMap,
@@ -19,32 +19,31 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::{
-    deployment::Changing,
+    error::{Error, Result},
     manifest::{Manifest, Table, workflow::Workflow},
-    routes::{self, Found},
-    service::{Error, Result},
+    routes::{RouteMatch, RouteTable},
 };
 
-/// What is deployed.
+/// The deployed functions, workflows and routes.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
     state: RwLock<State>,
-    /// Told of each change.
+    /// Notified of each change.
     changes: watch::Sender<()>,
-    /// What is deployed has been put in place since the start.
+    /// Whether the applications that were deployed before the start are in place.
     is_in_place: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    functions: BTreeMap<String, Arc<Known>>,
-    workflows: BTreeMap<String, KnownWorkflow>,
-    routes: routes::Table,
+    functions: BTreeMap<String, Arc<DeployedFunction>>,
+    workflows: BTreeMap<String, DeployedWorkflow>,
+    routes: RouteTable,
 }
 
 impl State {
-    /// Whether each failure comes to an end once `application` has what `manifest` says: functions that are told of each other's
-    /// failures in a circle would hand on an event for ever, as fast as they fail.
+    /// Errors: `manifest` as `application` would form a circle of `on_failure` functions, which would pass an event
+    /// on without end.
     fn check_failures_end(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let table = |name: &str| {
             let others = self
@@ -56,38 +55,38 @@ impl State {
                 .get(name)
                 .or_else(|| others.map(|known| &known.table))
         };
-        let told_by = |name: &str| table(name)?.on_failure.as_deref();
+        let notified_by = |name: &str| table(name)?.on_failure.as_deref();
         for name in manifest.functions.keys() {
             let mut chain = vec![name.as_str()];
-            while let Some(told) = chain.last().and_then(|last| told_by(last)) {
-                if told == name {
+            while let Some(notified) = chain.last().and_then(|last| notified_by(last)) {
+                if notified == name {
                     return Err(Error::Invalid(format!(
                         "functions.{name}: on_failure leads back to it ({} -> {name}), so that a failure would never end",
                         chain.join(" -> ")
                     )));
                 }
-                // A circle further on is told at one of those that it leads through.
-                if chain.contains(&told) {
+                // A circle that does not contain `name` is reported for its own members.
+                if chain.contains(&notified) {
                     break;
                 }
-                chain.push(told);
+                chain.push(notified);
             }
         }
         Ok(())
     }
 }
 
-/// A function that is deployed.
+/// A deployed function with its application and its table in the manifest.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct DeployedFunction {
     pub(crate) function: Arc<Function>,
     pub(crate) application: String,
     pub(crate) table: Table,
 }
 
-/// A workflow that is deployed.
+/// A deployed workflow with its application.
 #[derive(Debug)]
-struct KnownWorkflow {
+struct DeployedWorkflow {
     workflow: Arc<Workflow>,
     application: String,
 }
@@ -97,44 +96,44 @@ struct KnownWorkflow {
 pub struct Summary {
     /// Its name.
     pub name: String,
-    /// The application it is of.
+    /// Its application.
     pub application: String,
-    /// Changes with every deployment of it.
+    /// Changes with every deployment.
     pub revision: String,
-    /// What runs it, as its manifest says.
+    /// What runs it, in the manifest's terms.
     pub runtime: &'static str,
     /// Its handler.
     pub handler: String,
-    /// What an instance may use, in MB.
+    /// The memory limit of an instance, in MB.
     pub memory_mb: u64,
-    /// What an invocation may take, in seconds.
+    /// The timeout of an invocation, in seconds.
     pub timeout_s: u64,
-    /// Instances at a time.
+    /// The most instances at a time.
     pub concurrency: usize,
 }
 
 impl Catalogue {
-    /// One of all that `rows` say.
-    pub(crate) fn of(rows: &Changing) -> Self {
+    /// A catalogue of these applications.
+    pub(crate) fn of<'a>(applications: impl Iterator<Item = (&'a str, &'a Manifest)>) -> Self {
         let all = Self::default();
-        for (application, row) in rows {
-            all.replace(application, Some(&row.manifest), "", "");
+        for (application, manifest) in applications {
+            all.replace(application, Some(manifest), "", "");
         }
         all
     }
 
-    /// All that was deployed before is here from now on.
+    /// Records that all applications that were deployed before the start are here.
     pub(crate) fn put_in_place(&self) {
         self.is_in_place.store(true, Ordering::Release);
     }
 
-    /// Whether what is not here is not deployed.
+    /// Whether a name that is not here is not deployed.
     pub(crate) fn is_in_place(&self) -> bool {
         self.is_in_place.load(Ordering::Acquire)
     }
 
-    /// Makes what `manifest` says all that `application` has; none: it has nothing.
-    /// The code is in `archive`; `revision` is that of each function.
+    /// Replaces all entries of `application` by those of `manifest`; none: removes them. The code is in `archive`,
+    /// and each function has this `revision`.
     pub(crate) fn replace(
         &self,
         application: &str,
@@ -149,7 +148,7 @@ impl Catalogue {
         let functions: Vec<_> = functions
             .map(|(name, table)| {
                 let function = table.function(name, archive, revision);
-                let known = Known {
+                let known = DeployedFunction {
                     function,
                     application: application.to_owned(),
                     table: table.clone(),
@@ -166,7 +165,7 @@ impl Catalogue {
                 let workflow = Arc::new(workflow.clone());
                 (
                     name.clone(),
-                    KnownWorkflow {
+                    DeployedWorkflow {
                         workflow,
                         application: application.to_owned(),
                     },
@@ -192,17 +191,17 @@ impl Catalogue {
         self.changes.send_replace(());
     }
 
-    /// Ends once something has changed since this was called, or nothing will any more. It keeps nothing alive.
+    /// Waits for a change after this call, or for the end of the catalogue. It does not keep the catalogue alive.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
         async move {
-            // An error means that there is no catalogue any more.
+            // An error means that the catalogue was dropped.
             let _ = changes.changed().await;
         }
     }
 
-    /// Whether `application` may have what `manifest` says: its names and routes are nobody else's, whoever is told of failures is
-    /// there, and no step may take longer than its function.
+    /// Whether `application` may deploy `manifest`: no other application has its names or routes, each `on_failure`
+    /// function exists, and no step has a longer timeout than its function.
     pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
         for (name, workflow) in &manifest.workflows {
             let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));
@@ -211,23 +210,27 @@ impl Catalogue {
         self.check_names(application, manifest)?;
         let state = self.state.read();
         for (name, table) in &manifest.functions {
-            let is_there = |told: &String| {
-                manifest.functions.contains_key(told)
+            let exists = |notified: &String| {
+                manifest.functions.contains_key(notified)
                     || state
                         .functions
-                        .get(told)
+                        .get(notified)
                         .is_some_and(|known| known.application != application)
             };
-            if let Some(told) = table.on_failure.as_ref().filter(|told| !is_there(told)) {
+            if let Some(notified) = table
+                .on_failure
+                .as_ref()
+                .filter(|notified| !exists(notified))
+            {
                 return Err(Error::Invalid(format!(
-                    "functions.{name}: on_failure = {told:?} is no function"
+                    "functions.{name}: on_failure = {notified:?} is no function"
                 )));
             }
         }
         state.check_failures_end(application, manifest)
     }
 
-    /// A function, a workflow and a route are of one application.
+    /// Errors: another application has a function, a workflow or a route of `manifest`.
     pub(crate) fn check_names(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let state = self.state.read();
         for name in manifest.workflows.keys() {
@@ -235,7 +238,7 @@ impl Catalogue {
                 .workflows
                 .get(name)
                 .filter(|known| known.application != application);
-            if let Some(KnownWorkflow {
+            if let Some(DeployedWorkflow {
                 application: owner, ..
             }) = other
             {
@@ -268,12 +271,12 @@ impl Catalogue {
     }
 
     /// A function.
-    pub(crate) fn function(&self, name: &str) -> Option<Arc<Known>> {
+    pub(crate) fn function(&self, name: &str) -> Option<Arc<DeployedFunction>> {
         self.state.read().functions.get(name).cloned()
     }
 
     /// All functions, by name.
-    pub(crate) fn functions(&self) -> Vec<Arc<Known>> {
+    pub(crate) fn functions(&self) -> Vec<Arc<DeployedFunction>> {
         self.state.read().functions.values().cloned().collect()
     }
 
@@ -296,13 +299,13 @@ impl Catalogue {
             .collect()
     }
 
-    /// What there is for a request over HTTP.
-    pub(crate) fn route(&self, method: &str, path: &[String]) -> Found {
+    /// The route for an HTTP request.
+    pub(crate) fn route(&self, method: &str, path: &[String]) -> RouteMatch {
         self.state.read().routes.find(method, path)
     }
 }
 
-impl Known {
+impl DeployedFunction {
     pub(crate) fn summary(&self) -> Summary {
         Summary {
             name: self.function.name.clone(),
@@ -321,12 +324,12 @@ impl Known {
 mod tests {
     use super::*;
 
-    /// An application `name` whose functions are told of others' failures as `told` says.
-    fn application(name: &str, told: &[(&str, Option<&str>)]) -> Manifest {
-        let tables = told.iter().map(|(function, told)| {
-            let told = told.map_or_else(String::new, |told| format!("on_failure = \"{told}\"\n"));
+    /// An application `name` with these functions and their `on_failure` functions.
+    fn application(name: &str, notified: &[(&str, Option<&str>)]) -> Manifest {
+        let tables = notified.iter().map(|(function, notified)| {
+            let notified = notified.map_or_else(String::new, |notified| format!("on_failure = \"{notified}\"\n"));
             format!(
-                "[functions.{function}]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"app.f\"\n{told}"
+                "[functions.{function}]\nruntime = \"python3\"\ncode = \"code\"\nhandler = \"app.f\"\n{notified}"
             )
         });
         Manifest::parse(&format!(
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_that_would_be_handed_on_for_ever_are_refused() {
+    fn on_failure_circles_are_refused() {
         let catalogue = Catalogue::default();
         let refused = |application: &str, manifest: &Manifest| {
             catalogue

@@ -1,72 +1,75 @@
-//! What a function has failed for good and nobody was told of: looked at, sent again, removed.
+//! Dead letters: events and messages that a function failed permanently without an `on_failure` function. Callers
+//! list them, send them again, or remove them.
 //!
-//! Dead letters lie in the queues of a function: its event queue and those that its manifest names. A letter is called by its queue
-//! and its name there, so that pages go through all of them, one queue after the other.
+//! Dead letters stay in the queues of a function: its event queue and the queues in its manifest. The id of a dead
+//! letter names its queue and its number there, so that pages go through all queues in turn.
 //!
 //! Invariants
-//! - A letter is sent again by its queue, in one step (Q13): whoever dies in between has sent some again and not the others, and none
-//!   is lost or sent twice. An event keeps its request id, so what it wrote under that in a transaction it does not write again.
-//! - What is sent again is taken by the process that was asked to, at least: whoever has sent it first may be gone.
-//! - Whoever asks for all of them means those that are there: what fails again meanwhile is a letter, and left.
+//! - The queue sends a dead letter again in one step (Q13). If the process dies in between, some were sent again and
+//!   the others were not; none is lost or sent twice. An event keeps its request id, so its transactions under that
+//!   id do not apply twice.
+//! - At least the process that sends an event again also takes it: its first sender may be gone.
+//! - An operation on all dead letters covers those present when it begins. Events that fail again meanwhile stay.
 
 use bytes::Bytes;
 use ports::{
     Event,
-    queue::{DeadLetter, LetterId},
+    queue::{self, LetterId},
 };
 use serde::Serialize;
 
+use super::{context::Context, format, handler::FailureNotice};
 use crate::{
-    event,
-    handler::Told,
-    service::{Error, PREFIX, Result, Service, request_id},
+    error::{Error, Result},
+    ids::{registered_name, request_id},
 };
 
-/// Letters in one answer.
+/// The most dead letters in one page.
 const LETTERS_MAX: usize = 100;
-/// What is shown of them in one answer, unless one is longer.
+/// The most bytes of payloads in one page, unless a single one is longer.
 const SHOWN_BYTES_MAX: usize = 1 << 20;
-/// What is shown of one that is longer.
+/// The most bytes of a payload in a page.
 const PAYLOAD_BYTES_MAX: usize = 64 << 10;
-/// Letters that are held at a time, each with all of its body.
+/// The most dead letters in memory at a time, each with its whole body.
 const HELD_MAX: usize = 8;
 
-/// What is called a queue here, among those of one function, that has its events.
+/// The name of a function's event queue in ids.
 const EVENTS: &str = "";
 
-/// An event or a message that a function has failed for good.
+/// An event or a message that a function has failed permanently.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Letter {
-    /// Names it among those of its function.
+pub struct DeadLetter {
+    /// Its id among the dead letters of its function.
     pub id: String,
-    /// The queue that it is a message of; none: it is an event.
+    /// The queue of a message; none: it is an event.
     pub queue: Option<String>,
-    /// The request id under which its function ran for an event; none: its store did not keep that yet.
+    /// The request id of an event; none: an earlier release did not store it.
     pub request_id: Option<String>,
     /// The group of a message.
     pub group: Option<String>,
-    /// How often it was given to the function.
+    /// How often it was delivered to the function.
     pub attempts: u32,
-    /// What that said last.
+    /// The function's last error.
     pub reason: String,
-    /// What its function was given of an event, or what a message was sent with: the beginning, if that is long; what is no text in letters.
+    /// The payload of an event, or the body of a message. A long one is cut, and one that is not UTF-8 is in
+    /// hexadecimal.
     pub payload: String,
-    /// How many bytes that is in all.
+    /// The bytes of the whole payload.
     pub payload_bytes: usize,
 }
 
-/// Some of a function's letters.
+/// A page of a function's dead letters.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Letters {
-    /// Those of each queue from the oldest on.
-    pub letters: Vec<Letter>,
-    /// Behind which there may be more; none: those were all.
+pub struct DeadLetterPage {
+    /// The dead letters, queue by queue, oldest first.
+    pub letters: Vec<DeadLetter>,
+    /// The id to continue after; none: there are no more.
     pub next: Option<String>,
 }
 
-/// What is done with letters.
+/// What to do with dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+pub(crate) enum Action {
     Redrive,
     Purge,
 }
@@ -74,17 +77,21 @@ enum Deed {
 /// A queue of a function.
 #[derive(Debug)]
 struct Source {
-    /// What runs it calls the function so.
+    /// The registered name of the function.
     function: String,
     name: String,
     at_provider: String,
 }
 
-impl Service {
-    /// Letters of a function, behind the one called `after`.
+/// The dead letters of deployed functions.
+#[derive(Debug)]
+pub(crate) struct DeadLetters<'service>(pub(crate) &'service Context);
+
+impl DeadLetters<'_> {
+    /// A page of the dead letters of `function`, after the one with the id `after`.
     ///
-    /// Errors: `NoSuchFunction`; `Invalid` for what calls no letter; `Port`.
-    pub async fn dead_letters(&self, function: &str, after: Option<&str>) -> Result<Letters> {
+    /// Errors: `NoSuchFunction`; `Invalid` if `after` is not an id; `Port`.
+    pub(crate) async fn page(&self, function: &str, after: Option<&str>) -> Result<DeadLetterPage> {
         let sources = self.sources(function)?;
         let (from, mut after) = match after.map(parsed).transpose()? {
             Some((queue, letter)) => (place(&sources, queue)?, Some(letter)),
@@ -93,8 +100,8 @@ impl Service {
         let (mut letters, mut bytes) = (Vec::new(), 0);
         for source in &sources[from..] {
             loop {
-                let page = self.page(source, after, HELD_MAX).await?;
-                // Those that an earlier release has buried meanwhile have no number, and come after none.
+                let page = self.some_of(source, after, HELD_MAX).await?;
+                // Dead letters that an earlier release adds meanwhile have no number, and follow none.
                 let Some(last) = page
                     .last()
                     .filter(|last| after.is_none_or(|after| after < last.id))
@@ -108,42 +115,38 @@ impl Service {
                     if letters.len() >= LETTERS_MAX
                         || bytes > SHOWN_BYTES_MAX && !letters.is_empty()
                     {
-                        let next = letters.last().map(|last: &Letter| last.id.clone());
-                        return Ok(Letters { letters, next });
+                        let next = letters.last().map(|last: &DeadLetter| last.id.clone());
+                        return Ok(DeadLetterPage { letters, next });
                     }
                     letters.push(shown);
                 }
             }
             after = None;
         }
-        Ok(Letters {
+        Ok(DeadLetterPage {
             letters,
             next: None,
         })
     }
 
-    /// Sends a function's letter `id` again, or all of its letters; returns once that is durable, with how many were asked for: what
-    /// others settle in the same moment counts as well.
+    /// Sends again or removes the dead letter `id` of `function`, or all of them. Returns how many once that is
+    /// durable. Dead letters that another caller settles at the same moment count too.
     ///
-    /// Errors: as [`Self::dead_letters`], and `NoSuchLetter`. Some may have been sent again before that, and none is lost.
-    pub async fn redrive(&self, function: &str, id: Option<&str>) -> Result<u64> {
-        self.settle(function, id, Deed::Redrive).await
-    }
-
-    /// Removes a function's letter `id`, or all of its letters, for good; returns as [`Self::redrive`] does.
-    pub async fn purge(&self, function: &str, id: Option<&str>) -> Result<u64> {
-        self.settle(function, id, Deed::Purge).await
-    }
-
-    async fn settle(&self, function: &str, id: Option<&str>, deed: Deed) -> Result<u64> {
+    /// Errors: as [`Self::page`], and `NoSuchDeadLetter`. Some may have been settled before the error; none is lost.
+    pub(crate) async fn settle(
+        &self,
+        function: &str,
+        id: Option<&str>,
+        action: Action,
+    ) -> Result<u64> {
         let sources = self.sources(function)?;
         if let Some(id) = id {
             let (queue, letter) = parsed(id)?;
             let source = &sources[place(&sources, queue)?];
             if !self.is_there(source, letter).await? {
-                return Err(Error::NoSuchLetter(id.to_owned()));
+                return Err(Error::NoSuchDeadLetter(id.to_owned()));
             }
-            self.settle_these(source, &[letter], deed).await?;
+            self.settle_these(source, &[letter], action).await?;
             return Ok(1);
         }
         let mut settled = 0;
@@ -151,7 +154,7 @@ impl Service {
             let mut left = self.count(source).await?;
             while left > 0 {
                 let mut some: Vec<_> = self
-                    .page(source, None, HELD_MAX)
+                    .some_of(source, None, HELD_MAX)
                     .await?
                     .iter()
                     .map(|letter| letter.id)
@@ -160,7 +163,7 @@ impl Service {
                 if some.is_empty() {
                     break;
                 }
-                self.settle_these(source, &some, deed).await?;
+                self.settle_these(source, &some, action).await?;
                 settled += some.len() as u64;
                 left -= some.len() as u64;
             }
@@ -168,19 +171,24 @@ impl Service {
         Ok(settled)
     }
 
-    async fn settle_these(&self, source: &Source, letters: &[LetterId], deed: Deed) -> Result<()> {
-        let queue = &self.inner.parts.queue;
-        let settled = match deed {
-            Deed::Redrive => queue.redrive(&source.at_provider, letters).await,
-            Deed::Purge => queue.purge(&source.at_provider, letters).await,
+    async fn settle_these(
+        &self,
+        source: &Source,
+        letters: &[LetterId],
+        action: Action,
+    ) -> Result<()> {
+        let queue = &self.0.parts.queue;
+        let settled = match action {
+            Action::Redrive => queue.redrive(&source.at_provider, letters).await,
+            Action::Purge => queue.purge(&source.at_provider, letters).await,
         };
         let receipt = match settled {
             Ok(receipt) => receipt,
             Err(error) if is_of_no_queue(&error) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        if deed == Deed::Redrive && source.has_events() {
-            self.events().take_events(&source.function);
+        if action == Action::Redrive && source.has_events() {
+            self.0.parts.functions.take_events(&source.function);
         }
         Ok(queue.externalize(receipt.point).await?)
     }
@@ -188,21 +196,21 @@ impl Service {
     async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
         let before = letter.0.checked_sub(1).map(LetterId);
         Ok(self
-            .page(source, before, 1)
+            .some_of(source, before, 1)
             .await?
             .first()
             .is_some_and(|found| found.id == letter))
     }
 
-    /// Some letters of `source`, oldest first.
-    async fn page(
+    /// Dead letters of `source` after `after`, oldest first.
+    async fn some_of(
         &self,
         source: &Source,
         after: Option<LetterId>,
         letters_max: usize,
-    ) -> Result<Vec<DeadLetter>> {
+    ) -> Result<Vec<queue::DeadLetter>> {
         match self
-            .inner
+            .0
             .parts
             .queue
             .dead_letters(&source.at_provider, after, letters_max)
@@ -214,31 +222,30 @@ impl Service {
     }
 
     async fn count(&self, source: &Source) -> Result<u64> {
-        match self.inner.parts.queue.backlog(&source.at_provider).await {
+        match self.0.parts.queue.backlog(&source.at_provider).await {
             Err(error) if is_of_no_queue(&error) => Ok(0),
             backlog => Ok(backlog?.dead_letters),
         }
     }
 
     fn sources(&self, function: &str) -> Result<Vec<Source>> {
-        let known = self.inner.catalogue.function(function);
-        let known = known.ok_or_else(|| self.inner.unknown(function))?;
-        let function = [PREFIX, function].concat();
-        let events = self.events().event_queue(&function);
+        let deployed = self.0.lookup.deployed(function)?;
+        let events = self.0.event_queue(function);
+        let function = registered_name(function);
         let mut sources = vec![Source {
             function: function.clone(),
             name: EVENTS.to_owned(),
             at_provider: events,
         }];
-        sources.extend(known.table.queues().map(|trigger| Source {
+        sources.extend(deployed.table.queues().map(|trigger| Source {
             function: function.clone(),
             name: trigger.queue.clone(),
-            at_provider: (self.inner.parts.queue_name)(&trigger.queue),
+            at_provider: (self.0.parts.queue_name)(&trigger.queue),
         }));
         Ok(sources)
     }
 
-    fn shown(&self, function: &str, source: &Source, letter: DeadLetter) -> Letter {
+    fn shown(&self, function: &str, source: &Source, letter: queue::DeadLetter) -> DeadLetter {
         let is_event = source.has_events();
         let (request_id, payload) = if is_event {
             self.given(function, &letter.body, letter.deduplication)
@@ -246,11 +253,11 @@ impl Service {
             (None, letter.body)
         };
         let is_message = |text: String| (!is_event).then_some(text);
-        Letter {
+        DeadLetter {
             id: format!("{}:{}", source.name, letter.id.0),
             queue: is_message(source.name.clone()),
             request_id,
-            group: is_message(event::text(&letter.group)),
+            group: is_message(format::text(&letter.group)),
             attempts: letter.attempts,
             reason: letter.reason,
             payload_bytes: payload.len(),
@@ -258,14 +265,14 @@ impl Service {
         }
     }
 
-    /// Under which request id `function` ran for the event that travels as `body`, and what it was given.
+    /// The request id and the payload of the event of `function` that the message `body` holds.
     fn given(
         &self,
         function: &str,
         body: &Bytes,
         deduplication: Option<Bytes>,
     ) -> (Option<String>, Bytes) {
-        match self.events().event_of(body, deduplication.clone()) {
+        match self.0.parts.functions.event_of(body, deduplication.clone()) {
             Ok(Event::Call { id, payload }) => (id.map(|id| request_id(&id)), payload),
             Ok(Event::Failed {
                 function: failed,
@@ -274,18 +281,18 @@ impl Service {
                 reason,
             }) => {
                 let id = id.map(|id| request_id(&id));
-                // Without one each attempt has another.
+                // Without an id, each attempt has a new one.
                 let (called, is_called) = (id.as_deref().unwrap_or_default(), id.is_some());
-                let failed = Told {
+                let failed = FailureNotice {
                     function: &failed,
                     id: called,
                     payload: &payload,
                     reason: &reason,
                 };
-                let (own_id, given) = failed.to(function, &self.inner);
+                let (own_id, given) = failed.to(function, self.0);
                 (is_called.then_some(own_id), given)
             }
-            // What cannot be read as an event failed for that, and is shown as it is.
+            // A message that does not decode as an event failed for that, and is shown unchanged.
             Ok(_) | Err(_) => (deduplication.map(|id| request_id(&id)), body.clone()),
         }
     }
@@ -297,12 +304,12 @@ impl Source {
     }
 }
 
-/// Nothing was ever sent: there is no queue.
+/// Whether the queue does not exist, because nothing was ever sent.
 fn is_of_no_queue(error: &ports::Error) -> bool {
     error.kind() == ports::ErrorKind::Invalid
 }
 
-/// The queue and the letter that `id` calls.
+/// The queue and the number in the id of a dead letter.
 fn parsed(id: &str) -> Result<(&str, LetterId)> {
     let parts = id.split_once(':');
     let parsed = parts.and_then(|(queue, letter)| Some((queue, LetterId(letter.parse().ok()?))));
@@ -319,6 +326,6 @@ fn place(sources: &[Source], queue: &str) -> Result<usize> {
 }
 
 fn beginning(payload: &Bytes) -> String {
-    let whole = event::text(payload);
+    let whole = format::text(payload);
     whole[..whole.floor_char_boundary(PAYLOAD_BYTES_MAX)].to_owned()
 }

@@ -1,9 +1,10 @@
-//! Events in Lambda's words: what a function is given when a queue, a timer or another function's failure starts it, and
-//! what it says of a batch.
+//! Events in Lambda's format: the payload for a queue batch, a timer tick or another function's failure, and the
+//! result of a batch.
 //!
-//! The shapes are those of AWS's documentation (SQS, EventBridge scheduled events, destinations), so that a handler written
-//! for them runs as it is, and libraries that check them take them: none of their members is left out. A queue keeps neither who
-//! sent a message nor when, so that the account and the time of this delivery stand there.
+//! The shapes follow AWS's documentation (SQS, EventBridge scheduled events, destinations), so that handlers written
+//! for them run unchanged, and libraries that validate them accept them. No member is left out. Our queues store
+//! neither the sender of a message nor the time it was sent. The event gives the account and the time of this
+//! delivery instead.
 
 use std::borrow::Cow;
 
@@ -17,14 +18,14 @@ use serde_json::{
 };
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 
-use crate::members::Members;
+use crate::{ids::hexadecimal, lenient_json::Members};
 
-/// Region and account of everything that has a name here.
+/// The region and account in every ARN.
 const PLACE: &str = "us-east-1:000000000000";
 /// The account alone.
 const ACCOUNT: &str = "000000000000";
 
-/// A batch of `queue` that was received `now`, as SQS gives it.
+/// A batch of `queue` that was received `now`, in SQS's format.
 pub(crate) fn messages(queue: &str, deliveries: &[Delivery], now: Timestamp) -> Bytes {
     let records: Vec<_> = deliveries
         .iter()
@@ -40,7 +41,7 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
         body,
         ..
     } = delivery;
-    // What is no text travels in letters, and says so.
+    // A body that is not UTF-8 is encoded in hexadecimal and marked.
     let (body, attributes) = match std::str::from_utf8(body) {
         Ok(text) => (text.to_owned(), json!({})),
         Err(_) => (
@@ -69,7 +70,7 @@ fn record(queue: &str, delivery: &Delivery, now: Timestamp) -> Value {
     })
 }
 
-/// The same at every delivery.
+/// The id of a message, equal at every delivery.
 pub(crate) fn message_id(delivery: &Delivery) -> String {
     format!(
         "{}-{}",
@@ -78,17 +79,18 @@ pub(crate) fn message_id(delivery: &Delivery) -> String {
     )
 }
 
-/// How many of the batch, from its first on, are done by what the function answered. What it names as failed is not, nor
-/// what is behind that: order is kept. Names that are none of the batch's, and failures in another shape, mean that nothing is: what
-/// was to be reported would be lost. Whoever answers no object, or nothing at all, reports nothing.
+/// How many leading messages of the batch the function completed, by its result. A message it names as failed is
+/// not completed, nor is any after it, so that order is kept. If it names ids outside the batch, or reports failures
+/// in another shape, no message is completed: the report would be lost. An empty result, or one that is not an
+/// object, reports no failure.
 ///
-/// Errors: it is no JSON, so that nobody knows what was to be reported.
+/// Errors: the result is not JSON, so its report is unknown.
 pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> serde_json::Result<usize> {
     if answer.trim_ascii().is_empty() {
         return Ok(deliveries.len());
     }
     let said: &RawValue = serde_json::from_slice(answer)?;
-    // Errors: it is no object.
+    // An error means that it is not an object.
     let members: Option<Members<'_>> = serde_json::from_str(said.get()).ok();
     let reported = members.and_then(|members| members.get("batchItemFailures").copied());
     Ok(reported.map_or(deliveries.len(), |reported| {
@@ -96,7 +98,7 @@ pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> serde_json::R
     }))
 }
 
-/// How many of the batch stand before the first that is reported as failed.
+/// How many messages precede the first one that is reported as failed.
 fn before_the_first(reported: &RawValue, deliveries: &[Delivery]) -> usize {
     let failures = match serde_json::from_str(reported.get()) {
         Ok(Value::Null) => return deliveries.len(),
@@ -116,7 +118,7 @@ fn before_the_first(reported: &RawValue, deliveries: &[Delivery]) -> usize {
         .unwrap_or(deliveries.len())
 }
 
-/// What a timer gives.
+/// The event of a timer tick.
 pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
     encode(&json!({
         "version": "0",
@@ -131,32 +133,32 @@ pub(crate) fn scheduled(function: &str, id: &str, now: Timestamp) -> Bytes {
     }))
 }
 
-/// An event that a function has failed for good.
+/// An event that a function has failed permanently.
 #[derive(Debug)]
 pub(crate) struct Failed<'a> {
     pub(crate) function: &'a str,
     pub(crate) id: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) reason: &'a str,
-    /// How often it was run at the most; none: the function is no longer there to say so, and it was run once at least.
+    /// The most attempts it had; none: the function was removed, and the event ran at least once.
     pub(crate) attempts: Option<u32>,
 }
 
-/// What another function is told of it.
+/// The notice to another function.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Told<'a> {
+struct Notice<'a> {
     version: &'static str,
     timestamp: String,
     request_context: Value,
-    /// As it was sent: read and written again its large numbers would be others. What is no JSON is null.
+    /// The original text: decoding it and encoding it again would change large numbers. Null if it is not JSON.
     request_payload: Option<&'a RawValue>,
     response_context: Value,
-    /// As the function said it, if that is JSON.
+    /// The function's own error, if it is JSON.
     response_payload: Cow<'a, RawValue>,
 }
 
-/// What another function is told of it, encoded.
+/// The notice to another function, encoded.
 pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
     let Failed {
         function,
@@ -165,7 +167,7 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
         reason,
         attempts,
     } = *event;
-    let told = Told {
+    let notice = Notice {
         version: "1.0",
         timestamp: instant(now),
         request_context: json!({
@@ -185,7 +187,9 @@ pub(crate) fn failed(event: &Failed<'_>, now: Timestamp) -> Bytes {
             Cow::Borrowed,
         ),
     };
-    serde_json::to_vec(&told).expect("names are strings").into()
+    serde_json::to_vec(&notice)
+        .expect("names are strings")
+        .into()
 }
 
 fn instant(now: Timestamp) -> String {
@@ -195,17 +199,9 @@ fn instant(now: Timestamp) -> String {
         .unwrap_or_default()
 }
 
-/// What is no text in letters.
+/// Bytes as text, or in hexadecimal if they are not UTF-8.
 pub(crate) fn text(bytes: &[u8]) -> String {
     std::str::from_utf8(bytes).map_or_else(|_| hexadecimal(bytes), str::to_owned)
-}
-
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
-    bytes
-        .iter()
-        .flat_map(|byte| [digit(byte >> 4), digit(byte & 15)])
-        .collect()
 }
 
 fn encode(value: &Value) -> Bytes {
@@ -234,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_reads_as_that_of_sqs() {
+    fn a_batch_has_the_format_of_sqs() {
         let event: Value = serde_json::from_slice(&messages(
             "q",
             &[delivery(7, b"text"), delivery(8, b"\xff")],
@@ -268,7 +264,7 @@ mod tests {
 
     /// A4.
     #[test]
-    fn what_is_behind_the_first_failure_is_not_done() {
+    fn messages_after_the_first_failure_are_not_completed() {
         let batch = [delivery(1, b""), delivery(2, b""), delivery(3, b"")];
         for (answer, done) in [
             ("{}", 3),
@@ -282,7 +278,7 @@ mod tests {
                 r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#,
                 1,
             ),
-            // Neither what nobody looks at nor its name makes an object another.
+            // Other members and their names do not matter.
             (
                 r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
                 1,
@@ -291,7 +287,7 @@ mod tests {
                 r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
                 1,
             ),
-            // Whoever answers no object reports nothing.
+            // A result that is not an object reports no failure.
             ("", 3),
             (" \n", 3),
             (r#""\ud800""#, 3),
@@ -300,7 +296,7 @@ mod tests {
             (r#""x""#, 3),
             ("[]", 3),
             (r#"["batchItemFailures"]"#, 3),
-            // What was to be reported is not known.
+            // The report is invalid.
             (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
             (
                 r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#,
@@ -334,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_carries_what_was_sent_and_what_was_said() {
+    fn a_failure_notice_has_the_payload_and_the_error() {
         let mut event = Failed {
             function: "f",
             id: "id",
@@ -371,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_told_as_it_was_and_what_is_no_json_as_null() {
+    fn a_notice_has_the_original_payload_and_null_for_one_that_is_not_json() {
         let deep = "[".repeat(1000) + &"]".repeat(1000);
         let told = |payload: &[u8]| {
             let event = Failed {

@@ -1,60 +1,71 @@
-//! When timers of deployed functions go off next, at rest: a row for each.
+//! The stored schedule: one row per timer with the time of its next tick.
 //!
-//! So a timer goes on over restarts, and among several processes, each of which has it armed, a tick is one's: whoever moves the row
-//! to the next one. The row is written before the event is sent, so that a death in between leaves a tick out, and none comes twice as
-//! long as the store keeps what it has acknowledged. While the store would take the row, from its reserve, and not the event, the tick
-//! stays due.
+//! A timer therefore survives restarts. Among several processes, each of which has it armed, the process that moves
+//! the row to the next tick owns this one. The row is written before the event is sent. A death in between loses a
+//! tick, and no tick comes twice while the store keeps what it has acknowledged. A store without room would take the
+//! row from its reserve but refuse the event, so the tick then stays due.
 //!
 //! Invariants
-//! - A row is moved under the condition that its time is as it was read, by a name of that tick alone: so whoever is not answered
-//!   reads who did it. Its period is not looked at again: who arms it with another one gives it another time, unless that falls on the
-//!   same millisecond.
-//! - Ticks keep their distance from the first one. Those that nobody was there for are one, and late.
-//! - What a row says of another period is nobody's, and neither is a time that is further off than a period: a clock was set back.
+//! - A row moves under the condition that its time is as it was read, and records the id of the tick that moved it.
+//!   A process whose write had an unknown outcome reads that id. The condition leaves the period out: arming with
+//!   another period changes the time too, unless both fall on the same millisecond.
+//! - Ticks keep their distance from the first one. Missed ticks become a single late one.
+//! - A row with another period is ignored, and so is a time more than a period away: a clock was set back.
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use ports::{
-    Clock, Condition, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
+    Clock, Condition, Entropy, Error, ErrorKind, Item, Key, Result, Timestamp, Update,
     key_value::{Outcome, Room, SharedKeyValue, Test, Updated, Value},
 };
 
-use crate::tries;
+use primitives::retry_repeatable;
+
+use crate::events::outgoing::RETRIES;
 
 /// The partition of the rows.
 const PARTITION: &str = "landfast.timers";
 
 const NEXT: &str = "next";
 const PERIOD: &str = "period";
-/// The tick that moved it.
+/// The id of the tick that moved the row.
 const TICK: &str = "tick";
 
-/// So much may clocks of several processes differ before one takes the other's time for wrong.
+/// The clock difference between processes up to which one accepts the other's time.
 const SKEW_MS_MAX: u64 = 60_000;
 
-/// When timers go off next.
+/// The times of the next ticks.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     key_value: SharedKeyValue,
     clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
 }
 
-/// What became of a tick.
+/// Whether a tick is due, and for which process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tick {
-    /// It is this process's; the next one is then.
+    /// This process took it. The next one is due at this time.
     Mine(Timestamp),
-    /// There is none before then.
+    /// None is due before this time.
     NotBefore(Timestamp),
 }
 
 impl Schedule {
-    pub(crate) fn new(key_value: SharedKeyValue, clock: Arc<dyn Clock>) -> Self {
-        Self { key_value, clock }
+    pub(crate) fn new(
+        key_value: SharedKeyValue,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        Self {
+            key_value,
+            clock,
+            entropy,
+        }
     }
 
-    /// The timer of `function` goes off a whole `period` from `now`, whatever was said of it before.
+    /// Sets the next tick of `function` to one `period` after `now`, whatever the row holds.
     pub(crate) async fn begin(
         &self,
         function: &str,
@@ -66,7 +77,7 @@ impl Schedule {
         self.key_value.externalize(updated.receipt.point).await
     }
 
-    /// When the timer of `function` goes off next; of one that has no such time its first `period` begins `now`.
+    /// The time of the next tick of `function`. Without a valid row, the first `period` begins `now`.
     pub(crate) async fn next_or_begin(
         &self,
         function: &str,
@@ -82,7 +93,7 @@ impl Schedule {
         let updated = self.key_value.update(update).await?;
         let begun = match &updated.outcome {
             Outcome::Done(_) => Some(next),
-            // Whoever was faster has begun it, unless that was a tick of the period before.
+            // Another process has begun it, unless the row was moved by a tick of the earlier period.
             Outcome::Conflict(there) => {
                 there.as_deref().and_then(|item| time_of(item, period, now))
             }
@@ -95,7 +106,7 @@ impl Schedule {
         Ok(next)
     }
 
-    /// Whether a tick of `function`, to be called `id`, is due `now`: it is so for one of all who ask.
+    /// Takes the tick of `function` that is due `now`, under the id `id`. Only one of several callers gets it.
     pub(crate) async fn take(
         &self,
         function: &str,
@@ -139,10 +150,11 @@ impl Schedule {
         })
     }
 
-    /// The row once it was moved by `update`, or by whoever was faster.
+    /// The row after `update`, or after another process moved it first.
     async fn moved(&self, function: &str, update: Update) -> Result<Option<Arc<Item>>> {
         match self.key_value.update(update).await {
-            // The event of a tick comes behind it, and is waited for: to wait here, too, would be one more place to lose the tick.
+            // The sender of the tick's event waits for durability. Waiting here too would be one more place to lose
+            // the tick.
             Ok(Updated {
                 outcome: Outcome::Done(item),
                 ..
@@ -156,12 +168,12 @@ impl Schedule {
         }
     }
 
-    /// The row of `function`, which says whose a tick is: if nobody says so, nobody has it.
+    /// The row of `function`, which names the tick that moved it.
     async fn read(&self, function: &str) -> Result<Option<Arc<Item>>> {
         let key = key(function);
-        Ok(tries::several(&*self.clock, || self.key_value.get(&key))
-            .await?
-            .value)
+        let read = || self.key_value.get(&key);
+        let read = retry_repeatable(RETRIES, &*self.clock, &*self.entropy, read).await?;
+        Ok(read.value)
     }
 }
 
@@ -173,7 +185,7 @@ fn after(time: Timestamp, period: Duration) -> Timestamp {
     Timestamp(time.0.saturating_add(milliseconds(period)))
 }
 
-/// When it goes off after a tick that was due at `due`, however many were missed since.
+/// The tick after the one that was due at `due`, leaving out those missed since.
 fn following(due: Timestamp, period: Duration, now: Timestamp) -> Timestamp {
     let missed = now.ms_since(due) / milliseconds(period);
     after(due, period * u32::try_from(missed + 1).unwrap_or(u32::MAX))
@@ -197,7 +209,7 @@ fn row(function: &str, next: Timestamp, period: Duration, tick: &str) -> Update 
     )
 }
 
-/// When it goes off, if the row is of this period.
+/// The time of the next tick, if the row has this period.
 fn time_of(item: &Item, period: Duration, now: Timestamp) -> Option<Timestamp> {
     let (next, of) = (item.integer(NEXT)?, item.integer(PERIOD)?);
     let next = Timestamp(u64::try_from(next).ok()?);

@@ -1,7 +1,7 @@
-//! JSON that functions say, read as far as somebody looks at it.
+//! Lenient JSON: an object as its raw members, of which a reader decodes only those it needs.
 //!
-//! A function may answer what few can read (`1e999`, `"\ud800"`, deep nesting), and means the members beside that all the same. So
-//! an object is read as its members, each as it was said, and whoever looks for one reads that alone.
+//! A function may return JSON that few libraries read (`1e999`, `"\ud800"`, deep nesting). Its other members are
+//! still meant. Each member therefore stays raw until a reader asks for it.
 
 use std::{borrow::Borrow, collections::BTreeMap, fmt};
 
@@ -11,11 +11,12 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Members of an object, each as it was said; of several with one name the last.
+/// The raw members of an object. Of several members with one name, the last counts.
 pub type Members<'a> = BTreeMap<Text, &'a RawValue>;
 
-/// A string, which in JSON may be no Unicode (`"\ud800"`). `String` refuses such a one, and with it the object that it is a name in: it is
-/// read with replacement characters here, which no name has that anybody looks for.
+/// A JSON string, which may not be Unicode (`"\ud800"`). `String` refuses such a string, and with it the whole
+/// object where it is a member name. Here it is read with replacement characters, which no name that a reader
+/// looks for contains.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(pub String);
 
@@ -35,7 +36,7 @@ impl<'de> Deserialize<'de> for Text {
                 formatter.write_str("a string")
             }
 
-            // As bytes a string may have surrogates alone.
+            // Read as bytes, a string may contain lone surrogates.
             fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Text, E> {
                 Ok(Text(String::from_utf8_lossy(bytes).into_owned()))
             }

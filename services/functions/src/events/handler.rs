@@ -1,18 +1,18 @@
 //! A deployed function as the Functions port runs it.
 //!
 //! Invariants
-//! - An attempt that the runtime has refused was none, since nothing was run. What it is for stays hidden in its queue, and is asked for
-//!   again until it is run; meanwhile nothing more is taken for its function, so that the rest lies in its queue untried (A8). That ends
-//!   at [`REFUSED_MAX`], and where its archive shows that it can never be run: then it has failed by that.
-//! - Of an attempt that fails once a stop has begun nobody hears: what ended it may have been that, as a crash might have (A3). What has
-//!   succeeded meanwhile is done.
+//! - A refusal by the runtime is not an attempt, because nothing ran. The event stays hidden in its queue, and the
+//!   handler asks the runtime again until it runs. Meanwhile it takes nothing more for this function, so that other
+//!   events stay in their queue, untried (A8). After [`REFUSED_MAX`], or when the archive shows that the function can
+//!   never run, the event has failed for that reason.
+//! - An attempt that fails after a stop has begun is never reported: the stop may have caused the failure, as a crash
+//!   would (A3). An attempt that succeeds after that counts.
+
+pub(crate) mod batch;
 
 use std::{
-    future, mem,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    mem,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -26,65 +26,47 @@ use ports::{
 };
 use tokio::sync::watch;
 
-use crate::{
-    batch::Batch,
-    event, failure,
-    service::{Inner, own_name, request_id, told_id},
-    timer::Ticks,
-};
+use self::batch::Batch;
+use super::{context::Context, failure, format, timers::TickLog};
+use crate::ids::{notice_id, own_name, request_id};
 
-/// For how long after a refusal an attempt is asked for again: what keeps a machine from starting processes, as a full disk or too much
-/// work, is mostly over by then.
+/// How long a refused attempt is repeated. Most obstacles to a start, such as a full disk or high load, are gone
+/// by then.
 const REFUSED_MAX: Duration = Duration::from_mins(10);
-/// What has not been refused for so long has begun.
+/// An attempt that was not refused within this time has begun.
 const BEGUN_WITHIN: Duration = Duration::from_secs(20);
-/// How long to wait in between: this, doubled each time, up to the other.
+/// The first and the longest pause between refused attempts. The pause doubles.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// What all else of an attempt takes at the most: handing it over, and ending an instance.
+/// The bound on the rest of an attempt: handing it over, and ending an instance.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// How long an attempt of an event may take in all: the runtime bounds a start and a run by themselves, and says which of them was too
-/// long, so this is never to come before that. An event is taken only once it has a place (A8), but where a deployment has retired that
-/// it waits for one of the next, until whoever has that has started and run; and it may be refused for a while.
+/// The longest an attempt of an event may take in all.
+///
+/// The runtime bounds the start and the run itself and says which one was too long, so this bound must never strike
+/// first. An event is taken only once it has a place among the instances (A8). If a deployment retires that place,
+/// the event waits for one of the new revision, until the invocation there has started and run. It may also be
+/// refused for a while.
 pub(crate) fn attempt_max(timeout: Duration) -> Duration {
     2 * (timeout.max(START_BOUND_MIN) + timeout) + REFUSED_MAX + MARGIN
 }
 
-/// Runs whatever is deployed under `name` at the time.
+/// Runs the function that is deployed as `name` at the time of each event.
 #[derive(Debug)]
-pub(crate) struct Deployed {
-    pub(crate) name: String,
-    service: Weak<Inner>,
-    ticks: Ticks,
+pub(crate) struct DeployedHandler {
+    name: String,
+    context: Weak<Context>,
+    ticks: TickLog,
     refusals: Refusals,
 }
 
-/// Whether all instances are being ended, whatever they are at.
-#[derive(Debug, Default)]
-pub(crate) struct Stop(AtomicBool);
-
-impl Stop {
-    pub(crate) fn begin(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Has no end if it has begun.
-    async fn unless_begun(&self) {
-        if self.0.load(Ordering::Acquire) {
-            future::pending::<()>().await;
-        }
-    }
-}
-
-/// Attempts that were refused and are to be asked for again.
+/// Attempts that the runtime refused and that are to be repeated.
 #[derive(Debug, Default)]
 struct Refusals {
-    /// How many there are.
     count: watch::Sender<usize>,
     outage: Mutex<Outage>,
 }
 
-/// One of them.
+/// One refused attempt.
 struct Refused<'of>(&'of Refusals);
 
 impl Refusals {
@@ -93,9 +75,9 @@ impl Refusals {
         Refused(self)
     }
 
-    /// Ends once there are none.
+    /// Waits until there are none.
     async fn over(&self) {
-        // Without an error: it is there as long as this is.
+        // No error: the sender lives as long as `self`.
         let _ = self.count.subscribe().wait_for(|count| *count == 0).await;
     }
 }
@@ -110,52 +92,52 @@ impl Drop for Refused<'_> {
 }
 
 #[async_trait]
-impl Handler for Deployed {
+impl Handler for DeployedHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         self.handle_in(Room::default(), event).await
     }
 
-    /// A place among its instances (A8). One that was removed has none: what waits for it is not tried, however long, and by
-    /// nobody again and again.
+    /// Reserves a place among the function's instances (A8). A removed function has none: its events wait untried,
+    /// without limit and without polling.
     async fn room(&self) -> Room {
         loop {
             self.refusals.over().await;
-            let Some(service) = self.service.upgrade() else {
+            let Some(context) = self.context.upgrade() else {
                 return Room::default();
             };
-            service.stop.unless_begun().await;
-            let changed = service.changed();
-            let Some(function) = service.function(&self.name) else {
-                drop(service);
+            context.stop.unless_begun().await;
+            let changed = context.lookup.catalogue.changed();
+            let Some(function) = context.lookup.function(&self.name) else {
+                drop(context);
                 changed.await;
                 continue;
             };
-            // None: it was deployed anew meanwhile, and may be gone.
-            if let Some(room) = service.parts.runtime.room(&function).await {
+            // None: the function was deployed again meanwhile, or removed.
+            if let Some(room) = context.parts.runtime.room(&function).await {
                 return room;
             }
         }
     }
 
     async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
-        let service = self
-            .service
+        let context = self
+            .context
             .upgrade()
             .ok_or_else(|| Failure::new("the server stops"))?;
         match event {
             Event::Call { id, payload } => {
-                let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
-                self.run(&service, room, id, payload).await
+                let id = id.map_or_else(|| context.new_id(), |id| request_id(&id));
+                self.run(&context, room, id, payload).await
             }
             Event::Messages { queue, deliveries } => {
                 let batch = Batch {
-                    queue: service.own_queue_name(&self.name, queue),
+                    queue: context.own_queue_name(&self.name, queue),
                     deliveries,
                 };
-                self.run_batch(&service, room, &batch).await
+                self.run_batch(&context, room, &batch).await
             }
             Event::Timer => {
-                self.ticks.tick(&service, &self.name).await;
+                self.ticks.tick(&context.timers, &self.name).await;
                 Ok(Bytes::new())
             }
             Event::Failed {
@@ -164,33 +146,33 @@ impl Handler for Deployed {
                 payload,
                 reason,
             } => {
-                let id = id.map_or_else(|| service.new_id(), |id| request_id(&id));
-                let failed = Told {
+                let id = id.map_or_else(|| context.new_id(), |id| request_id(&id));
+                let notice = FailureNotice {
                     function: &function,
                     id: &id,
                     payload: &payload,
                     reason: &reason,
                 };
-                let (own_id, payload) = failed.to(&self.name, &service);
-                self.run(&service, room, own_id, payload).await
+                let (own_id, payload) = notice.to(&self.name, &context);
+                self.run(&context, room, own_id, payload).await
             }
         }
     }
 }
 
-/// An event that `function` gave up on, of which another is told.
+/// An event that `function` gave up on, for the function that is to learn of it.
 #[derive(Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct FailureNotice<'a> {
     pub(crate) function: &'a str,
-    /// Its request id.
+    /// The event's request id.
     pub(crate) id: &'a str,
     pub(crate) payload: &'a [u8],
     pub(crate) reason: &'a str,
 }
 
-impl Told<'_> {
-    /// The request id under which `told` runs for it, and what that is given now.
-    pub(crate) fn to(&self, told: &str, service: &Inner) -> (String, Bytes) {
+impl FailureNotice<'_> {
+    /// The request id under which `notified` runs for it, and its payload as of now.
+    pub(crate) fn to(&self, notified: &str, context: &Context) -> (String, Bytes) {
         let Self {
             function,
             id,
@@ -198,8 +180,8 @@ impl Told<'_> {
             reason,
         } = *self;
         let function = own_name(function);
-        let attempts = service.retries(function).map(|retries| 1 + retries);
-        let failed = event::Failed {
+        let attempts = context.lookup.retries(function).map(|retries| 1 + retries);
+        let failed = format::Failed {
             function,
             id,
             payload,
@@ -207,51 +189,51 @@ impl Told<'_> {
             attempts,
         };
         (
-            told_id(told, function, id),
-            event::failed(&failed, service.parts.clock.now()),
+            notice_id(notified, function, id),
+            format::failed(&failed, context.parts.clock.now()),
         )
     }
 }
 
-impl Deployed {
-    pub(crate) fn new(name: &str, service: Weak<Inner>) -> Self {
+impl DeployedHandler {
+    pub(crate) fn new(name: &str, context: Weak<Context>) -> Self {
         Self {
             name: name.to_owned(),
-            service,
-            ticks: Ticks::default(),
+            context,
+            ticks: TickLog::default(),
             refusals: Refusals::default(),
         }
     }
 
-    pub(crate) async fn run(
+    async fn run(
         &self,
-        service: &Arc<Inner>,
+        context: &Arc<Context>,
         room: Room,
         id: String,
         payload: Bytes,
     ) -> Result<Bytes, Failure> {
-        let ran = self.started(service, room, &id, &payload).await;
+        let ran = self.started(context, room, &id, &payload).await;
         let failed = |FunctionError { payload }| Failure::new(failure::kept(&payload));
         let ran = ran.and_then(|ran| ran.result.map_err(failed));
         if ran.is_err() {
-            service.stop.unless_begun().await;
+            context.stop.unless_begun().await;
         }
         ran
     }
 
-    /// What came of a run, once there was one. Errors: why there will be none.
+    /// Repeats the invocation until the runtime has run it. Errors: why it never will.
     async fn started(
         &self,
-        service: &Arc<Inner>,
+        context: &Arc<Context>,
         mut room: Room,
         id: &str,
         payload: &Bytes,
     ) -> Result<Ran, Failure> {
-        let (runtime, clock) = (&service.parts.runtime, &service.parts.clock);
+        let (runtime, clock) = (&context.parts.runtime, &context.parts.clock);
         let (mut pause, longest) = PAUSES;
         let (mut since, mut refused_now) = (None, None);
         loop {
-            let function = service.function(&self.name).ok_or_else(|| {
+            let function = context.lookup.function(&self.name).ok_or_else(|| {
                 Failure::new(format!("there is no function {:?} any more", self.name))
             })?;
             let room = mem::take(&mut room);
@@ -272,12 +254,13 @@ impl Deployed {
                 Ok(ran) => return Ok(ran),
                 Err(refused) => refused,
             };
-            service.stop.unless_begun().await;
+            context.stop.unless_begun().await;
             refused_now.get_or_insert_with(|| self.refusals.one_more());
             let now = clock.monotonic();
             let begun = *since.get_or_insert(now);
-            // What is deployed meanwhile may be there.
-            let is_current = service
+            // A deployment since then may have changed what the check would find.
+            let is_current = context
+                .lookup
                 .function(&self.name)
                 .is_some_and(|now| now.revision == function.revision);
             let is_over = now.since(begun) >= REFUSED_MAX;
@@ -291,7 +274,7 @@ impl Deployed {
                 .failed(now, &refused.to_string())
             {
                 let function = &self.name;
-                tracing::warn!(function, %refused, ?lasts, "what a function has to do is not begun");
+                tracing::warn!(function, %refused, ?lasts, "no instance can be started for the events of a function");
             }
             clock.sleep(pause).await;
             pause = (2 * pause).min(longest);
