@@ -24,7 +24,7 @@
 //! A provider with threads of its own gives the subject a [`Spawn`], so that writers really run beside each
 //! other.
 //!
-//! The same for [`queue`], [`functions`], [`runtime`], [`code_store`], [`logs`], [`clock`], [`objects`] and [`durability`]. Cases read `limits()` and
+//! The same for [`queue`], [`functions`], [`runtime`], [`code_store`], [`logs`], [`instances`], [`clock`], [`objects`] and [`durability`]. Cases read `limits()` and
 //! leave out what a provider does not offer. Beside each numbered promise stands a decorator that breaks it
 //! ([`broken`]), and this crate's tests show that a case of that promise catches it.
 //!
@@ -36,6 +36,7 @@ pub mod clock;
 pub mod code_store;
 pub mod durability;
 pub mod functions;
+pub mod instances;
 pub mod key_value;
 pub mod logs;
 pub mod objects;

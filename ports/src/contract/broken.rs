@@ -7,6 +7,7 @@ pub mod clock;
 pub mod code_store;
 pub mod durability;
 pub mod functions;
+pub mod instances;
 pub mod key_value;
 pub mod logs;
 pub mod objects;

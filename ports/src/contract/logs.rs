@@ -1,4 +1,4 @@
-//! The cases of [`Logs`](crate::Logs), over a runtime whose function prints what it is told to.
+//! The cases of [`Logs`](crate::Logs), over a runtime whose function prints on command.
 //!
 //! The subject is that of the [runtime suite](super::runtime): logs without a function that prints have nothing
 //! to show.

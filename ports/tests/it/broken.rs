@@ -137,6 +137,17 @@ fn the_code_store_suite_catches_every_broken_code_store() {
     );
 }
 
+/// X1 to X5.
+#[test]
+fn the_instances_suite_catches_every_broken_provider_of_instances() {
+    suite_catches(
+        "instances",
+        broken::instances::BROKEN,
+        contract::instances::CASES,
+        subjects::instances,
+    );
+}
+
 /// G1 to G3.
 #[test]
 fn the_logs_suite_catches_every_broken_kind_of_logs() {
@@ -188,6 +199,7 @@ fn every_port_that_promises_something_has_a_suite() {
         "code_store",
         "durability",
         "functions",
+        "instances",
         "key_value",
         "logs",
         "objects",

@@ -6,9 +6,11 @@ use async_trait::async_trait;
 use ports::{
     Clock,
     contract::{
-        Case, clock, code_store, durability, functions, key_value, objects, queue, runtime,
+        Case, clock, code_store, durability, functions, instances, key_value, objects, queue,
+        runtime,
     },
     functions::Definition,
+    instances::Spec,
     key_value::SharedKeyValue,
     objects::ObjectStore,
     queue::SharedQueue,
@@ -87,6 +89,22 @@ pub(crate) fn code_store(_: &World) -> code_store::Subject {
     code_store::Subject {
         store: Arc::new(SimulatedCodeStore::default()),
         archive: SimulatedCodeStore::archive,
+    }
+}
+
+pub(crate) fn instances(world: &World) -> instances::Subject {
+    instances::Subject {
+        instances: world.instances(simulated::instances::obedient()),
+        spec: instances_spec(),
+        clock: world.clock(),
+    }
+}
+
+fn instances_spec() -> Spec {
+    Spec {
+        command: vec!["obedient".to_owned()],
+        memory_bytes: 128 << 20,
+        ..Spec::default()
     }
 }
 

@@ -37,6 +37,7 @@ mod config;
 mod durability;
 mod faults;
 mod functions;
+pub mod instances;
 mod key_value;
 mod logs;
 mod objects;

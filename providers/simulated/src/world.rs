@@ -6,7 +6,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use ports::{Clock, Entropy, KeyValue, Queue, objects::ObjectStore};
+use ports::{Clock, Entropy, Instances, KeyValue, Queue, objects::ObjectStore};
 
 use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
@@ -15,6 +15,7 @@ use crate::{
     durability::SimulatedStore,
     faults::Faults,
     functions::Functions,
+    instances::{Program, SimulatedInstances},
     objects::SimulatedObjects,
     trace::Trace,
 };
@@ -100,6 +101,11 @@ impl World {
     /// The functions; always the same ones.
     pub fn functions(&self) -> Arc<Functions> {
         Arc::clone(&self.0.functions)
+    }
+
+    /// Instances that run `program`.
+    pub fn instances(&self, program: Program) -> Arc<dyn Instances> {
+        Arc::new(SimulatedInstances::new(Arc::clone(&self.0.cloud), program))
     }
 
     /// The objects; always the same ones.

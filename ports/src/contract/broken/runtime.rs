@@ -120,7 +120,7 @@ macro_rules! runs {
 }
 
 runs! {
-    /// Has a new instance for every invocation (U1).
+    /// Uses a new instance for every invocation (U1).
     StartsAnewEachTime, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await;
         honest.retire(&function.name);
@@ -129,14 +129,14 @@ runs! {
 }
 
 runs! {
-    /// Lets everybody wait (U1).
+    /// Lets every call wait (U1).
     NeverThrottles, |honest, function, invocation| {
         honest.run(function, Invocation { waits: true, ..invocation }).await
     }
 }
 
 runs! {
-    /// Lets everybody finish (U2).
+    /// Lets every invocation finish (U2).
     NeverTimesOut, |honest, function, invocation| {
         let patient = Function { timeout: Duration::from_hours(1), ..(**function).clone() };
         honest.run(&Arc::new(patient), Invocation { timeout: None, ..invocation }).await
@@ -144,7 +144,7 @@ runs! {
 }
 
 runs! {
-    /// Takes one that has ended its process for done (U2).
+    /// Reports the end of a process as a success (U2).
     TakesAnEndForAnAnswer, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         Ok(Ran { result: ran.result.or_else(|_| Ok(Bytes::from("null"))), ..ran })
@@ -152,7 +152,7 @@ runs! {
 }
 
 runs! {
-    /// Returns what fits (U3).
+    /// Returns the beginning of a result (U3).
     CutsAnswers, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         Ok(Ran { result: ran.result.map(|answer| answer.slice(..answer.len().min(1 << 20))), ..ran })
@@ -160,7 +160,7 @@ runs! {
 }
 
 runs! {
-    /// Tries one that fails once more (U3).
+    /// Repeats a failed invocation (U3).
     TriesAgain, |honest, function, invocation| {
         let again = Invocation::new(invocation.id.clone(), invocation.payload.clone(), invocation.waits);
         let ran = honest.run(function, invocation).await?;
@@ -169,7 +169,7 @@ runs! {
 }
 
 runs! {
-    /// Says that it failed, and no more (U3).
+    /// Hides the reason of a failure (U3).
     HidesReasons, |honest, function, invocation| {
         let ran = honest.run(function, invocation).await?;
         let payload = Bytes::from(r#"{"errorType":"Error","errorMessage":"it failed"}"#);
@@ -178,14 +178,14 @@ runs! {
 }
 
 runs! {
-    /// Gives each invocation a name of its own (U3).
+    /// Gives each invocation another id (U3).
     NamesAnew, |honest, function, invocation| {
         let id = ["renamed-", &invocation.id].concat();
         honest.run(function, Invocation { id, ..invocation }).await
     }
 }
 
-/// Lets instances be (U4).
+/// Retires nothing (U4).
 #[derive(Debug)]
 struct NeverRetires(Arc<dyn Runtime>);
 
@@ -197,7 +197,7 @@ impl Twist for NeverRetires {
     fn retire(&self, _: &str) {}
 }
 
-/// Runs what was deployed first (U4).
+/// Runs the first revision forever (U4).
 #[derive(Debug)]
 struct KeepsRevisions(Arc<dyn Runtime>);
 
@@ -210,7 +210,7 @@ impl Twist for KeepsRevisions {
 }
 
 runs! {
-    /// Puts in place whatever is asked for (U4).
+    /// Makes the revision of each call the current one (U4).
     GoesBack, |honest, function, invocation| {
         honest.renew(function);
         honest.run(function, invocation).await
