@@ -397,7 +397,7 @@ fn deployed(
         directory: directory.to_owned(),
         launcher,
         api: Arc::new(FromFunctions(inside)),
-        carried: &PYTHON_CLIENT,
+        bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
     let sandbox =

@@ -18,7 +18,7 @@ use ports::{
 };
 use sandbox::{
     Config, Sandbox,
-    edges::Nothing,
+    fuzzing::Nothing,
     process::{Enforcement, Launcher},
 };
 use tar::{Builder, Header};
@@ -78,7 +78,7 @@ async fn invoked(
         directory,
         launcher,
         api,
-        carried: &[],
+        bundled: &[],
         idle_max,
     })?;
     sandbox

@@ -1,5 +1,5 @@
-//! The contracts of the runtime, the code store and logs. The first and the last run on this machine as it is, and
-//! as if it had neither namespaces nor control groups.
+//! The contracts of the sandbox's ports. Those of the runtime and of instances run on this machine as it is, and as if it
+//! had neither namespaces nor control groups.
 
 use std::{path::Path, sync::Arc};
 
@@ -74,4 +74,46 @@ mod code_store {
         case.run(Subject { store, archive }).await;
         world.close().await;
     }));
+}
+
+mod instances {
+    use ports::{
+        contract::{Case, instances::Subject},
+        instances::Spec,
+    };
+
+    use super::{Arc, Enforcement, Path, SystemClock, block_on, world};
+    use crate::world::PYTHON;
+
+    const PROGRAM: &str = include_str!("instance.py");
+
+    fn run(case: Case<Subject>, enforcement: impl FnOnce(&Path) -> Enforcement) {
+        block_on(async {
+            let world = world(enforcement);
+            let subject = Subject {
+                instances: world.sandbox.instances(),
+                spec: Spec {
+                    command: [PYTHON, "-c", PROGRAM].map(str::to_owned).into(),
+                    memory_bytes: 256 << 20,
+                    ..Spec::default()
+                },
+                clock: Arc::new(SystemClock),
+            };
+            case.run(subject).await;
+            world.close().await;
+        });
+    }
+
+    mod as_it_is {
+        ports::instances_contract!(|case| {
+            let _turn = crate::contract::one_at_a_time();
+            super::run(case, crate::contract::Enforcement::probe);
+        });
+    }
+
+    mod with_nothing {
+        ports::instances_contract!(|case| super::run(case, |_| {
+            crate::contract::Enforcement::nothing()
+        }));
+    }
 }

@@ -1,4 +1,5 @@
-//! Who waits for an instance of one revision gets one of the next, whatever was kept for him (U4, A8).
+//! A call that waits for an instance of one revision gets one of the next, even if it has a
+//! reserved place (U4, A8).
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::{
     world::{CODE, World},
 };
 
-/// The function `deployed` with one place, at its revisions.
+/// The revisions of the function `deployed`, which has one place.
 async fn revisions<const COUNT: usize>(world: &World) -> [Arc<Function>; COUNT] {
     let functions = (1..=COUNT).map(|revision| {
         world.function("deployed", CODE, move |function| {
@@ -32,7 +33,7 @@ fn invocation(payload: &'static str, waits: bool) -> Invocation {
 }
 
 #[test]
-fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
+fn a_call_with_a_retired_place_waits_for_one_of_the_next_revision() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let [first, second, third] = revisions(&world).await;
@@ -64,9 +65,10 @@ fn what_has_a_place_among_the_retired_waits_for_one_of_the_next() {
     });
 }
 
-/// U4, A8. Until somebody asked for the next revision all of them waited for an instance of this one, which hung.
+/// U4, A8. Until a caller asked for the next revision, all of them waited for an instance of this
+/// one, which hung.
 #[test]
-fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_place() {
+fn calls_behind_a_hanging_handler_run_once_another_revision_is_current() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let [first, second] = revisions(&world).await;
@@ -95,7 +97,7 @@ fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_
         );
         let ran = call.await.expect("it is run").result.expect("it succeeds");
         assert_eq!(ran, r#""called""#);
-        // Who looked the first one up before asks for that.
+        // A caller that looked up the first revision before asks for that.
         let late = world
             .sandbox
             .room(&first)
@@ -110,7 +112,7 @@ fn whoever_waits_behind_a_handler_that_hangs_is_run_once_another_revision_is_in_
     });
 }
 
-/// A deployment removes the code of the one before: who is at work finishes with what he began with, also with what he has not read yet.
+/// A deployment removes the earlier code. A running invocation can still read all of its own code.
 #[test]
 fn an_instance_has_its_code_until_it_ends() {
     const READS_LATE: &str = "

@@ -1,10 +1,11 @@
-//! What is counted of invocations, for the figures of the port.
+//! The counters of invocations, for the figures of the runtime port.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ports::runtime::{Failures, Figures};
-
-use crate::process::ExitReason;
+use ports::{
+    instances::Death,
+    runtime::{Failures, Figures},
+};
 
 /// How an invocation failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,25 +15,25 @@ pub(crate) enum Failed {
     OutOfMemory,
     Exited,
     NotStarted,
-    /// That too, and it said nothing of why.
+    /// Its new instance ended without a reason.
     ExitedAtStart,
     NotAnswered,
     TooLong,
 }
 
 impl Failed {
-    /// An instance ended before its answer.
-    pub(crate) fn ended(reason: ExitReason) -> Self {
-        match reason {
-            ExitReason::OutOfMemory => Self::OutOfMemory,
-            ExitReason::Exited(_) | ExitReason::Signalled(_) => Self::Exited,
+    /// The instance died before its answer.
+    pub(crate) fn died(death: Death) -> Self {
+        match death {
+            Death::OutOfMemory => Self::OutOfMemory,
+            Death::Exited(_) | Death::Killed(_) => Self::Exited,
         }
     }
 }
 
-/// Counts since the start; each by itself.
+/// The counters since the start.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     busy: AtomicU64,
     invocations: AtomicU64,
     cold_starts: AtomicU64,
@@ -42,9 +43,9 @@ pub(crate) struct Tally {
     failed: [AtomicU64; 8],
 }
 
-/// An instance is busy for as long as this is held.
+/// Counts an instance as busy until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Busy<'tally>(&'tally Tally);
+pub(crate) struct Busy<'counters>(&'counters Counters);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
@@ -56,34 +57,34 @@ fn add(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl Tally {
-    /// An instance is in the hands of somebody.
+impl Counters {
+    /// An instance gets an invocation.
     pub(crate) fn busy(&self) -> Busy<'_> {
         add(&self.busy);
         Busy(self)
     }
 
-    /// An invocation was given to an instance.
+    /// An invocation reached an instance.
     pub(crate) fn invoked(&self) {
         add(&self.invocations);
     }
 
-    /// A new instance is started for it.
+    /// An instance is started for an invocation.
     pub(crate) fn started(&self) {
         add(&self.cold_starts);
     }
 
-    /// A spare has become the new instance.
+    /// A spare became the new instance.
     pub(crate) fn adopted(&self) {
         add(&self.adopted);
     }
 
-    /// A call was refused since all instances are at work.
+    /// A call was refused because all instances are busy.
     pub(crate) fn throttled(&self) {
         add(&self.throttled);
     }
 
-    /// A call was refused since no instance can be started.
+    /// A call was refused because no instance can be started.
     pub(crate) fn unavailable(&self) {
         add(&self.unavailable);
     }
@@ -93,7 +94,7 @@ impl Tally {
         add(&self.failed[how as usize]);
     }
 
-    /// All of it, with as many idle instances as the caller has found.
+    /// All figures, with these numbers of idle instances.
     pub(crate) fn figures(&self, warm: u64, frozen: u64) -> Figures {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let failed = |how: Failed| read(&self.failed[how as usize]);

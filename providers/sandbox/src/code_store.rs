@@ -1,15 +1,15 @@
-//! Archives with code, unpacked: each in a folder of its name, made whole or not at all.
+//! The code store port: unpacked archives, each in a folder of its name, whole or not at all.
 //!
-//! An archive is [unpacked](unpack) beside its place and moved there. One that is to go while instances of it are at work
-//! [stays](Archives::hold) until they have ended: code is read as it is needed.
+//! An archive is [unpacked](unpack) beside its folder and moved there. An archive that is removed while instances use it
+//! [stays](Archives::hold) until they have ended, because they read code as they need it.
 //!
-//! Where nothing keeps functions from what the server's user may write, one that is there may be other than it was. To compare it with
-//! its content would be to unpack that, so it is unpacked anew, and put in its place, wherever it is installed and nobody holds it: at
-//! a start, before anything runs.
+//! Where functions can write the files of the server's user, an unpacked archive may have been changed. Comparing it with
+//! its content would mean unpacking that. It is therefore unpacked again and replaced whenever it is installed and no
+//! instance uses it: at a start, before anything runs.
 //!
 //! Invariants
-//! - An archive that was there stays where it cannot be unpacked anew, as on a full disk: a server that does not start helps nobody.
-//! - What cannot be removed, since a function made it so, stays as well, under a name that is nobody's, and keeps nothing from going on.
+//! - An archive that cannot be unpacked again, as on a full disk, stays as it is: the server must start.
+//! - A folder that cannot be removed, because a function made it so, stays under a reserved name and blocks nothing.
 
 mod unpack;
 
@@ -32,41 +32,41 @@ use ports::{CodeStore, Error, ErrorKind, Result};
 
 pub use unpack::unpack;
 
-/// What begins the name of a folder that is not whole.
+/// The prefix of an incomplete folder's name.
 const UNFINISHED: &str = ".unfinished-";
 
-/// What begins the name of a folder that is being removed, and is not whole either.
+/// The prefix of the name of a folder that is being removed, which is incomplete too.
 const REMOVED: &str = ".unfinished-removed-";
 
-/// What becomes of what was unpacked.
+/// Whether unpacked code can change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Nobody may write there.
+    /// Functions cannot write there.
     StaysAsItIs,
-    /// Functions may.
+    /// Functions can write there.
     MayChange,
 }
 
-/// Where archives are unpacked.
+/// The unpacked archives.
 #[derive(Debug, Clone)]
 pub(crate) struct Archives {
     directory: PathBuf,
     code: Code,
-    /// Held while a name is given or taken away.
+    /// Locked while a folder gets or loses its name.
     uses: Arc<Mutex<Uses>>,
 }
 
 #[derive(Debug, Default)]
 struct Uses {
-    /// How many hold an archive.
+    /// The number of holders of each archive.
     held: HashMap<String, usize>,
-    /// What goes once nobody holds it.
+    /// The archives to remove once no holder is left.
     unwanted: HashSet<String>,
-    /// The last number that a folder was called by.
+    /// The last number in a folder's name.
     last: u64,
 }
 
-/// Has an archive stay.
+/// Keeps an archive until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     archives: Archives,
@@ -91,18 +91,18 @@ impl Drop for Hold {
         };
         let Some(removed) = removed else { return };
         let name = mem::take(&mut self.name);
-        // It may take long, and who drops this has others to serve.
+        // This may take long, and must not block the caller.
         thread::spawn(move || match removed {
             Ok(removed) => remove(removed.as_deref()),
             Err(error) => {
-                tracing::warn!(%error, archive = name, "old code could not be taken away; the next start does");
+                tracing::warn!(%error, archive = name, "an old archive could not be removed; the next start tries again");
             }
         });
     }
 }
 
 impl Archives {
-    /// Archives in `directory`. What an earlier start left unfinished goes.
+    /// The archives in `directory`. Incomplete folders of an earlier start are removed.
     pub(crate) fn open(directory: PathBuf, code: Code) -> io::Result<Self> {
         fs::create_dir_all(&directory)?;
         for entry in fs::read_dir(&directory)? {
@@ -118,17 +118,17 @@ impl Archives {
         })
     }
 
-    /// Where all of them lie.
+    /// The folder of all archives.
     pub(crate) fn all(&self) -> &Path {
         &self.directory
     }
 
-    /// Where the archive `name` lies.
+    /// The folder of the archive `name`.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// Makes what was unpacked the archive `name`, in place of what is there, unless somebody holds that since.
+    /// Moves an unpacked folder to the place of the archive `name`, unless an instance has begun to use that.
     fn put(&self, unpacked: &Path, name: &str) -> io::Result<()> {
         let unwanted = {
             let mut uses = self.uses.lock();
@@ -151,7 +151,7 @@ impl Archives {
     pub(crate) async fn check_executable(&self, name: &str, path: &str) -> Result<(), String> {
         let file = self.path(name).join(path);
         match blocking(move || fs::metadata(file)).await {
-            Ok(found) if !found.is_file() => Err(format!("{path:?} is no file")),
+            Ok(found) if !found.is_file() => Err(format!("{path:?} is not a file")),
             Ok(found) if found.permissions().mode() & 0o111 == 0 => Err(format!(
                 "{path:?} is not executable: chmod +x it, and deploy again"
             )),
@@ -161,12 +161,12 @@ impl Archives {
             Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => Err(format!(
                 "{path:?} is a symbolic link that leads to no file: it comes back to itself"
             )),
-            // A disk that does not answer says nothing of it.
+            // A disk error says nothing about the file.
             Ok(_) | Err(_) => Ok(()),
         }
     }
 
-    /// Has the archive `name` stay as long as what is returned does, whoever removes it.
+    /// Keeps the archive `name` for as long as the returned value lives, even if it is removed meanwhile.
     pub(crate) fn hold(&self, name: &str) -> Hold {
         *self.uses.lock().held.entry(name.to_owned()).or_default() += 1;
         Hold {
@@ -175,7 +175,7 @@ impl Archives {
         }
     }
 
-    /// Removes an archive, or has its last holder do so.
+    /// Removes an archive, or leaves that to its last holder.
     fn remove_unheld(&self, name: String) -> io::Result<()> {
         let removed = {
             let mut uses = self.uses.lock();
@@ -189,7 +189,7 @@ impl Archives {
         Ok(())
     }
 
-    /// Gives a folder a name that is nobody's, to be removed; none: its last holder did so, since somebody has seen it.
+    /// Gives a folder a reserved name, for its removal; none: its last holder has already done so.
     fn take_away(&self, uses: &mut Uses, name: &str) -> io::Result<Option<PathBuf>> {
         let removed = self.unused(uses, REMOVED, name);
         match fs::rename(self.path(name), &removed) {
@@ -198,8 +198,8 @@ impl Archives {
         }
     }
 
-    /// Where no folder is, beside the archive `name`: that may go, and be there again, and go again, before all of what it was has gone.
-    /// What could not be removed at a start has such a name, too.
+    /// An unused path beside the archive `name`. The archive may be removed and installed again several times before its
+    /// first folder is gone. Folders that could not be removed at a start have such names too.
     fn unused(&self, uses: &mut Uses, prefix: &str, name: &str) -> PathBuf {
         loop {
             uses.last += 1;
@@ -236,7 +236,7 @@ impl CodeStore for Archives {
             if !self.path(name).is_dir() {
                 return Err(error);
             }
-            tracing::warn!(%error, archive = name, "code could not be unpacked anew; functions may have changed it");
+            tracing::warn!(%error, archive = name, "an archive could not be unpacked again; functions may have changed its code");
             Ok(())
         })
         .map_err(|error| failed(format!("unpack the archive {name}"), error))
@@ -267,7 +267,6 @@ impl CodeStore for Archives {
         Ok(read)
     }
 
-    /// Removes all archives but `kept`; those that somebody holds once nobody does.
     async fn keep_archives(&self, kept: &[String]) -> Result<()> {
         let (archives, kept) = (self.clone(), kept.to_owned());
         let removed = blocking(move || {
@@ -288,11 +287,11 @@ impl CodeStore for Archives {
     }
 }
 
-/// Removes a folder with a name that is nobody's. One that cannot be removed is in nobody's way.
+/// Removes a folder with a reserved name. One that cannot be removed does no harm.
 fn remove(folder: Option<&Path>) {
     let Some(folder) = folder else { return };
     if let Err(error) = fs::remove_dir_all(folder) {
-        tracing::warn!(%error, ?folder, "old code could not be removed; each start tries to");
+        tracing::warn!(%error, ?folder, "an old archive could not be removed; each start tries again");
     }
 }
 
@@ -324,7 +323,7 @@ mod tests {
 
     use super::*;
 
-    /// An archive of one entry whose path and link are as given, whatever they are.
+    /// An archive of one entry with exactly this path and link.
     fn archive(kind: EntryType, path: &str, link: Option<&str>, content: &[u8]) -> Bytes {
         archive_of(0o755, kind, path, link, content)
     }
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_is_unpacked_once_and_goes_when_nobody_names_it() {
+    async fn an_archive_is_unpacked_once_and_goes_when_it_is_not_named() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
@@ -390,9 +389,9 @@ mod tests {
         assert!(!archives.path("one").exists());
     }
 
-    /// It was run until other code was deployed.
+    /// The changed code ran until the next deployment.
     #[tokio::test]
-    async fn code_that_was_changed_is_as_it_was_once_it_is_installed_and_nobody_holds_it() {
+    async fn changed_code_is_restored_by_an_install_while_no_instance_uses_it() {
         let directory = tempfile::tempdir().expect("a directory");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
         for (code, found) in [(Code::MayChange, "pass"), (Code::StaysAsItIs, "evil")] {
@@ -433,9 +432,9 @@ mod tests {
         );
     }
 
-    /// A server with deployed functions did not start on a full disk. What is no archive stands for that here.
+    /// A server with deployed functions did not start on a full disk. Here, content that is no archive stands for that.
     #[tokio::test]
-    async fn code_that_cannot_be_unpacked_anew_stays_as_it_is() {
+    async fn code_that_cannot_be_unpacked_again_stays() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::MayChange).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
@@ -464,10 +463,10 @@ mod tests {
         );
     }
 
-    /// A function may have made it so, with folders that nobody may write to. To root that is nothing: files where folders should be
-    /// stand for them.
+    /// A function can make folders that no user may write to. They do not stop root, so files in place of folders stand for
+    /// them here.
     #[tokio::test]
-    async fn what_cannot_be_removed_keeps_nothing_from_going_on() {
+    async fn a_folder_that_cannot_be_removed_blocks_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         for prefix in [UNFINISHED, REMOVED] {
             for number in 1..5 {
@@ -496,7 +495,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_stays_while_somebody_holds_it_and_whoever_wants_it_again_has_it() {
+    async fn a_held_archive_stays_and_can_be_installed_again() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
@@ -526,7 +525,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_that_its_last_holder_took_away_since_it_was_seen_is_removed() {
+    async fn an_archive_that_its_last_holder_removed_meanwhile_is_gone() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
@@ -542,7 +541,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_goes_again_before_all_of_what_it_was_has_gone() {
+    async fn an_archive_can_go_again_before_its_first_folder_is_gone() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(directory.path().into(), Code::StaysAsItIs).expect("opened");
         let content = archive(EntryType::Regular, "code/app.py", None, b"pass");
@@ -567,7 +566,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_points_or_lies_outside_is_refused_and_leaves_nothing() {
+    async fn an_entry_that_points_or_lies_outside_is_refused_and_leaves_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let archives =
             Archives::open(directory.path().join("archives"), Code::StaysAsItIs).expect("opened");
@@ -593,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_executed_is_named_with_what_to_do() {
+    async fn a_file_that_cannot_be_executed_is_named_with_a_hint() {
         let home = tempfile::tempdir().expect("a directory");
         let archives = Archives::open(home.path().to_owned(), Code::StaysAsItIs).expect("opened");
         for (name, mode) in [("good", 0o755), ("plain", 0o644)] {
@@ -610,7 +609,7 @@ mod tests {
                 Some("\"code/run\" is not executable: chmod +x it"),
             ),
             ("good", "code/rum", Some("there is no file \"code/rum\"")),
-            ("good", "code", Some("\"code\" is no file")),
+            ("good", "code", Some("\"code\" is not a file")),
             (
                 "circle",
                 "code/run",

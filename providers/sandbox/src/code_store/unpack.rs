@@ -1,14 +1,16 @@
-//! Unpacking an archive whose maker may wish us ill: nothing of it lies or points outside, and what it costs is bounded before
-//! anything is written or read into memory for it.
+//! Unpacks an archive from an untrusted sender. Nothing of it lies or points outside, and its cost
+//! is bounded before anything is written or read into memory for it.
 //!
-//! Entries are read raw: names that are too long for a header come as entries of their own, which the crate would read whole,
-//! however long they say they are.
+//! Entries are read raw. Names that are too long for a header come as entries of their own, which
+//! the `tar` crate would read whole at any announced length.
 //!
 //! Invariants
-//! - Every folder that anything is put in was made here, and is no link: so what a path says is where it lies.
-//! - A link goes up first, not above the archive, and never again: behind a name, `..` would lead to wherever that name, if it
-//!   is a link, leads. So wherever links lead through other links, that is inside.
-//! - Nothing is put twice in one place.
+//! - Every folder that receives an entry was created here and is not a link. The path of an entry
+//!   is therefore its real place.
+//! - A link's target goes up first, not above the archive, and never again: after a name, `..`
+//!   leads up from the target of that name, if the name is a link. Chains of links therefore stay
+//!   inside too.
+//! - No path is used twice.
 
 use std::{
     collections::BTreeSet,
@@ -26,21 +28,22 @@ use std::{
 use flate2::read::GzDecoder;
 use tar::{Archive, Entry, EntryType, PaxExtensions};
 
-/// What an archive may hold, unpacked.
+/// The most bytes of an archive, unpacked.
 const UNPACKED_BYTES_MAX: u64 = 1 << 30;
-/// Files, links and folders that it makes, those on the way to others among them.
+/// The most files, links and folders that it creates, including parent folders.
 const ENTRIES_MAX: usize = 100_000;
-/// What frames an entry: its header, those of its names, and what fills up their blocks.
+/// The most bytes that frame an entry: its header, those of its names, and the padding of their
+/// blocks.
 const FRAME_BYTES_MAX: u64 = 4096;
-/// The longest entry that says something of the next one.
+/// The longest entry that describes the next one.
 const EXTENSION_BYTES_MAX: u64 = 64 * 1024;
 /// The longest path.
 const PATH_BYTES_MAX: usize = 1024;
 
-/// Unpacks `content`, a tar compressed by gzip, into `directory`, which is empty. What it leaves where it fails is the caller's to
-/// remove.
+/// Unpacks `content`, a tar file compressed by gzip, into `directory`, which is empty. After an
+/// error, the caller removes the remains.
 ///
-/// Errors: `InvalidData` and its like for what is wrong with the archive, and those of the disk.
+/// Errors: `InvalidData` and similar kinds for faults of the archive, and the disk's own.
 pub fn unpack(content: &[u8], directory: &Path) -> io::Result<()> {
     unpack_within(
         content,
@@ -52,7 +55,7 @@ pub fn unpack(content: &[u8], directory: &Path) -> io::Result<()> {
     )
 }
 
-/// What an archive may cost.
+/// The bounds of an archive.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     bytes: u64,
@@ -60,7 +63,7 @@ struct Bounds {
 }
 
 fn unpack_within(content: &[u8], directory: &Path, bounds: Bounds) -> io::Result<()> {
-    // What is read is bounded whatever its headers say.
+    // Bounds the bytes that are read, whatever the headers say.
     let bounded =
         GzDecoder::new(content).take(bounds.bytes + bounds.entries as u64 * FRAME_BYTES_MAX);
     let mut archive = Archive::new(bounded);
@@ -79,7 +82,7 @@ fn unpack_within(content: &[u8], directory: &Path, bounds: Bounds) -> io::Result
             unpacking.put(&mut entry, mem::take(&mut said))?;
         }
     }
-    // Its checksum stands behind all of it.
+    // The checksum comes after everything else.
     io::copy(&mut archive.into_inner(), &mut io::sink())?;
     Ok(())
 }
@@ -88,7 +91,7 @@ fn refused(why: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Of what a file system refuses of the entry that is `shown`, that which another archive would not have asked for.
+/// Turns errors of the file system that the archive caused at the entry `shown` into refusals.
 fn about_the_archive(error: io::Error, shown: &str) -> io::Error {
     match error.kind() {
         io::ErrorKind::AlreadyExists => refused(format!(
@@ -103,7 +106,7 @@ fn about_the_archive(error: io::Error, shown: &str) -> io::Error {
     }
 }
 
-/// What entries before it say of one.
+/// The descriptions of an entry by earlier entries.
 #[derive(Debug, Default)]
 struct Said {
     path: Option<Vec<u8>>,
@@ -112,7 +115,7 @@ struct Said {
 }
 
 impl Said {
-    /// Takes an entry that says something of the next one; false: it is none.
+    /// Takes an entry that describes the next one; false: it is another kind.
     fn takes<R: Read>(&mut self, entry: &mut Entry<'_, R>) -> io::Result<bool> {
         let place = match entry.header().entry_type() {
             EntryType::GNULongName => &mut self.path,
@@ -139,7 +142,7 @@ impl Said {
         Ok(true)
     }
 
-    /// The path of `entry`, and where it leads if it is a link, as bytes.
+    /// The path of `entry`, and the target of a link, as bytes.
     fn names<R: Read>(self, entry: &Entry<'_, R>) -> io::Result<(Vec<u8>, Option<Vec<u8>>)> {
         let without_end = |mut bytes: Vec<u8>| {
             bytes.truncate(
@@ -157,7 +160,7 @@ impl Said {
                 match extension.key_bytes() {
                     b"path" => path = Some(extension.value_bytes().to_vec()),
                     b"linkpath" => link = Some(extension.value_bytes().to_vec()),
-                    // Where the next entry begins would be another matter for each reader.
+                    // Readers would disagree about the begin of the next entry.
                     b"size" => return Err(refused("an entry has a second size".to_owned())),
                     key if key.starts_with(b"GNU.sparse.") => {
                         return Err(refused("a file has holes".to_owned()));
@@ -179,13 +182,13 @@ fn cut_off() -> io::Error {
     refused("it ends in the middle of an entry".to_owned())
 }
 
-/// Where an archive is unpacked, and what it has cost.
+/// The folder for an archive, and its cost so far.
 struct Unpacking<'a> {
     directory: &'a Path,
     bounds: Bounds,
     bytes: u64,
     entries: usize,
-    /// Folders that were made, by their paths in the archive.
+    /// The created folders, by their paths in the archive.
     made: BTreeSet<PathBuf>,
 }
 
@@ -235,7 +238,7 @@ impl Unpacking<'_> {
             EntryType::Directory => self.folder(path),
             EntryType::Regular | EntryType::Continuous => {
                 let target = self.place(path)?;
-                // New, so nothing is followed and nothing replaced.
+                // A new file, so no link is followed and nothing is replaced.
                 let mut file = fs::OpenOptions::new()
                     .write(true)
                     .create_new(true)
@@ -268,7 +271,7 @@ impl Unpacking<'_> {
         }
     }
 
-    /// Where what is no folder goes, whose folder is made.
+    /// The place of an entry that is not a folder. Its parent folder is created.
     fn place(&mut self, path: &Path) -> io::Result<PathBuf> {
         self.count()?;
         if let Some(parent) = path.parent() {
@@ -277,7 +280,7 @@ impl Unpacking<'_> {
         Ok(self.directory.join(path))
     }
 
-    /// Makes a folder, and those above it.
+    /// Creates a folder and its parents.
     fn folder(&mut self, path: &Path) -> io::Result<()> {
         let mut folder = PathBuf::new();
         for part in path.components() {
@@ -287,7 +290,7 @@ impl Unpacking<'_> {
             }
             self.count()?;
             let target = self.directory.join(&folder);
-            // What is there already is no folder: those were made here.
+            // An existing entry here is not a folder: folders were created here.
             fs::create_dir(&target)?;
             fs::set_permissions(&target, fs::Permissions::from_mode(0o755))?;
             self.made.insert(folder.clone());
@@ -296,18 +299,18 @@ impl Unpacking<'_> {
     }
 }
 
-/// A name as a refusal repeats it, however long it is.
+/// A name for a refusal, shortened if it is long.
 fn shown(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(PATH_BYTES_MAX)]).into_owned()
 }
 
-/// Readable by whoever the function runs as; executable if it was.
+/// Readable by the function's user; executable if it was.
 fn set_mode(file: &fs::File, mode: u32) -> io::Result<()> {
     let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
-/// The path without what means nothing; none: it leads outside, or is too long.
+/// The path without redundant parts; none: it leads outside, or is too long.
 fn inside(path: &[u8]) -> Option<PathBuf> {
     if path.len() > PATH_BYTES_MAX {
         return None;
@@ -323,7 +326,7 @@ fn inside(path: &[u8]) -> Option<PathBuf> {
     Some(inside)
 }
 
-/// Whether a link at `path`, whose folder is a real one, leads to somewhere inside whatever else is a link.
+/// Whether a link at `path`, in a real folder, leads inside, whatever other links there are.
 fn stays_inside(path: &Path, to: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     if to.as_os_str().is_empty() {

@@ -1,4 +1,4 @@
-//! The port: a pool for each function.
+//! The runtime port: one pool of instances per function.
 
 use std::{
     collections::HashMap,
@@ -14,78 +14,87 @@ use std::{
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use ports::{
-    CodeStore, Runtime,
+    CodeStore, Instances, Runtime,
     functions::Room,
     runtime::{Figures, Function, Invocation, Language, Ran, Refused},
 };
 use tokio::time::timeout;
 
 use crate::{
-    archives::Archives,
-    command::{self, Interpreters},
+    code_store::{Archives, Code},
+    figures::Counters,
+    function::{
+        bundled_clients, instance::Shared, interpreters::Interpreters, prewarmed::Prewarmed,
+        runtime_api::Api,
+    },
+    instances::SandboxInstances,
     logs::Logs,
-    pool::{NotRun, Pool, Shared},
+    machine::available_bytes,
+    pool::{NotRun, Pool},
     process::Launcher,
-    processes::available_bytes,
-    runtime_api::Api,
-    spares::Spares,
-    tally::Tally,
 };
 
-/// How long the last lines may take on their way to the disk.
+/// How long the last lines may take to reach the disk.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// Where things are, and how long what is idle is kept.
+/// The sandbox's folder, its parts, and how long idle instances live.
 #[derive(Debug)]
 pub struct Config {
-    /// Logs and the runtime clients go here.
+    /// The folder for archives, logs and the runtime clients.
     pub directory: PathBuf,
-    /// How instances are launched.
+    /// Launches instances.
     pub launcher: Launcher,
-    /// What functions reach beside the Runtime API.
+    /// The API that functions reach beside the Runtime API.
     pub api: Arc<dyn Api>,
-    /// Files that every function finds at `/var/runtime`, by their paths there.
-    pub carried: &'static [(&'static str, &'static str)],
-    /// How long an instance may be idle before it is ended.
+    /// Files for every function at `/var/runtime`, by their paths there.
+    pub bundled: &'static [(&'static str, &'static str)],
+    /// How long an idle instance lives.
     pub idle_max: Duration,
 }
 
-/// Functions as processes of this machine.
+/// Runs functions as isolated processes of this machine.
 #[derive(Debug)]
 pub struct Sandbox {
     shared: Arc<Shared>,
+    counters: Arc<Counters>,
+    /// How long an idle instance lives.
+    idle_max: Duration,
     pools: Mutex<HashMap<String, Arc<Pool>>>,
     is_closed: AtomicBool,
 }
 
 impl Sandbox {
-    /// A sandbox that keeps what it needs in `config.directory`.
+    /// A sandbox in `config.directory`.
     pub fn open(config: Config) -> io::Result<Self> {
         let Config {
             directory,
             launcher,
             api,
-            carried,
+            bundled,
             idle_max,
         } = config;
         fs::create_dir_all(&directory)?;
-        // Seen from inside a mount, whose path is the host's.
+        // Mounts need the absolute path on the host.
         let directory = directory.canonicalize()?;
         let runtime = directory.join("runtime");
-        command::put_clients(&runtime, carried)?;
+        bundled_clients::write(&runtime, bundled)?;
         let logs = Arc::new(Logs::open(directory.join("logs"))?);
-        let archives = Archives::open(directory.join("archives"), launcher.code())?;
+        let code = if launcher.may_change_code() {
+            Code::MayChange
+        } else {
+            Code::StaysAsItIs
+        };
+        let archives = Archives::open(directory.join("archives"), code)?;
         let archives = Arc::new(archives);
         let launcher = Arc::new(launcher);
-        let spares = Spares::new(
+        let prewarmed = Prewarmed::new(
             Arc::clone(&launcher),
             archives.all().to_owned(),
             runtime.clone(),
             idle_max,
         );
-        let spares = Arc::new(spares);
+        let prewarmed = Arc::new(prewarmed);
         let interpreters = Interpreters::new(Arc::clone(&launcher), directory, runtime.clone());
-        let tally = Tally::default();
         let shared = Shared {
             launcher,
             api,
@@ -93,13 +102,12 @@ impl Sandbox {
             runtime,
             archives,
             logs,
-            idle_max,
-            tally,
-            spares,
+            prewarmed,
         };
-        let shared = Arc::new(shared);
         Ok(Self {
-            shared,
+            shared: Arc::new(shared),
+            counters: Arc::default(),
+            idle_max,
             pools: Mutex::default(),
             is_closed: AtomicBool::new(false),
         })
@@ -110,12 +118,18 @@ impl Sandbox {
         Arc::clone(&self.shared.archives) as Arc<dyn CodeStore>
     }
 
-    /// What functions printed.
+    /// The lines that functions printed.
     pub fn logs(&self) -> Arc<dyn ports::Logs> {
         Arc::clone(&self.shared.logs) as Arc<dyn ports::Logs>
     }
 
-    /// The pool of `function`, at the revision that was put in place last: who asks for another looked it up before that.
+    /// Starts any program as an isolated process, beside functions. [`close`](Runtime::close) ends these too.
+    pub fn instances(&self) -> Arc<dyn Instances> {
+        let launcher = Arc::clone(&self.shared.launcher);
+        Arc::new(SandboxInstances::new(launcher, self.shared.runtime.clone()))
+    }
+
+    /// The pool of `function` at its current revision. A caller with an earlier revision looked it up before that.
     fn pool(&self, function: &Arc<Function>) -> Arc<Pool> {
         let mut pools = self.pools.lock();
         let pool = pools
@@ -125,16 +139,21 @@ impl Sandbox {
     }
 
     fn new_pool(&self, function: &Arc<Function>) -> Arc<Pool> {
-        Arc::new(Pool::new(Arc::clone(function), Arc::clone(&self.shared)))
+        Arc::new(Pool::new(
+            Arc::clone(function),
+            Arc::clone(&self.shared),
+            Arc::clone(&self.counters),
+            self.idle_max,
+        ))
     }
 
-    /// The pool that came in place of `retired`; none: its function has gone.
+    /// The pool that replaced `retired`; none: its function was removed.
     fn later(&self, retired: &Arc<Pool>) -> Option<Arc<Pool>> {
         let pool = self.pools.lock().get(&retired.function.name).cloned();
         pool.filter(|pool| !Arc::ptr_eq(pool, retired))
     }
 
-    /// Errors: nothing is run any more.
+    /// Errors: the sandbox was closed.
     fn check_open(&self) -> Result<(), Refused> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Refused::Unavailable("the server stops".to_owned()));
@@ -142,11 +161,11 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Makes room for an instance of `function`: what is idle goes first where memory is short.
+    /// Frees memory for an instance of `function`, if it is short: spares end first, then idle instances.
     fn make_room(&self, function: &Function) {
         while available_bytes().is_some_and(|available| available < function.memory_bytes) {
             let pools: Vec<_> = self.pools.lock().values().cloned().collect();
-            if !self.shared.spares.give_up() && !pools.iter().any(|pool| pool.end_coldest()) {
+            if !self.shared.prewarmed.end_all() && !pools.iter().any(|pool| pool.end_coldest()) {
                 return;
             }
         }
@@ -169,7 +188,7 @@ impl Runtime for Sandbox {
                     .check_executable(archive, &format!("{folder}/{handler}"))
                     .await
             }
-            // Where a module is, its interpreter says.
+            // Only the interpreter can find a module.
             Language::Python(_) | Language::Node(_) => Ok(()),
         }
     }
@@ -192,9 +211,9 @@ impl Runtime for Sandbox {
                 Err(NotRun::Retired(returned)) => invocation = *returned,
             }
             self.check_open()?;
-            // Who waited for an instance of one revision waits for one of the next.
+            // A call that waited for an instance of one revision waits for one of the next.
             let later = self.later(&pool).ok_or(Refused::Throttled);
-            pool = later.inspect_err(|_| self.shared.tally.throttled())?;
+            pool = later.inspect_err(|_| self.counters.throttled())?;
         }
     }
 
@@ -206,7 +225,7 @@ impl Runtime for Sandbox {
         {
             return;
         }
-        // Whoever the retired one turns away finds this.
+        // Calls that the retired pool turns away find the new one.
         if let Some(earlier) = pools.insert(function.name.clone(), self.new_pool(function)) {
             earlier.retire();
         }
@@ -225,12 +244,10 @@ impl Runtime for Sandbox {
             .lock()
             .drain()
             .for_each(|(_, pool)| pool.retire());
-        self.shared.spares.give_up();
+        self.shared.prewarmed.end_all();
         self.shared.launcher.end().await;
         if timeout(FLUSH_MAX, self.shared.logs.flush()).await.is_err() {
-            tracing::warn!(
-                "the last lines of functions are not kept: the disk does not answer in time"
-            );
+            tracing::warn!("the last lines of functions are lost: the disk did not answer in time");
         }
     }
 
@@ -241,8 +258,8 @@ impl Runtime for Sandbox {
             (warm + idle.0, frozen + idle.1)
         });
         Figures {
-            spares: self.shared.spares.ready(),
-            ..self.shared.tally.figures(warm, frozen)
+            spares: self.shared.prewarmed.ready(),
+            ..self.counters.figures(warm, frozen)
         }
     }
 }
@@ -250,10 +267,10 @@ impl Runtime for Sandbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{edges::Nothing, logs::Share, process::Enforcement};
+    use crate::{fuzzing::Nothing, logs::Share, process::Enforcement};
 
     #[tokio::test]
-    async fn what_was_printed_is_in_the_files_once_it_is_closed() {
+    async fn printed_lines_are_in_the_files_after_the_close() {
         let directory = tempfile::tempdir().expect("a directory");
         let launcher =
             Launcher::new("nothing is launched".into(), Enforcement::nothing()).expect("a thread");
@@ -261,7 +278,7 @@ mod tests {
             directory: directory.path().into(),
             launcher,
             api: Arc::new(Nothing),
-            carried: &[],
+            bundled: &[],
             idle_max: Duration::from_secs(1),
         };
         let sandbox = Sandbox::open(config).expect("opened");

@@ -1,5 +1,5 @@
-//! How calls and events share the places of a function (U1, A8): an event that has one, or for which one is kept, shuts no call
-//! out; a call that has one does.
+//! Calls and events share the places of a function (U1, A8). An event with a place, or with a
+//! reserved one, does not exclude calls; a call with a place does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ async fn with_one_place(world: &World) -> Arc<Function> {
 }
 
 #[test]
-fn a_call_waits_a_moment_for_a_place_that_is_kept() {
+fn a_call_waits_a_moment_for_a_reserved_place() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
@@ -59,7 +59,7 @@ fn a_call_waits_a_moment_for_a_place_that_is_kept() {
 
 /// U1. It was refused: calls had no place any more, and no event had one yet.
 #[test]
-fn a_call_waits_for_a_place_that_is_just_becoming_an_events() {
+fn a_call_waits_for_a_place_that_an_event_is_taking() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;

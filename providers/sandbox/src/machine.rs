@@ -1,8 +1,8 @@
-//! The machine's processes, and what memory they have left, as the kernel lists them.
+//! The machine's processes and its available memory, as the kernel reports them.
 
 use std::fs;
 
-/// All processes below `process`, without itself, parents first. What is started meanwhile may be missing.
+/// All descendants of `process`, parents first. One that starts meanwhile may be missing.
 pub(crate) fn descendants_of(process: u32) -> Vec<u32> {
     let mut all = children_of(process);
     let mut next = 0;
@@ -14,7 +14,7 @@ pub(crate) fn descendants_of(process: u32) -> Vec<u32> {
     all
 }
 
-/// The children of a process, as far as it says: each of its threads has its own.
+/// The children of a process; each of its threads lists its own.
 fn children_of(process: u32) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task"))
         .into_iter()
@@ -30,7 +30,7 @@ fn children_of(process: u32) -> Vec<u32> {
     texts.flat_map(children).collect()
 }
 
-/// What the machine could still give, as its kernel estimates.
+/// The available memory, by the kernel's estimate.
 pub(crate) fn available_bytes() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -40,20 +40,20 @@ pub(crate) fn available_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// Whether it runs, or would if its turn came; not if it is stopped or has ended.
+/// Whether a process runs or is ready to run. A stopped process is not, nor is one that has ended.
 pub(crate) fn is_running(process: u32) -> bool {
     !matches!(state(process), None | Some('T' | 't' | 'Z' | 'X'))
 }
 
-/// Whether it has not ended; of one that has, its parent may still have to take note.
+/// Whether a process has not ended. A zombie has.
 pub(crate) fn is_alive(process: u32) -> bool {
     !matches!(state(process), None | Some('Z' | 'X'))
 }
 
-/// What the kernel says that it does; none: it is not there.
+/// The state of a process, in the kernel's letters; none: there is no such process.
 fn state(process: u32) -> Option<char> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name, in parentheses, may hold anything.
+    // The name, in parentheses, may contain anything.
     text.rsplit_once(") ")
         .and_then(|(_, rest)| rest.chars().next())
 }

@@ -1,19 +1,24 @@
-//! Who may connect to an instance's listener.
+//! The peers that may connect to an instance's listener.
 //!
-//! A listener inside of a network of its own is reached by that instance alone. One on the machine's loopback is reached by every user
-//! of the machine, and no secret keeps them out: clients of the Runtime API know a host and a port, and nothing else. So the kernel is
-//! asked whose socket is at the other end. That is its user, which is the instance's own where the server is root; else all instances
-//! are the server's user, and each other's, but nobody else's.
+//! Only the instance itself reaches a listener in a network of its own. Every user of the machine
+//! reaches a listener on the machine's loopback, and no secret can keep them out: clients of the
+//! Runtime API know a host and a port, and nothing else. The server therefore asks the kernel for
+//! the user of the socket at the other end. If the server is root, each instance has its own user.
+//! Otherwise all instances run as the server's user, and can reach each other, but other users
+//! cannot reach them.
 //!
 //! Invariants
-//! - Who cannot be told is not let in.
-//! - What strangers do costs the server a look at one socket. The kernel's list of all of them is long, and whoever has many sockets
-//!   makes it longer: it is read only where the kernel answers nothing about one (its `tcp_diag` is absent, or kept from us), away from
-//!   the workers that serve everybody, and by one look at a time.
-//! - What is asked for is a socket that is connected to us at that moment. One that was closed is nobody's to the kernel, which calls
-//!   that root's; and one that is still to be connected may be anybody's who has its port by chance.
+//! - A peer of unknown user is rejected.
+//! - A stranger's connection costs the server a query for one socket. The kernel's list of all
+//!   sockets is long, and a process with many sockets makes it longer. It is read only if the
+//!   kernel does not answer about one socket (its `tcp_diag` module is absent or not permitted),
+//!   outside of the worker threads, and by one reader at a time.
+//! - A query concerns a socket that is connected to the server now. The kernel attributes closed
+//!   sockets to root, and a socket that is yet to be connected may have any owner that got the port
+//!   by chance.
 //!
-//! From the notes of the kernel on its sockets (`sock_diag(7)`, and `Documentation/networking/proc_net_tcp.rst`).
+//! From the kernel's documentation of its sockets (`sock_diag(7)`, and
+//! `Documentation/networking/proc_net_tcp.rst`).
 
 use std::{
     fs,
@@ -28,29 +33,29 @@ use nix::sys::socket::{
 };
 use tokio::{net::TcpStream, sync::Mutex, task::spawn_blocking};
 
-use crate::process::Network;
+use crate::order::Network;
 
-/// `SOCK_DIAG_BY_FAMILY`: both the question and its answer.
+/// `SOCK_DIAG_BY_FAMILY`, in both the query and its answer.
 const BY_FAMILY: u16 = 20;
 /// The state of a connection that neither side has closed.
 const ESTABLISHED: u8 = 1;
 const HEADER_BYTES: usize = 16;
-const QUESTION_BYTES: usize = HEADER_BYTES + 56;
-/// Where an answer has its state and its user.
+const REQUEST_BYTES: usize = HEADER_BYTES + 56;
+/// The offsets of the state and the user in an answer.
 const STATE_AT: usize = HEADER_BYTES + 1;
 const USER_AT: usize = HEADER_BYTES + 64;
 
-/// Who may connect.
+/// The processes that may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
-    /// Whoever can: the listener is in a network that has nobody else.
+    /// All: the listener is in a network of its own.
     Any,
-    /// This user alone.
+    /// Those of this user.
     Of(u32),
 }
 
 impl Peers {
-    /// Those of an instance that is `user` here.
+    /// The peers of an instance that runs as `user`.
     pub(crate) fn of(user: u32, network: Network, is_isolated: bool) -> Self {
         if is_isolated && network == Network::None {
             Self::Any
@@ -67,38 +72,38 @@ impl Peers {
         else {
             return false;
         };
-        let found = Look::of_this_machine().user_of(peer, ours).await;
+        let found = Lookup::of_this_machine().user_of(peer, ours).await;
         if !matches!(found, Ok(Some(found)) if found == user) {
-            tracing::debug!(?found, user, %peer, "somebody else's connection to a function's listener is closed");
+            tracing::debug!(?found, user, %peer, "a connection of another user to a function's listener is closed");
             return false;
         }
         true
     }
 }
 
-/// How it is found whose a socket is.
+/// How to find the user of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// By asking about that one.
-    AtOne,
-    /// By reading the list of all.
-    AtAll,
+enum Lookup {
+    /// By a query for this socket.
+    OneSocket,
+    /// By reading the list of all sockets.
+    AllSockets,
 }
 
-impl Look {
-    /// The one that this machine's kernel has: it does not say "no such socket" otherwise than "I cannot say", so it is asked, once,
-    /// about a socket that there is.
+impl Lookup {
+    /// The way that this machine's kernel supports. It answers "no such socket" and "unknown"
+    /// alike, so it is asked once about a socket that exists.
     fn of_this_machine() -> Self {
-        static LOOK: OnceLock<Look> = OnceLock::new();
-        *LOOK.get_or_init(|| match asked_about_ours() {
-            Ok(Some(_)) => Self::AtOne,
+        static LOOKUP: OnceLock<Lookup> = OnceLock::new();
+        *LOOKUP.get_or_init(|| match query_own_socket() {
+            Ok(Some(_)) => Self::OneSocket,
             other => {
                 tracing::warn!(
                     ?other,
-                    "the kernel does not say whose one socket is (sock_diag): all are read for each connection to a function, \
-                     which is slow where there are many; load its module tcp_diag, or let the server use netlink"
+                    "the kernel does not report the user of a single socket (sock_diag): all sockets are read for each connection to a \
+                     function, which is slow with many of them; load its module tcp_diag, or let the server use netlink"
                 );
-                Self::AtAll
+                Self::AllSockets
             }
         })
     }
@@ -107,8 +112,8 @@ impl Look {
     async fn user_of(self, peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
         static LIST: Mutex<()> = Mutex::const_new(());
         match self {
-            Self::AtOne => asked(peer, ours),
-            Self::AtAll => {
+            Self::OneSocket => query(peer, ours),
+            Self::AllSockets => {
                 let _alone = LIST.lock().await;
                 spawn_blocking(move || listed(peer, ours))
                     .await
@@ -118,18 +123,18 @@ impl Look {
     }
 }
 
-/// What the kernel answers about a socket that we have connected to one of ours.
-fn asked_about_ours() -> io::Result<Option<u32>> {
+/// The kernel's answer about a socket of the server that is connected to another one.
+fn query_own_socket() -> io::Result<Option<u32>> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let theirs = std::net::TcpStream::connect(listener.local_addr()?)?;
     match (theirs.local_addr()?, theirs.peer_addr()?) {
-        (SocketAddr::V4(peer), SocketAddr::V4(ours)) => asked(peer, ours),
+        (SocketAddr::V4(peer), SocketAddr::V4(ours)) => query(peer, ours),
         _ => Ok(None),
     }
 }
 
-/// What the kernel answers about this one socket.
-fn asked(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
+/// The kernel's answer about this socket.
+fn query(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = socket(
         AddressFamily::Netlink,
@@ -137,21 +142,21 @@ fn asked(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
         flags,
         SockProtocol::NetlinkSockDiag,
     )?;
-    send(socket.as_raw_fd(), &question(peer, ours), MsgFlags::empty())?;
-    // It is answered by the time that it is sent.
+    send(socket.as_raw_fd(), &request(peer, ours), MsgFlags::empty())?;
+    // The answer is there when the request was sent.
     let mut answer = [0; 1024];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::MSG_DONTWAIT)?;
-    Ok(answered(&answer[..length]))
+    Ok(user_in(&answer[..length]))
 }
 
-/// A header (`nlmsghdr`) and which socket is meant (`inet_diag_req_v2`), in the order of the kernel's structures; addresses and ports as on
-/// the wire, all else as this machine has numbers.
-fn question(peer: SocketAddrV4, ours: SocketAddrV4) -> Vec<u8> {
+/// A header (`nlmsghdr`) and the socket (`inet_diag_req_v2`), in the layout of the kernel's structures. Addresses and ports
+/// are in network order, and all other numbers in the machine's.
+fn request(peer: SocketAddrV4, ours: SocketAddrV4) -> Vec<u8> {
     const REQUEST: u16 = 1;
     const NO_COOKIE: [u8; 8] = [0xff; 8];
     let address = |address: SocketAddrV4| [address.ip().octets().as_slice(), &[0; 12]].concat();
-    let question = [
-        &(QUESTION_BYTES as u32).to_ne_bytes()[..],
+    let request = [
+        &(REQUEST_BYTES as u32).to_ne_bytes()[..],
         &BY_FAMILY.to_ne_bytes(),
         &REQUEST.to_ne_bytes(),
         &[0; 8],
@@ -166,22 +171,22 @@ fn question(peer: SocketAddrV4, ours: SocketAddrV4) -> Vec<u8> {
     ]
     .concat();
     assert_eq!(
-        question.len(),
-        QUESTION_BYTES,
+        request.len(),
+        REQUEST_BYTES,
         "each part has the length that it has in the kernel's structures"
     );
-    question
+    request
 }
 
-/// The user that an answer (`inet_diag_msg` behind its header) names; none: it says that there is no such socket.
-fn answered(answer: &[u8]) -> Option<u32> {
+/// The user in an answer (`inet_diag_msg` after its header); none: there is no such socket.
+fn user_in(answer: &[u8]) -> Option<u32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let state = *answer.get(STATE_AT)?;
     let user = u32::from_ne_bytes(answer.get(USER_AT..USER_AT + 4)?.try_into().ok()?);
     (kind == BY_FAMILY && state == ESTABLISHED).then_some(user)
 }
 
-/// What the kernel's lists of all sockets say; one of IPv6 may be connected to an address of IPv4.
+/// The same from the kernel's lists of all sockets. A socket of IPv6 may be connected to an address of IPv4.
 fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     #[cfg(test)]
     tests::LISTS_READ.with(|read| read.set(read.get() + 1));
@@ -199,7 +204,7 @@ fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
         let (peer, ours) = (end(peer), end(ours));
         let file = match fs::File::open(path) {
             Ok(file) => file,
-            // A machine without IPv6.
+            // The machine has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -241,20 +246,20 @@ mod tests {
         }
     }
 
-    /// Also where another test has just forked, whose child has what we have open until it is another program: what is only dropped stays
-    /// connected for as long.
+    /// Closes the connection even if another test has just forked: its child holds our descriptors until exec, so a stream
+    /// that is only dropped stays connected until then.
     fn close(stream: TcpStream) {
         stream.shutdown(Shutdown::Both).expect("it was connected");
         drop(stream);
     }
 
-    /// What both ways of finding out say of a socket.
+    /// The answers of both lookups.
     fn both(peer: SocketAddrV4, ours: SocketAddrV4) -> [Option<u32>; 2] {
-        [asked(peer, ours), listed(peer, ours)].map(|user| user.expect("it is said"))
+        [query(peer, ours), listed(peer, ours)].map(|user| user.expect("there is an answer"))
     }
 
     #[test]
-    fn the_user_of_a_connected_socket_is_found_and_nobody_once_it_was_closed() {
+    fn the_user_of_a_connected_socket_is_found_until_it_is_closed() {
         let us = Some(nix::unistd::Uid::effective().as_raw());
         let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
         let ours = v4(listener.local_addr().expect("bound"));
@@ -274,12 +279,12 @@ mod tests {
         }
     }
 
-    /// A function that connects and closes in a loop would otherwise have the worker read the list of all sockets each time.
+    /// Otherwise a function that connects and closes in a loop would make the worker read the list of all sockets each time.
     #[tokio::test]
-    async fn the_worker_reads_no_list_for_who_is_gone_already() {
+    async fn the_worker_reads_no_list_for_a_closed_socket() {
         assert_eq!(
-            Look::of_this_machine(),
-            Look::AtOne,
+            Lookup::of_this_machine(),
+            Lookup::OneSocket,
             "the kernel under test answers about one socket"
         );
         let us = Peers::Of(nix::unistd::Uid::effective().as_raw());
@@ -296,7 +301,7 @@ mod tests {
         let (stream, _) = listener.accept().await.expect("accepted");
         assert!(us.admit(&stream).await);
         let peer = v4(theirs.local_addr().expect("connected"));
-        let listed = Look::AtAll
+        let listed = Lookup::AllSockets
             .user_of(peer, v4(ours))
             .await
             .expect("it is listed");
@@ -304,7 +309,7 @@ mod tests {
         assert_eq!(
             LISTS_READ.get(),
             0,
-            "none by this worker, even where there is no other way"
+            "not by this worker, even without another way"
         );
     }
 }

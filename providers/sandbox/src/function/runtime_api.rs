@@ -1,10 +1,12 @@
 //! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init error.
 //!
-//! Each instance has a listener of its own, so who connects is known by where it connects; where others reach that, they are not let in
-//! ([`Peers`]). Answers are
-//! kept in memory until they are whole, up to [`ANSWER_BYTES_MAX`]; what is longer is refused as Lambda does. However many
-//! connections an instance has, one answer at a time is received: what it can have us keep of answers is one and its
-//! connections' buffers. What else it sends is within its function's [`Allowance`], as its answers are.
+//! Each instance has its own listener, which identifies it. Where other processes can reach the listener, [`Peers`]
+//! keeps them out.
+//!
+//! An answer is held in memory until it is whole, up to [`ANSWER_BYTES_MAX`]; a longer one is refused as Lambda does.
+//! One answer at a time is received from an instance, over however many connections. Its answers therefore take the
+//! memory of one answer and of the connections' buffers. All bodies of a function, answers included, share its
+//! [`Allowance`].
 
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
@@ -26,46 +28,44 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{
-    exchange::{Answer, Exchange, NotAsked, Task},
-    failure,
-    peers::Peers,
-    receiving::{Allowance, Incoming},
+use super::{
+    failure::{self, ANSWER_BYTES_MAX},
+    invocation_channel::{Answer, InvocationChannel, NotAsked, Task},
+    request_body::{Allowance, Incoming},
 };
+use crate::process::Peers;
 
-/// The longest result of a function: Lambda's 6 MB and what frames it.
-pub(crate) const ANSWER_BYTES_MAX: usize = 6_291_556;
-/// The longest that a function says of its failure.
+/// The longest error of a function.
 const ERROR_BYTES_MAX: usize = 256 * 1024;
-/// Connections of one instance at a time.
+/// The most connections of an instance.
 const CONNECTIONS_MAX: usize = 64;
-/// What is read ahead on each; the head of a request is shorter.
+/// The read buffer of a connection. The head of a request is shorter.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 const PREFIX: &str = "/2018-06-01/runtime/";
-/// Of what type a failure is: among the headers of an error, or the trailers of a response that failed midway.
+/// The error type, in a header of an error or in a trailer of a response that failed midway.
 const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
-/// What is said of it there, in base64.
+/// The error, in base64, in that trailer.
 const ERROR_BODY: &str = "lambda-runtime-function-error-body";
-/// The type of what names none.
+/// The type of an error without one.
 const UNKNOWN: &str = "Runtime.Unknown";
 
-/// What is answered, here or by whoever serves what functions ask for beside the Runtime API.
+/// A response, of the Runtime API or of the server's own [`Api`].
 pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 
-/// What an instance reaches beside the Runtime API, at the same address.
+/// The API that an instance reaches beside the Runtime API, at the same address.
 #[async_trait]
 pub trait Api: Debug + Send + Sync {
     /// Answers a request of an instance, whose invocation has this [scope](ports::runtime::Invocation::scope).
     async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
 }
 
-/// What one listener serves.
+/// The service of one listener.
 #[derive(Debug)]
 pub(crate) struct Served {
-    exchange: Arc<Exchange>,
+    channel: Arc<InvocationChannel>,
     arn: HeaderValue,
     api: Arc<dyn Api>,
-    /// What all bodies of the function may have.
+    /// The bound on all bodies of the function.
     allowance: Allowance,
     /// Held while an answer is received.
     receiving: Mutex<()>,
@@ -73,13 +73,13 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(
-        exchange: Arc<Exchange>,
+        channel: Arc<InvocationChannel>,
         arn: HeaderValue,
         api: Arc<dyn Api>,
         allowance: Allowance,
     ) -> Self {
         Self {
-            exchange,
+            channel,
             arn,
             api,
             allowance,
@@ -88,7 +88,7 @@ impl Served {
     }
 }
 
-/// Serves the instance whose `listener` and `peers` these are for ever.
+/// Serves the instance at `listener`, and no other peers. It never returns.
 pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     let served = Arc::new(served);
     let mut connections = JoinSet::new();
@@ -99,18 +99,18 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
         }
         match listener.accept().await {
             Ok((stream, _)) => {
-                // Whose it is costs a look by the kernel, and no place among the connections.
+                // The check costs one kernel query, and no place among the connections.
                 if !peers.admit(&stream).await {
-                    // A stranger may come as often as it likes: everybody else has a turn before the next one.
+                    // A stranger may connect without end: other tasks have a turn before the next one.
                     drop(stream);
                     tokio::task::yield_now().await;
                     continue;
                 }
-                // An answer is one packet, and somebody waits for it.
+                // A response is one packet, and the instance waits for it.
                 let _ = stream.set_nodelay(true);
                 connections.spawn(converse(stream, Arc::clone(&served)));
             }
-            // Descriptors are short: they come back as connections end.
+            // No descriptors are left. They come back as connections end.
             Err(error) => {
                 tracing::debug!(%error, "a function's connection was not accepted");
                 tokio::task::yield_now().await;
@@ -119,7 +119,7 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
     }
 }
 
-/// Answers what comes on one connection.
+/// Serves one connection.
 pub(crate) async fn converse<S>(stream: S, served: Arc<Served>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -133,7 +133,7 @@ where
             Ok::<_, Infallible>(reply)
         }
     });
-    // It ends as the instance ends it; its words are in its log.
+    // The instance decides how it ends, and logs its own errors.
     let _ = http1::Builder::new()
         .max_buf_size(BUFFER_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service)
@@ -142,54 +142,54 @@ where
 
 async fn route(request: Request<Incoming>, served: &Served) -> Reply {
     let Served {
-        exchange, arn, api, ..
+        channel, arn, api, ..
     } = served;
     if !is_from_a_program(request.headers()) {
         return refusal(StatusCode::FORBIDDEN, "Forbidden");
     }
     let path = request.uri().path().to_owned();
     let Some(path) = path.strip_prefix(PREFIX) else {
-        return api.call(exchange.scope(), request).await;
+        return api.call(channel.scope(), request).await;
     };
     match (
         request.method(),
         path.split('/').collect::<Vec<_>>().as_slice(),
     ) {
-        (&Method::GET, ["invocation", "next"]) => match exchange.next().await {
+        (&Method::GET, ["invocation", "next"]) => match channel.next().await {
             Some(task) => invocation(task, arn),
             None => refusal(StatusCode::GONE, "Ended"),
         },
         (&Method::POST, ["invocation", id, "response"]) => {
-            if !exchange.expects(id) {
+            if !channel.expects(id) {
                 return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
             }
             match served.whole(request.into_body(), ANSWER_BYTES_MAX).await {
-                Ok(bytes) => taken(exchange.answer(id, Answer::Response(bytes))),
+                Ok(bytes) => taken(channel.answer(id, Answer::Response(bytes))),
                 Err(Unfit::TooLong(bytes)) => {
-                    let _ = exchange.answer(id, Answer::TooLong(bytes));
+                    let _ = channel.answer(id, Answer::TooLong(bytes));
                     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge")
                 }
-                Err(Unfit::Failed(error)) => taken(exchange.answer(id, Answer::Error(error))),
+                Err(Unfit::Failed(error)) => taken(channel.answer(id, Answer::Error(error))),
                 Err(Unfit::BrokenOff) => refusal(StatusCode::BAD_REQUEST, "BrokenOff"),
             }
         }
         (&Method::POST, ["invocation", id, "error"]) => {
-            if !exchange.expects(id) {
+            if !channel.expects(id) {
                 return refusal(StatusCode::BAD_REQUEST, "InvalidRequestID");
             }
             let error = served.error_of(request).await;
-            taken(exchange.answer(id, Answer::Error(error)))
+            taken(channel.answer(id, Answer::Error(error)))
         }
         (&Method::POST, ["init", "error"]) => {
-            exchange.fail_start(served.error_of(request).await);
+            channel.fail_start(served.error_of(request).await);
             taken(Ok(()))
         }
         _ => refusal(StatusCode::NOT_FOUND, "NoSuchPath"),
     }
 }
 
-/// Whether no page in a browser can have sent it: where a function has the machine's network, its listener is on the machine's
-/// loopback, which any page may be made to call by another name.
+/// Whether no browser page can have sent it. A function with the machine's network has its listener on the machine's
+/// loopback, which any page can call by another host name.
 fn is_from_a_program(headers: &HeaderMap) -> bool {
     let is_ours = |host: &HeaderValue| host.as_bytes().starts_with(b"127.0.0.1:");
     headers.get(HOST).is_none_or(is_ours) && !headers.contains_key(ORIGIN)
@@ -238,25 +238,25 @@ fn whole_body(bytes: Bytes) -> UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>
         .boxed_unsync()
 }
 
-/// Why a body is no answer.
+/// Why a body is not an answer.
 enum Unfit {
-    /// It has so many bytes.
+    /// It is too long, with this many bytes.
     TooLong(usize),
-    /// It has no end: what there is of it is not what was meant (U3).
+    /// It breaks off, so its part must not count as the whole (U3).
     BrokenOff,
-    /// It was sent while it was made, and that failed, as its trailers say: nor is this what was meant.
+    /// It was streamed, and its trailers report that the function failed midway.
     Failed(Bytes),
 }
 
 impl Served {
-    /// The whole of a body. Errors: why it is none.
+    /// Receives a whole body.
     async fn whole(&self, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Unfit> {
         let _receiving = self.receiving.lock().await;
         let mut bytes = BytesMut::new();
         let mut length = 0;
         while let Some(frame) = body.frame().await {
             let Ok(frame) = frame else {
-                // What is too long already does not get shorter.
+                // A body that is too long already stays so.
                 return Err(if length > bytes_max {
                     Unfit::TooLong(length)
                 } else {
@@ -284,7 +284,7 @@ impl Served {
         }
     }
 
-    /// What a function says of its failure, of the type that its header names unless it says another.
+    /// The function's error. The header gives its type, unless the body does.
     async fn error_of(&self, request: Request<Incoming>) -> Bytes {
         let kind = request.headers().get(ERROR_TYPE).cloned();
         let kind = kind
@@ -292,42 +292,42 @@ impl Served {
             .and_then(|kind| kind.to_str().ok())
             .unwrap_or(UNKNOWN);
         match self.whole(request.into_body(), ERROR_BYTES_MAX).await {
-            Ok(said) => in_an_object(kind, said),
+            Ok(error) => as_object(kind, error),
             Err(Unfit::Failed(error)) => error,
             Err(Unfit::TooLong(bytes)) => failure::payload(
                 kind,
-                &format!("it said why in {bytes} bytes, and {ERROR_BYTES_MAX} are kept"),
+                &format!("the error has {bytes} bytes, over the bound of {ERROR_BYTES_MAX}"),
             ),
-            Err(Unfit::BrokenOff) => failure::payload(kind, "what it said of why broke off"),
+            Err(Unfit::BrokenOff) => failure::payload(kind, "the error broke off"),
         }
     }
 }
 
-/// What the trailers of a response say of its failure, if they do: the runtime had begun to send it before it knew.
+/// The error in the trailers of a response, if there is one: the runtime had begun to send before the failure.
 fn failed_midway(trailers: &HeaderMap) -> Option<Bytes> {
     let kind = trailers.get(ERROR_TYPE)?.to_str().unwrap_or(UNKNOWN);
-    let said = trailers
+    let error = trailers
         .get(ERROR_BODY)
-        .and_then(|said| BASE64_STANDARD.decode(said).ok());
-    Some(match said {
-        Some(said) => in_an_object(kind, said.into()),
+        .and_then(|error| BASE64_STANDARD.decode(error).ok());
+    Some(match error {
+        Some(error) => as_object(kind, error.into()),
         None => failure::payload(
             kind,
-            "it failed while its response was sent, and did not say why",
+            "the function failed while it sent its response, and gave no reason",
         ),
     })
 }
 
-/// What is said of a failure, as an object in JSON: itself, or one around it.
-fn in_an_object(kind: &str, said: Bytes) -> Bytes {
-    if is_object(&said) {
-        said
+/// The error as a JSON object: itself, or wrapped in one.
+fn as_object(kind: &str, error: Bytes) -> Bytes {
+    if is_object(&error) {
+        error
     } else {
-        failure::payload(kind, &String::from_utf8_lossy(&said))
+        failure::payload(kind, &String::from_utf8_lossy(&error))
     }
 }
 
-fn is_object(said: &[u8]) -> bool {
-    let begins = said.iter().find(|byte| !byte.is_ascii_whitespace());
-    begins == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(said).is_ok()
+fn is_object(error: &[u8]) -> bool {
+    let begins = error.iter().find(|byte| !byte.is_ascii_whitespace());
+    begins == Some(&b'{') && serde_json::from_slice::<serde::de::IgnoredAny>(error).is_ok()
 }

@@ -1,12 +1,13 @@
-//! How an invocation failed, in the words that Lambda has for it.
+//! The errors of failed invocations, in Lambda's format.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use ports::runtime::TIMED_OUT;
+use ports::{instances::Death, runtime::TIMED_OUT};
 use serde::Serialize;
 
-use crate::{process::ExitReason, runtime_api::ANSWER_BYTES_MAX};
+/// The longest result of a function: Lambda's 6 MB and its frame.
+pub(crate) const ANSWER_BYTES_MAX: usize = 6_291_556;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -15,7 +16,7 @@ struct Payload<'a> {
     error_message: &'a str,
 }
 
-/// A failure as its caller reads it.
+/// The payload of an error.
 pub(crate) fn payload(error_type: &str, error_message: &str) -> Bytes {
     let payload = Payload {
         error_type,
@@ -47,14 +48,14 @@ pub(crate) fn too_long(bytes: usize) -> Bytes {
     payload("Function.ResponseSizeTooLarge", &message)
 }
 
-pub(crate) fn ended(id: &str, reason: ExitReason) -> Bytes {
-    let how = match reason {
-        ExitReason::Exited(0) => "Runtime exited without providing a reason".to_owned(),
-        ExitReason::Exited(status) => format!("Runtime exited with error: exit status {status}"),
-        ExitReason::Signalled(libc_signal) => {
-            format!("Runtime exited with error: signal {libc_signal}")
+pub(crate) fn ended(id: &str, death: Death) -> Bytes {
+    let how = match death {
+        Death::Exited(0) => "Runtime exited without providing a reason".to_owned(),
+        Death::Exited(status) => format!("Runtime exited with error: exit status {status}"),
+        Death::Killed(signal) => {
+            format!("Runtime exited with error: signal {signal}")
         }
-        ExitReason::OutOfMemory => {
+        Death::OutOfMemory => {
             let message = format!(
                 "RequestId: {id} Error: Runtime exited with error: signal: killed (out of memory)"
             );

@@ -7,14 +7,14 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// One entry of an archive, whatever it says.
+/// One entry of an archive, valid or not.
 #[derive(Debug, Clone)]
 struct Piece {
     kind: EntryType,
     path: Vec<u8>,
     link: Vec<u8>,
     content: Vec<u8>,
-    /// What its header says that it has, if that is not what it has.
+    /// The size in its header, if that differs from its content's.
     claims: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ impl Piece {
         Self::new(EntryType::Directory, path, "", b"")
     }
 
-    /// As the tape has it: what is too long for its header comes before.
+    /// Its bytes in the tar file. Names that are too long for its header come before it.
     fn write(&self, tape: &mut Vec<u8>) {
         for (kind, long) in [
             (EntryType::GNULongName, &self.path),
@@ -95,7 +95,7 @@ fn compressed(bytes: &[u8]) -> Vec<u8> {
         .expect("written")
 }
 
-/// Unpacks with something beside that is to stay as it is, and checks what no archive may do.
+/// Unpacks beside a file that must not change, and checks the rules that hold for every archive.
 fn unpacked(content: &[u8]) -> (TempDir, io::Result<()>) {
     let home = tempfile::tempdir().expect("a directory");
     let inside = home.path().join("inside");
@@ -131,7 +131,7 @@ fn unpacked(content: &[u8]) -> (TempDir, io::Result<()>) {
     (home, outcome)
 }
 
-/// All that is below, itself too, links not followed.
+/// All paths below a folder, and itself, without following links.
 fn walk(path: &Path) -> Vec<PathBuf> {
     let mut all = vec![path.to_owned()];
     if fs::symlink_metadata(path).expect("there").is_dir() {
@@ -172,11 +172,11 @@ fn files_folders_and_links_are_put_where_they_say_they_lie() {
         .expect("there")
         .permissions()
         .mode();
-    assert_eq!(mode & 0o7777, 0o755, "nothing runs as somebody else");
+    assert_eq!(mode & 0o7777, 0o755, "nothing runs as another user");
 }
 
 #[test]
-fn what_lies_or_leads_outside_is_refused() {
+fn entries_that_lie_or_lead_outside_are_refused() {
     for pieces in [
         vec![Piece::file("../outside")],
         vec![Piece::file("/tmp/outside")],
@@ -190,16 +190,16 @@ fn what_lies_or_leads_outside_is_refused() {
             Piece::link("d/up/out", "../beside"),
             Piece::folder("out/made"),
         ],
-        // Up again behind a name that is a link.
+        // Up again after a name that is a link.
         vec![
             Piece::link("here", "."),
             Piece::link("out", "here/../beside"),
             Piece::folder("out/made"),
         ],
-        // The same with names too long for a header.
+        // The same with names that are too long for a header.
         vec![Piece::file(&format!("{}outside", "../".repeat(60)))],
         vec![Piece::link("link", &"../".repeat(60))],
-        // Nothing is put through a link, and nothing over one.
+        // Nothing is put through a link, and nothing replaces one.
         vec![
             Piece::folder("real"),
             Piece::link("via", "real"),
@@ -213,7 +213,7 @@ fn what_lies_or_leads_outside_is_refused() {
 }
 
 #[test]
-fn a_refusal_names_the_entry_and_what_to_do() {
+fn a_refusal_names_the_entry_with_a_hint() {
     let said = refusal(&[Piece::link("code/l", "/etc/passwd")]);
     for part in [
         "\"code/l\" to \"/etc/passwd\"",
@@ -234,7 +234,7 @@ fn a_refusal_names_the_entry_and_what_to_do() {
 }
 
 #[test]
-fn what_is_neither_file_folder_nor_link_is_refused() {
+fn entries_that_are_neither_file_folder_nor_link_are_refused() {
     for kind in [
         EntryType::Link,
         EntryType::Char,
@@ -274,7 +274,7 @@ fn two_of_one_name_and_names_that_no_file_can_have_are_the_archives_fault() {
     }
 }
 
-/// The pax way to say it: `LENGTH KEY=VALUE`.
+/// A pax record: `LENGTH KEY=VALUE`.
 fn pax(key: &str, value: &str) -> Piece {
     let rest = format!(" {key}={value}\n");
     let length =
@@ -284,7 +284,7 @@ fn pax(key: &str, value: &str) -> Piece {
 }
 
 #[test]
-fn what_pax_headers_say_is_held_to_the_same() {
+fn pax_headers_obey_the_same_rules() {
     let (home, outcome) = unpacked(&archive(&[pax("path", "named/so"), Piece::file("x")]));
     outcome.expect("nothing is wrong with it");
     assert!(home.path().join("inside/named/so").is_file());
@@ -304,14 +304,14 @@ fn what_pax_headers_say_is_held_to_the_same() {
 }
 
 #[test]
-fn bombs_of_size_and_count_are_refused_before_they_cost_what_they_say() {
+fn bombs_of_size_and_count_are_refused_before_they_cost_anything() {
     let mut large = Piece::file("zeros");
     large.claims = Some(UNPACKED_BYTES_MAX + 1);
     assert!(refusal(&[large]).contains("holds more than"));
     let mut comment = Piece::new(EntryType::XGlobalHeader, "g", "", b"");
     comment.claims = Some(UNPACKED_BYTES_MAX + 1);
     assert!(refusal(&[comment]).contains("holds more than"));
-    // A folder for each of many names, a hundred more on the way to each.
+    // Many names, with a hundred parent folders each.
     let deep = |number: usize| Piece::folder(&format!("{number}/{}", "d/".repeat(100)));
     let pieces: Vec<_> = (0..20).map(deep).collect();
     let bounds = Bounds {
@@ -335,7 +335,7 @@ fn bombs_of_size_and_count_are_refused_before_they_cost_what_they_say() {
 }
 
 #[test]
-fn what_is_cut_off_anywhere_is_not_taken_for_whole() {
+fn a_truncated_archive_is_refused_wherever_it_ends() {
     let mut tape = Vec::new();
     Piece::new(EntryType::Regular, "file", "", &[7; 1500]).write(&mut tape);
     for length in [600, 1023, 1500, 2011] {

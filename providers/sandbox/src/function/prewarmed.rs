@@ -1,13 +1,15 @@
-//! Spares: interpreters that have started before anybody needs them, one for each kind that functions had last.
+//! Pre-warmed interpreters (spares): started before a function needs them, one for each recent kind.
 //!
-//! Most of a cold start is the interpreter's own. So once an instance was started, another process is, which comes as far as an instance comes
-//! without a function ([spare](crate::launcher)) and waits. The next cold start of its kind adopts it, whichever function that is of.
+//! Most of a cold start is the interpreter's. Each cold start is therefore followed by the start of a spare, which goes as
+//! far as an instance can without its function ([spare](crate::launcher)), and waits. The next cold start of the same
+//! kind adopts it, for any function.
 //!
 //! Invariants
-//! - A spare becomes one instance, or none.
-//! - A cold start never waits for a spare: it takes one that is ready, or goes the ordinary way; so also where that turns out to be dead.
-//! - Nothing is kept for who never runs Python: the first spare comes after the first cold start of its kind, and goes after as long as an
-//!   idle instance does, or as soon as memory is short.
+//! - A spare becomes at most one instance.
+//! - A cold start never waits for a spare. It takes a ready one, or starts its own process, also if the spare turns out
+//!   to be dead.
+//! - A server that never runs Python has no spares. The first one comes after the first cold start of its kind. A spare
+//!   ends after the idle time of instances, or as soon as memory is short.
 
 use std::{
     ffi::OsString,
@@ -20,22 +22,23 @@ use parking_lot::Mutex;
 use ports::runtime::{Function, Language};
 use tokio::sync::oneshot;
 
+use super::command::{spare_environment, starts_alike};
 use crate::{
-    command::{spare_environment, starts_alike},
-    process::{Launch, Launcher, Network, Process},
-    processes::available_bytes,
+    machine::available_bytes,
+    order::{Launch, Network},
+    process::{Launcher, Process},
 };
 
-/// Spares at a time; for one more the oldest is given up.
+/// The most spares. One more replaces the oldest.
 const SPARES_MAX: usize = 2;
-/// What one may use while it waits; functions with less start the ordinary way, since it may have imported what they need not.
+/// The memory limit of a waiting spare. Functions with a lower limit get none, because its imports may exceed that.
 const MEMORY_BYTES: u64 = 128 << 20;
 const PROCESSES_MAX: u32 = 16;
 const SCRATCH_BYTES: u64 = 1 << 20;
-/// A client that the code brings itself: it is started as in the cloud, by an interpreter that has nothing of ours.
+/// A runtime client in the function's own code. Such a function starts as in the cloud, in a fresh interpreter.
 const OTHER_CLIENT: &str = "awslambdaric";
 
-/// What functions have in common that one spare could become the instance of.
+/// What functions must have in common to share a spare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Without the handler.
@@ -45,7 +48,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// That of `function`, which is launched so; none: no spare fits it.
+    /// The kind of `function` with this launch; none: no spare fits it.
     pub(crate) fn of(function: &Function, launch: &Launch) -> Option<Self> {
         let is_fit = matches!(function.language, Language::Python(_))
             && function.memory_bytes >= MEMORY_BYTES
@@ -65,37 +68,37 @@ impl Kind {
 
 /// All spares.
 #[derive(Debug)]
-pub(crate) struct Spares {
+pub(crate) struct Prewarmed {
     launcher: Arc<Launcher>,
-    /// Where the code of all functions lies.
+    /// The folder with the code of all functions.
     code: PathBuf,
     runtime: PathBuf,
-    /// How long one waits.
+    /// How long a spare waits.
     idle_max: Duration,
-    places: Mutex<Places>,
+    spares: Mutex<Spares>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
-    /// The first is the oldest.
-    all: Vec<Place>,
-    /// Of the next one.
+struct Spares {
+    /// The oldest comes first.
+    all: Vec<Spare>,
+    /// The number of the last one.
     number: u64,
 }
 
-/// One of the spares. Who drops it gives the spare up.
+/// One spare. Dropping it ends the spare's process.
 #[derive(Debug)]
-struct Place {
+struct Spare {
     kind: Kind,
     number: u64,
-    /// None: it is on its way.
+    /// None: it is still starting.
     ready: Option<Ready>,
 }
 
-/// By this a spare is asked for.
+/// Requests the process of a spare.
 type Ready = oneshot::Sender<oneshot::Sender<Process>>;
 
-impl Spares {
+impl Prewarmed {
     pub(crate) fn new(
         launcher: Arc<Launcher>,
         code: PathBuf,
@@ -107,12 +110,12 @@ impl Spares {
             code,
             runtime,
             idle_max,
-            places: Mutex::default(),
+            spares: Mutex::default(),
         }
     }
 
-    /// A spare of this kind, if there is one, as what `launch` says.
-    pub(crate) async fn adopted(&self, kind: &Kind, launch: &Launch) -> Option<Process> {
+    /// Turns a spare of this kind, if there is one, into the process of `launch`.
+    pub(crate) async fn adopt(&self, kind: &Kind, launch: &Launch) -> Option<Process> {
         let spare = self.take(kind).await?;
         let adopted = self.launcher.adopt(spare, launch.clone()).await;
         adopted
@@ -124,10 +127,10 @@ impl Spares {
 
     async fn take(&self, kind: &Kind) -> Option<Process> {
         let ready = {
-            let all = &mut self.places.lock().all;
+            let all = &mut self.spares.lock().all;
             let index = all
                 .iter()
-                .position(|place| place.kind == *kind && place.ready.is_some())?;
+                .position(|spare| spare.kind == *kind && spare.ready.is_some())?;
             all.remove(index).ready?
         };
         let (give, given) = oneshot::channel();
@@ -135,7 +138,8 @@ impl Spares {
         given.await.ok()
     }
 
-    /// Has a spare of this kind started, if there is none and memory is left for it and another instance of so many bytes.
+    /// Starts a spare of this kind, if there is none, and memory is left for it and for another instance of
+    /// `instance_bytes`.
     pub(crate) fn provide(self: &Arc<Self>, kind: &Kind, instance_bytes: u64) {
         let wanted = instance_bytes.saturating_add(MEMORY_BYTES);
         if !self.launcher.has_spares()
@@ -143,7 +147,7 @@ impl Spares {
         {
             return;
         }
-        let Some(number) = self.places.lock().reserve(kind) else {
+        let Some(number) = self.spares.lock().reserve(kind) else {
             return;
         };
         let launch = Launch {
@@ -156,6 +160,7 @@ impl Spares {
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
             network: kind.network,
+            descriptors: Vec::new(),
         };
         let (launcher, spares, idle_max) = (
             Arc::clone(&self.launcher),
@@ -163,45 +168,45 @@ impl Spares {
             self.idle_max,
         );
         tokio::spawn(async move {
-            match launcher.prepare(launch).await {
+            match launcher.prewarm(launch).await {
                 Ok(process) => keep(&spares, number, process, idle_max).await,
                 Err(error) => tracing::debug!(%error, "a spare interpreter could not be started"),
             }
             if let Some(spares) = spares.upgrade() {
-                spares.places.lock().forget(number);
+                spares.spares.lock().forget(number);
             }
         });
     }
 
-    /// Gives up all of them. Whether there were any.
-    pub(crate) fn give_up(&self) -> bool {
-        let all = std::mem::take(&mut self.places.lock().all);
+    /// Ends all spares. Whether there were any.
+    pub(crate) fn end_all(&self) -> bool {
+        let all = std::mem::take(&mut self.spares.lock().all);
         !all.is_empty()
     }
 
     /// How many are ready.
     pub(crate) fn ready(&self) -> u64 {
-        self.places
+        self.spares
             .lock()
             .all
             .iter()
-            .filter(|place| place.ready.is_some())
+            .filter(|spare| spare.ready.is_some())
             .count() as u64
     }
 }
 
-impl Places {
-    /// A place for one of this kind; none: there is one, or all others are on their way.
+impl Spares {
+    /// Reserves a place for a spare of this kind. None: there is one, or all others are still starting.
     fn reserve(&mut self, kind: &Kind) -> Option<u64> {
-        if self.all.iter().any(|place| place.kind == *kind) {
+        if self.all.iter().any(|spare| spare.kind == *kind) {
             return None;
         }
         if self.all.len() >= SPARES_MAX {
-            let oldest = self.all.iter().position(|place| place.ready.is_some())?;
+            let oldest = self.all.iter().position(|spare| spare.ready.is_some())?;
             self.all.remove(oldest);
         }
         self.number += 1;
-        self.all.push(Place {
+        self.all.push(Spare {
             kind: kind.clone(),
             number: self.number,
             ready: None,
@@ -210,22 +215,22 @@ impl Places {
     }
 
     fn forget(&mut self, number: u64) {
-        self.all.retain(|place| place.number != number);
+        self.all.retain(|spare| spare.number != number);
     }
 }
 
-/// Keeps a spare until it is asked for, given up, idle for too long, or dead. Who drops it ends it.
-async fn keep(spares: &Weak<Spares>, number: u64, mut process: Process, idle_max: Duration) {
+/// Keeps a spare until it is requested, ended, idle for too long, or dead.
+async fn keep(prewarmed: &Weak<Prewarmed>, number: u64, mut process: Process, idle_max: Duration) {
     let (ready, asked) = oneshot::channel();
     {
-        let Some(spares) = spares.upgrade() else {
+        let Some(prewarmed) = prewarmed.upgrade() else {
             return;
         };
-        let places = &mut spares.places.lock().all;
-        let Some(place) = places.iter_mut().find(|place| place.number == number) else {
+        let all = &mut prewarmed.spares.lock().all;
+        let Some(spare) = all.iter_mut().find(|spare| spare.number == number) else {
             return;
         };
-        place.ready = Some(ready);
+        spare.ready = Some(ready);
     }
     let asked = tokio::select! {
         biased;
@@ -234,7 +239,7 @@ async fn keep(spares: &Weak<Spares>, number: u64, mut process: Process, idle_max
         () = tokio::time::sleep(idle_max) => None,
     };
     if let Some(give) = asked {
-        // Who asked may have gone meanwhile: what nobody has is ended.
+        // If the caller is gone, the process is dropped here, which ends it.
         let _ = give.send(process);
     }
 }

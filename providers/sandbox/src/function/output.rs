@@ -1,12 +1,13 @@
-//! What one instance prints, line by line, under the invocation that it has at the time.
+//! The output of one instance, line by line, under the invocation at the time.
 //!
-//! Two read the pipes: a task for as long as the instance lives, and whoever ends an invocation, so that all that the
-//! function printed before it answered is there when its answer is returned (promise U5). Both read under one lock.
+//! Two readers share the pipes under one lock. A task reads for as long as the instance lives. The end of an invocation
+//! reads the rest, so that the log has everything the function printed before its answer is returned (promise U5).
 //!
 //! Invariants
-//! - The task reads a little at a time, keeps all lines of that at once, and leaves others their turn; it does not read while its function's
-//!   share of what is on its way to the disk is full ([`Share::room`]). Whoever prints faster than that waits in its write.
-//! - What is dropped is counted where it was printed: in the log of its function, under the invocation that printed it.
+//! - The task reads a little at a time, passes all lines on at once, and yields. It does not read while its function's
+//!   share of the lines on their way to the disk is full ([`Share::room`]). A function that prints faster waits in its
+//!   write.
+//! - Dropped lines are counted in the log of their function, under the invocation that printed them.
 
 use std::{io, mem, sync::Arc};
 
@@ -15,13 +16,13 @@ use tokio::net::unix::pipe::Receiver;
 
 use crate::logs::{Logs, Share};
 
-/// What of an invocation's output its caller may be shown.
+/// The longest end of an invocation's output that its caller gets.
 const TAIL_BYTES_MAX: usize = 4 * 1024;
-/// The longest line that is kept in one piece.
+/// The longest line; a longer one is split.
 const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Read at a time.
+/// The bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
-/// How often it is read at the end of an invocation: four times what a pipe holds, unless the function has changed that.
+/// The most reads at the end of an invocation: four times the capacity of a pipe, unless the function changed that.
 const READS_AT_END_MAX: usize = 16;
 
 /// The output of one instance.
@@ -37,13 +38,13 @@ pub(crate) struct Output {
 struct State {
     id: Arc<str>,
     tail: Vec<u8>,
-    /// A line that has not ended yet, of each stream.
+    /// The unfinished line of each stream.
     begun: [Vec<u8>; 2],
-    /// What the log does not know yet.
+    /// Dropped lines that the log does not mention yet.
     dropped: Option<Dropped>,
 }
 
-/// Lines of one invocation that were not kept.
+/// Dropped lines of one invocation.
 #[derive(Debug)]
 struct Dropped {
     id: Arc<str>,
@@ -80,12 +81,12 @@ impl Output {
             {
                 return;
             }
-            // Who prints without end leaves others their turn.
+            // A function that prints without end must not starve other tasks.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Reads what is there now, at most so often. Whether more may come.
+    /// Reads what the pipe holds now, at most `reads_max` times. Whether more may come.
     fn drain(&self, state: &mut State, stream: usize, reads_max: usize) -> bool {
         let mut buffer = [0; READ_BYTES];
         for _ in 0..reads_max {
@@ -116,7 +117,7 @@ impl Output {
         }
     }
 
-    /// Keeps what was read of a stream, whether its last line has ended or not.
+    /// Keeps the text read from a stream, even if its last line is unfinished.
     fn keep_begun(&self, state: &mut State, stream: usize) {
         let mut lines = mem::take(&mut state.begun[stream]);
         if lines.ends_with(b"\n") {
@@ -125,9 +126,9 @@ impl Output {
         self.keep_lines(state, &lines);
     }
 
-    /// Keeps lines, without the end of the last.
+    /// Keeps lines; the last one has no line end.
     fn keep_lines(&self, state: &mut State, lines: &[u8]) {
-        self.own_up(state);
+        self.report_dropped(state);
         let id = Arc::clone(&state.id);
         if !self.logs.keep(
             &self.share,
@@ -141,20 +142,20 @@ impl Output {
         state.add(b"\n");
     }
 
-    /// Has the log say what it lacks, if it has room for that.
-    fn own_up(&self, state: &mut State) {
-        let is_told = |dropped: &mut Dropped| {
+    /// Reports dropped lines in the log, if it has room.
+    fn report_dropped(&self, state: &mut State) {
+        let is_reported = |dropped: &mut Dropped| {
             let Dropped { id, lines } = dropped;
             self.logs.keep(
                 &self.share,
                 id,
-                format!("({lines} lines came too fast to be kept)"),
+                format!("({lines} lines were dropped: they came too fast)"),
             )
         };
-        state.dropped.take_if(is_told);
+        state.dropped.take_if(is_reported);
     }
 
-    /// From here on it is the output of the invocation `id`.
+    /// Files the output under the invocation `id` from here on.
     pub(crate) fn begin(&self, id: &str) {
         let mut state = self.state.lock();
         self.flush(&mut state);
@@ -166,7 +167,7 @@ impl Output {
         );
     }
 
-    /// The invocation has ended; returns the end of what it printed, with `report` behind it.
+    /// Ends the invocation. Returns the end of its output, followed by `report`.
     pub(crate) fn end(&self, report: &str) -> Vec<u8> {
         let mut state = self.state.lock();
         self.flush(&mut state);
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use crate::logs::{MESSAGE_BYTES, Message, SHARE_BYTES};
 
-    /// The output of an instance of `function`, and what it prints by.
+    /// The output of an instance of `function`, and the end of its pipe.
     fn output(logs: &Arc<Logs>, function: &str) -> (Arc<Output>, Sender) {
         let ((stdout, read), (_, nothing)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
         let share = Arc::new(Share::new(function));
@@ -228,9 +229,9 @@ mod tests {
         })
     }
 
-    /// U5: whatever a function prints is kept as fast as that goes, a little at each turn.
+    /// U5: the log takes output as fast as the disk does, a little at each turn.
     #[tokio::test]
-    async fn who_prints_faster_than_it_is_kept_waits_and_loses_nothing() {
+    async fn a_function_that_prints_faster_than_the_disk_takes_it_waits_and_loses_nothing() {
         const PRINTED: usize = 1 << 20;
         let (logs, messages) = Logs::stalled();
         let (output, mut stdout) = output(&Arc::new(logs), "one");
@@ -256,7 +257,7 @@ mod tests {
                 held < SHARE_BYTES + MESSAGE_BYTES + READ_BYTES,
                 "{held} bytes are on their way"
             );
-            // Only once nothing more is read does the disk take something.
+            // The disk takes something only once nothing more is read.
             if idle > 1000 {
                 let taken = waiting.drain(..1);
                 kept += taken.map(|lines| lines.text.len() + 1).sum::<usize>();
@@ -267,14 +268,14 @@ mod tests {
         assert_eq!(kept, PRINTED);
     }
 
-    /// U5: what one function prints beyond what is kept is said to be missing in its own log, and nothing of another's is.
+    /// U5: the log of a function reports its dropped lines, and other functions lose none.
     #[tokio::test]
-    async fn lines_that_are_dropped_are_counted_where_they_were_printed_and_are_nobody_elses() {
+    async fn dropped_lines_are_counted_for_their_invocation_and_no_other_function_loses_any() {
         let (logs, messages) = Logs::stalled();
         let logs = Arc::new(logs);
         let ((loud, _stdout), (quiet, _other)) = (output(&logs, "loud"), output(&logs, "quiet"));
         loud.begin("much");
-        // An end does not wait.
+        // The end of an invocation does not wait.
         for _ in 0..1000 {
             loud.keep(&mut loud.state.lock(), 0, &b"yes\n".repeat(1000));
         }
@@ -302,7 +303,10 @@ mod tests {
         drop(all);
         loud.begin("later");
         let first = lines(&messages).next().expect("there is room again");
-        let dropped = format!("({} lines came too fast to be kept)", 1_000_000 - kept);
+        let dropped = format!(
+            "({} lines were dropped: they came too fast)",
+            1_000_000 - kept
+        );
         assert_eq!(
             (&*first.id, first.text.as_str()),
             ("much", dropped.as_str())

@@ -1,8 +1,8 @@
-//! What passes between one instance and whoever has it run: one invocation at a time.
+//! The invocation channel of one instance: hands it one invocation at a time, and returns the result.
 //!
-//! The instance asks for its next invocation and answers it over the Runtime API; the pool hands it one and waits. Both
-//! meet here. An instance that ends, or is ended, drops what it has, and what it is given after that: then the waiting side hears that
-//! nobody answers.
+//! The pool assigns an invocation and waits. The instance requests its next invocation and answers it over the Runtime
+//! API. When the instance ends, the channel drops the present invocation and any later one, so that the waiting side
+//! learns that no answer will come.
 
 use std::sync::Arc;
 
@@ -11,59 +11,59 @@ use parking_lot::Mutex;
 use ports::runtime::Invocation;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// An invocation with what the instance is told beside it.
+/// An invocation with its deadline.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) invocation: Invocation,
-    /// When it has to be done, in milliseconds since the epoch.
+    /// The time by which it must be answered, in milliseconds since the epoch.
     pub(crate) deadline_ms: u64,
 }
 
-/// What an instance said.
+/// The answer of an instance.
 #[derive(Debug)]
 pub(crate) enum Answer {
     /// Its result.
     Response(Bytes),
-    /// A result of so many bytes or more, which is more than may be.
+    /// A result over the bound, of at least this many bytes.
     TooLong(usize),
-    /// It failed, in its own words.
+    /// The function's error.
     Error(Bytes),
 }
 
-/// Why an answer was not taken.
+/// The answer was not accepted: the instance has no such invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NotAsked;
 
 #[derive(Debug)]
 struct Current {
     id: String,
-    told: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<Answer>,
 }
 
-/// What an instance is at.
+/// The work of an instance.
 #[derive(Debug, Default)]
 struct Work {
     current: Option<Current>,
-    /// It takes nothing any more.
+    /// Whether the instance has ended.
     has_ended: bool,
 }
 
-/// One instance's exchange.
+/// The invocation channel.
 #[derive(Debug)]
-pub(crate) struct Exchange {
+pub(crate) struct InvocationChannel {
     give: mpsc::Sender<Task>,
     take: tokio::sync::Mutex<mpsc::Receiver<Task>>,
     work: Mutex<Work>,
-    /// As what its requests are answered: until it is given another invocation, also once it has answered this one. What still
-    /// asks then is of this one, not anybody's.
+    /// The scope of the instance's requests. It stays after the answer, until the next invocation: a request in between
+    /// still belongs to this one.
     scope: Mutex<Option<Arc<str>>>,
-    /// How often the instance has asked for its next invocation.
-    asked: watch::Sender<u64>,
-    /// What it said when it could not start.
+    /// How often the instance has requested an invocation.
+    requests: watch::Sender<u64>,
+    /// The error that it reported when it could not start.
     failed_start: watch::Sender<Option<Bytes>>,
 }
 
-impl Exchange {
+impl InvocationChannel {
     pub(crate) fn new() -> Self {
         let (give, take) = mpsc::channel(1);
         Self {
@@ -71,14 +71,14 @@ impl Exchange {
             take: tokio::sync::Mutex::new(take),
             work: Mutex::default(),
             scope: Mutex::default(),
-            asked: watch::Sender::new(0),
+            requests: watch::Sender::new(0),
             failed_start: watch::Sender::default(),
         }
     }
 
-    /// Hands over `task`; the answer comes through what is returned, or its end means that none will.
+    /// Assigns `task`. The receiver gets the answer, or an error if none will come.
     pub(crate) fn assign(&self, task: Task) -> oneshot::Receiver<Answer> {
-        let (told, answer) = oneshot::channel();
+        let (answered, answer) = oneshot::channel();
         let Invocation { id, scope, .. } = &task.invocation;
         self.scope.lock().clone_from(scope);
         {
@@ -88,23 +88,23 @@ impl Exchange {
             }
             work.current = Some(Current {
                 id: id.clone(),
-                told,
+                answer: answered,
             });
         }
-        // Full only if an earlier one was never taken: then the instance hangs, and this one runs out of time.
+        // Full only if the instance hangs and never took an earlier one. This one then times out.
         let _ = self.give.try_send(task);
         answer
     }
 
-    /// The instance asks for its next invocation. What it has not answered by now it never will.
+    /// The instance requests its next invocation. An earlier one that it has not answered gets no answer.
     pub(crate) async fn next(&self) -> Option<Task> {
-        if self.asked.borrow().ne(&0) {
+        if self.requests.borrow().ne(&0) {
             let mut work = self.work.lock();
             if self.give.capacity() > 0 {
                 work.current = None;
             }
         }
-        self.asked.send_modify(|asked| *asked += 1);
+        self.requests.send_modify(|requests| *requests += 1);
         self.take.lock().await.recv().await
     }
 
@@ -113,20 +113,20 @@ impl Exchange {
         let mut work = self.work.lock();
         match work.current.take_if(|current| current.id == id) {
             Some(current) => {
-                // Who asked may have given up meanwhile.
-                let _ = current.told.send(answer);
+                // The caller may be gone.
+                let _ = current.answer.send(answer);
                 Ok(())
             }
             None => Err(NotAsked),
         }
     }
 
-    /// As what a request of the instance is answered at the moment.
+    /// The scope of the instance's requests now.
     pub(crate) fn scope(&self) -> Option<Arc<str>> {
         self.scope.lock().clone()
     }
 
-    /// Whether the instance has the invocation `id` to answer.
+    /// Whether the instance has yet to answer the invocation `id`.
     pub(crate) fn expects(&self, id: &str) -> bool {
         self.work
             .lock()
@@ -140,14 +140,14 @@ impl Exchange {
         self.failed_start.send_replace(Some(error));
     }
 
-    /// What it said then.
+    /// Takes the error of the start.
     pub(crate) fn failed_start(&self) -> Option<Bytes> {
         self.failed_start.send_replace(None)
     }
 
-    /// Ends once it says that it could not.
+    /// Waits until the instance reports that it could not start.
     pub(crate) async fn has_failed_to_start(&self) {
-        // Without an error: it is there as long as we are.
+        // No error: the sender lives as long as `self`.
         let _ = self
             .failed_start
             .subscribe()
@@ -155,7 +155,7 @@ impl Exchange {
             .await;
     }
 
-    /// Nobody answers any more.
+    /// The instance has ended.
     pub(crate) fn end(&self) {
         *self.work.lock() = Work {
             current: None,
@@ -163,9 +163,9 @@ impl Exchange {
         };
     }
 
-    /// How often the instance has asked for its next invocation.
-    pub(crate) fn asked(&self) -> watch::Receiver<u64> {
-        self.asked.subscribe()
+    /// How often the instance has requested an invocation.
+    pub(crate) fn requests(&self) -> watch::Receiver<u64> {
+        self.requests.subscribe()
     }
 }
 
@@ -182,21 +182,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_reaches_who_asked_and_counts_once() {
-        let exchange = Exchange::new();
-        let answer = exchange.assign(task("one"));
+    async fn an_answer_reaches_its_caller_once() {
+        let channel = InvocationChannel::new();
+        let answer = channel.assign(task("one"));
+        assert_eq!(channel.next().await.expect("assigned").invocation.id, "one");
+        assert!(channel.expects("one"));
+        assert_eq!(channel.answer("two", Answer::TooLong(1)), Err(NotAsked));
         assert_eq!(
-            exchange.next().await.expect("assigned").invocation.id,
-            "one"
-        );
-        assert!(exchange.expects("one"));
-        assert_eq!(exchange.answer("two", Answer::TooLong(1)), Err(NotAsked));
-        assert_eq!(
-            exchange.answer("one", Answer::Response(Bytes::from("done"))),
+            channel.answer("one", Answer::Response(Bytes::from("done"))),
             Ok(())
         );
         assert_eq!(
-            exchange.answer("one", Answer::Response(Bytes::from("again"))),
+            channel.answer("one", Answer::Response(Bytes::from("again"))),
             Err(NotAsked)
         );
         assert!(matches!(answer.await, Ok(Answer::Response(bytes)) if bytes == "done"));
@@ -204,46 +201,46 @@ mod tests {
 
     /// W7.
     #[tokio::test]
-    async fn what_asks_after_the_answer_is_still_of_the_same_invocation() {
-        let exchange = Exchange::new();
+    async fn requests_after_the_answer_belong_to_the_same_invocation() {
+        let channel = InvocationChannel::new();
         let mut first = task("one");
         first.invocation.scope = Some("step".into());
-        let _answer = exchange.assign(first);
-        exchange.next().await.expect("assigned");
-        exchange
+        let _answer = channel.assign(first);
+        channel.next().await.expect("assigned");
+        channel
             .answer("one", Answer::Response(Bytes::new()))
             .expect("it was asked");
-        assert_eq!(exchange.scope().as_deref(), Some("step"));
-        let _answer = exchange.assign(task("two"));
-        assert_eq!(exchange.scope(), None);
+        assert_eq!(channel.scope().as_deref(), Some("step"));
+        let _answer = channel.assign(task("two"));
+        assert_eq!(channel.scope(), None);
     }
 
     #[tokio::test]
-    async fn who_asks_for_the_next_without_an_answer_gives_none() {
-        let exchange = Exchange::new();
-        let answer = exchange.assign(task("one"));
-        exchange.next().await.expect("assigned");
-        let next = exchange.next();
+    async fn requesting_the_next_invocation_gives_up_the_present_one() {
+        let channel = InvocationChannel::new();
+        let answer = channel.assign(task("one"));
+        channel.next().await.expect("assigned");
+        let next = channel.next();
         tokio::pin!(next);
         assert!(futures_util::poll!(&mut next).is_pending());
         assert!(answer.await.is_err(), "the first is given up");
-        let second = exchange.assign(task("two"));
+        let second = channel.assign(task("two"));
         assert_eq!(next.await.expect("assigned").invocation.id, "two");
-        exchange.end();
+        channel.end();
         assert!(second.await.is_err(), "the instance has ended");
     }
 
-    /// It waited for as long as its function may run, and was told that it had.
+    /// It waited for the function's timeout, and was reported as timed out.
     #[tokio::test]
-    async fn what_is_given_to_an_instance_that_has_ended_is_not_answered() {
-        let exchange = Exchange::new();
-        exchange.end();
-        let mut answer = exchange.assign(task("one"));
-        let heard = answer.try_recv();
+    async fn an_invocation_for_an_ended_instance_gets_no_answer() {
+        let channel = InvocationChannel::new();
+        channel.end();
+        let mut answer = channel.assign(task("one"));
+        let received = answer.try_recv();
         assert!(
-            matches!(heard, Err(oneshot::error::TryRecvError::Closed)),
-            "{heard:?}"
+            matches!(received, Err(oneshot::error::TryRecvError::Closed)),
+            "{received:?}"
         );
-        assert!(!exchange.expects("one"));
+        assert!(!channel.expects("one"));
     }
 }

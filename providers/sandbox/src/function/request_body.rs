@@ -1,10 +1,10 @@
-//! Bodies of what instances ask, received within bounds.
+//! Request bodies of instances, received within bounds.
 //!
-//! A function may begin bodies that it never finishes: what has arrived of them is the server's memory, on behalf of
-//! somebody who may be frozen. So a body has to get on, and all bodies of one function together have an [`Allowance`], which
-//! is less than the server has for those of all functions.
+//! A function may begin bodies that it never finishes, and may even be frozen meanwhile. The received parts take the
+//! server's memory. A body must therefore make progress, and all bodies of a function share an [`Allowance`]. It is less
+//! than the server's bound for all functions.
 //!
-//! Bytes count from when they arrive until their request is answered.
+//! Bytes count from their arrival until their request is answered.
 
 use std::{
     io,
@@ -27,17 +27,17 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// What all bodies of one function have together: half of what the bodies of all functions have at the server.
+/// The bound on all bodies of a function: half of the server's bound for the bodies of all functions.
 const ALLOWED_BYTES: usize = 128 << 20;
-/// How long a body may take to bring [`PROGRESS_BYTES`] or its end.
+/// How long the next [`PROGRESS_BYTES`] of a body, or its end, may take.
 const QUIET_MAX: Duration = Duration::from_secs(10);
 const PROGRESS_BYTES: usize = 64 * 1024;
 
-/// What all bodies of one function may have at a time.
+/// The bound on the bytes in all bodies of a function.
 #[derive(Debug, Clone)]
 pub(crate) struct Allowance(Arc<Semaphore>);
 
-/// What has arrived for one request. It is given back when both the body and who holds this have gone.
+/// The received bytes of one request. They are released when both the body and this are dropped.
 #[derive(Debug)]
 pub(crate) struct Charged {
     allowance: Allowance,
@@ -55,7 +55,7 @@ impl Allowance {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// The same request, whose body is bounded; what is returned beside it is kept until it is answered.
+    /// Bounds the body of `request`. The caller holds the second value until the request is answered.
     pub(crate) fn receive<B>(&self, request: Request<B>) -> (Request<Incoming<B>>, Arc<Charged>) {
         let charged = Arc::new(Charged {
             allowance: self.clone(),
@@ -76,7 +76,7 @@ impl Charged {
         let full = || {
             io::Error::new(
                 io::ErrorKind::QuotaExceeded,
-                "this function has too many bodies that are being received",
+                "this function is sending too many request bodies",
             )
         };
         let permit = u32::try_from(bytes)
@@ -94,15 +94,16 @@ impl Drop for Charged {
     }
 }
 
-/// The body of what an instance asks.
+/// The request body of an instance.
 ///
-/// Errors: `QuotaExceeded` if its function has too many, `TimedOut` if it does not get on, and what breaks a connection.
+/// Errors: `QuotaExceeded` if the bodies of its function exceed their bound; `TimedOut` without progress; the
+/// connection's own.
 #[derive(Debug)]
 pub struct Incoming<B = hyper::body::Incoming> {
     body: B,
     charged: Arc<Charged>,
     since_progress: usize,
-    /// While it is waited for.
+    /// The time-out, while the next part is awaited.
     quiet: Option<Pin<Box<Sleep>>>,
 }
 
@@ -131,7 +132,12 @@ where
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
                 let quiet = self.quiet.get_or_insert_with(|| Box::pin(sleep(QUIET_MAX)));
-                let late = || io::Error::new(io::ErrorKind::TimedOut, "the body does not get on");
+                let late = || {
+                    io::Error::new(
+                        io::ErrorKind::TimedOut,
+                        "the request body makes no progress",
+                    )
+                };
                 quiet.as_mut().poll(context).map(|()| Some(Err(late())))
             }
         }
@@ -157,7 +163,7 @@ mod tests {
 
     type Frames = mpsc::Sender<usize>;
 
-    /// A request whose body brings as many bytes at a time as it is told to, for as long as that goes on.
+    /// A request whose body delivers as many bytes at a time as the sender says.
     fn request(
         allowance: &Allowance,
     ) -> (
@@ -176,7 +182,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_does_not_get_on_breaks_off() {
+    async fn a_body_without_progress_is_cut_off() {
         let (begun, allowance) = (Instant::now(), Allowance::default());
         let (send, mut request, _charged) = request(&allowance);
         send.send(1).await.expect("received");
@@ -198,7 +204,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_gets_on_may_take_long() {
+    async fn a_body_with_progress_may_take_long() {
         let (begun, allowance) = (Instant::now(), Allowance::default());
         let (send, request, _charged) = request(&allowance);
         tokio::spawn(async move {
@@ -211,14 +217,14 @@ mod tests {
             .into_body()
             .collect()
             .await
-            .expect("it gets on")
+            .expect("it makes progress")
             .to_bytes();
         assert_eq!(whole.len(), 100 * PROGRESS_BYTES);
         assert!(begun.elapsed() > 80 * QUIET_MAX);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn bodies_of_a_function_have_an_allowance_until_they_are_answered() {
+    async fn bodies_of_a_function_count_until_they_are_answered() {
         let allowance = Allowance::of(10);
         let (send, held, charged) = request(&allowance);
         send.send(8).await.expect("received");

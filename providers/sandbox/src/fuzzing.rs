@@ -1,4 +1,4 @@
-//! What stands at an edge, by itself: for tests and fuzzing, which drive it with bytes that nobody would send.
+//! The entry points for fuzzing: decoders and the Runtime API without a process, for arbitrary bytes.
 
 use std::sync::Arc;
 
@@ -13,33 +13,33 @@ use tokio::{
     task::yield_now,
 };
 
-pub use crate::archives::unpack;
-use crate::{
-    exchange::{Answer, Exchange, Task},
+pub use crate::code_store::unpack;
+use crate::function::{
     failure::too_long,
-    receiving::{Allowance, Incoming},
+    invocation_channel::{Answer, InvocationChannel, Task},
+    request_body::{Allowance, Incoming},
     runtime_api::{Api, Reply, Served, converse},
 };
 
-/// The id of the invocation that the instance of [`conversation`] is given.
+/// The id of the invocation that the instance of [`conversation`] gets.
 pub const INVOCATION: &str = "the-invocation";
-/// What may lie between the two sides.
+/// The buffer between the two sides.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// How often the server is given its turn once all was sent.
+/// How often the server gets its turn after everything was sent.
 const TURNS: usize = 200;
 
-/// What a conversation came to.
+/// The outcome of a conversation.
 #[derive(Debug)]
 pub struct Conversation {
-    /// What the instance was answered on each of its connections.
+    /// The server's responses on each connection.
     pub answered: Vec<Vec<u8>>,
-    /// What became of its invocation: its result, or how it failed; none: nothing was said.
+    /// The outcome of the invocation: its result, or its error; none: there was no answer.
     pub result: Option<Result<Bytes, Bytes>>,
-    /// What it said of its start.
+    /// The error of the start that it reported.
     pub failed_start: Option<Bytes>,
 }
 
-/// Nothing is there beside the Runtime API: each call is answered 404.
+/// An API without resources: each call gets 404.
 #[derive(Debug)]
 pub struct Nothing;
 
@@ -56,18 +56,18 @@ impl Api for Nothing {
     }
 }
 
-/// Has an instance with one invocation send what `connections` says on each, `piece` bytes at a time, and close it: all at once,
-/// over its Runtime API.
+/// Lets an instance with one invocation send the bytes of `connections`, one connection each, `piece` bytes at a time, and
+/// then close them; all concurrently, over its Runtime API.
 pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation {
-    let exchange = Arc::new(Exchange::new());
+    let channel = Arc::new(InvocationChannel::new());
     let invocation = Invocation::new(INVOCATION.to_owned(), Bytes::from_static(b"{}"), false);
-    let mut answer = exchange.assign(Task {
+    let mut answer = channel.assign(Task {
         invocation,
         deadline_ms: 0,
     });
     let arn = HeaderValue::from_static("arn");
     let served = Arc::new(Served::new(
-        Arc::clone(&exchange),
+        Arc::clone(&channel),
         arn,
         Arc::new(Nothing),
         Allowance::default(),
@@ -85,7 +85,7 @@ pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation
     Conversation {
         answered,
         result,
-        failed_start: exchange.failed_start(),
+        failed_start: channel.failed_start(),
     }
 }
 
@@ -94,12 +94,12 @@ async fn on_one(bytes: &[u8], piece: usize, served: Arc<Served>) -> Vec<u8> {
     let (mut read, mut write) = tokio::io::split(ours);
     let sent = async {
         for piece in bytes.chunks(piece) {
-            // The other side may have closed it.
+            // The server may have closed it.
             if write.write_all(piece).await.is_err() {
                 break;
             }
         }
-        // Who closes its half is taken to have gone; so what it has sent is answered first, or never is.
+        // The server takes a closed half for a closed connection, so it must answer before.
         for _ in 0..TURNS {
             yield_now().await;
         }

@@ -1,8 +1,8 @@
-//! Asking an interpreter that a manifest names where it lies, which means to run it.
+//! The probe of an interpreter that a manifest names: it runs the interpreter to learn its real path.
 //!
-//! A manifest comes from whoever may deploy, and that is not whoever may do anything here. So what it names is run only if
-//! nobody but root and the server's own user could have put it there, and then as a function is: in a sandbox, without a
-//! network, that shows it the system and what lies around itself.
+//! A user who may deploy must not thereby run arbitrary programs as the server. The probe therefore runs an interpreter
+//! only if nothing but root and the server's own user could have put it there. It runs like a function: in a sandbox
+//! without a network, which shows it the system and the folders around itself.
 
 use std::{
     ffi::OsString,
@@ -13,20 +13,21 @@ use std::{
 };
 
 use nix::unistd::Uid;
+use ports::instances::Death;
 use tokio::io::AsyncReadExt as _;
 
 use crate::{
-    command::is_of_the_system,
-    process::{ExitReason, Launch, Launcher, Network, Process},
+    order::{Launch, Network, is_of_the_system},
+    process::{Launcher, Process},
 };
 
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;
-/// Links on the way to an interpreter.
+/// The most symbolic links on the way to an interpreter.
 const LINKS_MAX: usize = 32;
-/// What may be written by others without their being able to replace what is in it.
+/// The mode bit of a folder in which others may write but not replace files that are not theirs.
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 const MEMORY_BYTES: u64 = 256 << 20;
@@ -37,12 +38,13 @@ const PROCESSES_MAX: u32 = 64;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trusted {
     program: PathBuf,
-    /// What lies around it, and around each of the links that lead to it.
+    /// The folders around it, and around each link that leads to it.
     folders: Vec<PathBuf>,
 }
 
 impl Trusted {
-    /// Looks at all that `program` is reached through; `own` is where functions have their files. Errors: why it is not trusted.
+    /// Checks every folder and link on the way to `program`. `own` is the folder with the files of functions. Errors:
+    /// why it is not trusted.
     pub(crate) fn find(program: &Path, own: &Path) -> Result<Self, String> {
         if !program.is_absolute() {
             return Err("the path of an interpreter begins with /".to_owned());
@@ -50,7 +52,7 @@ impl Trusted {
         let mut folders = Vec::new();
         let mut next = program.to_owned();
         for _ in 0..LINKS_MAX {
-            // By the name that a link says, and by that of the folder itself.
+            // By the link's name of the folder, and by the folder's own.
             let place = next.parent().unwrap_or(Path::new("/"));
             folders.extend([
                 around(&normalised(place)),
@@ -70,8 +72,8 @@ impl Trusted {
         Err(format!("more than {LINKS_MAX} links lead to it"))
     }
 
-    /// What it answers when it is run with `arguments`. Errors: why it does not.
-    pub(crate) async fn ask(
+    /// Its output when it is run with `arguments`. Errors: why there is none.
+    pub(crate) async fn query(
         self,
         launcher: &Launcher,
         runtime: &Path,
@@ -89,9 +91,10 @@ impl Trusted {
             processes_max: PROCESSES_MAX,
             scratch_bytes: SCRATCH_BYTES,
             network: Network::None,
+            descriptors: Vec::new(),
         };
-        // What ends this ends what was launched.
-        tokio::time::timeout(ANSWER_MAX, answer(launcher, launch))
+        // Dropping the future ends the process.
+        tokio::time::timeout(ANSWER_MAX, output(launcher, launch))
             .await
             .map_err(|_| {
                 format!(
@@ -102,7 +105,7 @@ impl Trusted {
     }
 }
 
-async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
+async fn output(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> {
     let Process {
         listener,
         stdout,
@@ -114,22 +117,22 @@ async fn answer(launcher: &Launcher, launch: Launch) -> Result<Vec<u8>, String> 
         .start(launch)
         .await
         .map_err(|error| error.to_string())?;
-    let (mut said, mut complaint) = (Vec::new(), Vec::new());
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
     let (mut stdout, mut stderr) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
     let read = futures_util::try_join!(
-        stdout.read_to_end(&mut said),
-        stderr.read_to_end(&mut complaint)
+        stdout.read_to_end(&mut output),
+        stderr.read_to_end(&mut errors)
     );
     read.map_err(|error| error.to_string())?;
-    let reason = exit.wait().await;
+    let death = exit.wait().await;
     drop((listener, control));
-    match reason {
-        ExitReason::Exited(0) => Ok(said),
-        _ => Err(String::from_utf8_lossy(&complaint).trim().to_owned()),
+    match death {
+        Death::Exited(0) => Ok(output),
+        _ => Err(String::from_utf8_lossy(&errors).trim().to_owned()),
     }
 }
 
-/// What an interpreter in the folder `place` may need.
+/// The folder that an interpreter in `place` may need.
 fn around(place: &Path) -> PathBuf {
     let is_bin = place.file_name().is_some_and(|name| name == "bin");
     place
@@ -139,7 +142,7 @@ fn around(place: &Path) -> PathBuf {
         .to_owned()
 }
 
-/// `path` without what goes back again.
+/// `path` with `..` resolved by name.
 fn normalised(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut reached, part| {
         if part == Component::ParentDir {
@@ -151,7 +154,8 @@ fn normalised(path: &Path) -> PathBuf {
     })
 }
 
-/// Where `path` leads if a part of it is a link; none: it is a file that is reached through folders alone, all of them trusted.
+/// The path after following the first link in `path`; none: it is a file without links on the way, and every folder is
+/// trusted.
 fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
     let mut reached = PathBuf::new();
     let mut parts = path.components();
@@ -165,7 +169,7 @@ fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
         }
         if reached.starts_with(own) {
             return Err(format!(
-                "{} was deployed, and an interpreter is one of the machine",
+                "{} was deployed; an interpreter must belong to the machine",
                 path.display()
             ));
         }
@@ -176,7 +180,7 @@ fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
             return Err(format!("{} is another user's", reached.display()));
         }
         if found.is_symlink() {
-            // Its own mode says nothing; who may replace it, the folder's.
+            // A link's own mode means nothing. The folder's mode says who may replace it.
             let to = fs::read_link(&reached).map_err(about)?;
             let from = reached.parent().unwrap_or(Path::new("/"));
             return Ok(Some(from.join(to).join(parts.as_path())));
@@ -184,13 +188,13 @@ fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
         let is_guarded = found.is_dir() && found.mode() & STICKY != 0;
         if found.mode() & WRITABLE_BY_OTHERS != 0 && !is_guarded {
             return Err(format!(
-                "{} may be written by others than its owner",
+                "{} may be written by users other than its owner",
                 reached.display()
             ));
         }
     }
     if !fs::metadata(&reached).is_ok_and(|found| found.is_file()) {
-        return Err(format!("{} is no file", reached.display()));
+        return Err(format!("{} is not a file", reached.display()));
     }
     Ok(None)
 }
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_root_and_the_server_may_write_is_trusted_with_what_lies_around_its_links() {
+    fn a_file_only_root_and_the_server_can_write_is_trusted_with_the_folders_around_its_links() {
         let home = tempfile::tempdir().expect("a directory");
         let home = home.path().canonicalize().expect("there");
         let (real, link) = (
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_may_write_or_has_deployed_is_not() {
+    fn a_file_that_others_can_write_or_have_deployed_is_not_trusted() {
         let home = tempfile::tempdir().expect("a directory");
         let home = home.path().canonicalize().expect("there");
         let own = home.join("own");
@@ -238,12 +242,12 @@ mod tests {
         executable(&real);
         executable(&deployed);
         symlink(&deployed, &link).expect("made");
-        Trusted::find(&real, &own).expect("nobody else may write it");
+        Trusted::find(&real, &own).expect("no other user may write it");
         assert!(refused(Path::new("bin/python")).contains("begins with /"));
         assert!(refused(&deployed).contains("was deployed"));
         assert!(refused(&link).contains("was deployed"));
         assert!(refused(&home.join("bin/../own/archives/1/code/evil")).contains("deployed"));
-        assert!(refused(&home.join("bin")).contains("no file"));
+        assert!(refused(&home.join("bin")).contains("not a file"));
         assert!(refused(&home.join("nothing")).contains("No such file"));
         for mode in [0o775, 0o757] {
             set_mode(&real, mode);
@@ -253,7 +257,7 @@ mod tests {
         set_mode(real.parent().expect("below a folder"), 0o777);
         assert!(refused(&real).contains("may be written"));
         set_mode(real.parent().expect("below a folder"), 0o1777);
-        Trusted::find(&real, &own).expect("nobody may replace it");
+        Trusted::find(&real, &own).expect("no other user may replace it");
         if Uid::effective().is_root() {
             chown(&real, Some(1), None).expect("root may");
             assert!(refused(&real).contains("another user's"));
