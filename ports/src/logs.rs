@@ -3,11 +3,12 @@
 //! A [runtime](crate::runtime) writes them (U5); this port reads them.
 //!
 //! Promises
-//! - **G1** Line numbers of a function grow. A reader that asks for the number after the last one it has read
-//!   gets each later line once, in order.
-//! - **G2** A page holds at most `lines_max` lines and `bytes_max` bytes of text. A single longer line is a page
-//!   of its own, so that a reader always gets past it.
-//! - **G3** [`Logs::more_lines`] wakes its caller for a new line of that function, and for no other function's.
+//! - **G1** Line numbers of a function grow. A reader that asks for the number after the last one
+//!   it has read gets each later line once, in order.
+//! - **G2** A page holds at most `lines_max` lines and `bytes_max` bytes of text. A single longer
+//!   line is a page of its own, so that a reader always gets past it.
+//! - **G3** [`Logs::more_lines`] wakes its caller for a new line of that function, and for no other
+//!   function's.
 
 use std::fmt::Debug;
 
@@ -40,11 +41,11 @@ pub struct Page {
 /// Reads what functions printed (G1 to G3).
 #[async_trait]
 pub trait Logs: Debug + Send + Sync {
-    /// The lines of `function` that fit in `page`, in the order of their numbers; empty: there are none from
-    /// that number on now.
+    /// The lines of `function` that fit in `page`, in the order of their numbers; empty: there are
+    /// none from that number on now.
     async fn lines(&self, function: &str, page: Page) -> std::io::Result<Vec<Line>>;
 
-    /// Waits for a line of `function` whose number is `from` or later. The caller has asked [`Logs::lines`]
-    /// before, and got no line from that number on.
+    /// Waits for a line of `function` whose number is `from` or later. The caller has asked
+    /// [`Logs::lines`] before, and got no line from that number on.
     async fn more_lines(&self, function: &str, from: u64);
 }

@@ -1,22 +1,25 @@
 //! The runtime: runs functions that users deploy, each invocation in an instance of its function.
 //!
-//! [`functions`](crate::functions) says *when* code runs and what happens when it fails. This port is *how* code
-//! runs that is not part of this program: in a process behind the AWS Lambda Runtime API, as isolated as the
-//! machine allows. Its code comes from a [code store](crate::code_store), and its output goes to the
-//! [logs](crate::logs).
+//! [`functions`](crate::functions) says *when* code runs and what happens when it fails. This port
+//! is *how* code runs that is not part of this program: in a process behind the AWS Lambda Runtime
+//! API, as isolated as the machine allows. Its code comes from a [code store](crate::code_store),
+//! and its output goes to the [logs](crate::logs).
 //!
 //! Promises, numbered as `docs/functions.md` numbers them for users
-//! - **U1** An instance runs one invocation at a time. It is reused for later invocations of the same function
-//!   and revision.
-//! - **U2** An invocation that exceeds its timeout or its memory, or ends its process, fails for that reason.
-//!   Every process it has forked ends with it. Other invocations are unaffected. An invocation also fails if its
-//!   new instance needs longer to start than [`START_BOUND_MIN`] and longer than the function's timeout.
-//! - **U3** An invocation runs once. Its result is returned whole, or as a failure that says why. It is never cut.
-//! - **U4** After [`Runtime::retire`], no instance of an earlier revision takes a new invocation. The same holds
-//!   after [`Runtime::renew`] with another revision. Invocations that wait for an instance of the earlier
-//!   revision then wait for one of the new revision, and later calls that still name the earlier one run there.
-//! - **U5** The lines a function prints are in the [logs](crate::logs) under their invocation's id, up to a
-//!   bound, before its result is returned.
+//! - **U1** An instance runs one invocation at a time. It is reused for later invocations of the
+//!   same function and revision.
+//! - **U2** An invocation that exceeds its timeout or its memory, or ends its process, fails for
+//!   that reason. Every process it has forked ends with it. Other invocations are unaffected. An
+//!   invocation also fails if its new instance needs longer to start than [`START_BOUND_MIN`] and
+//!   longer than the function's timeout.
+//! - **U3** An invocation runs once. Its result is returned whole, or as a failure that says why.
+//!   It is never cut.
+//! - **U4** After [`Runtime::retire`], no instance of an earlier revision takes a new invocation.
+//!   The same holds after [`Runtime::renew`] with another revision. Invocations that wait for an
+//!   instance of the earlier revision then wait for one of the new revision, and later calls that
+//!   still name the earlier one run there.
+//! - **U5** The lines a function prints are in the [logs](crate::logs) under their invocation's id,
+//!   up to a bound, before its result is returned.
 
 use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Duration};
 
@@ -25,9 +28,9 @@ use bytes::Bytes;
 
 use crate::functions::Room;
 
-/// The shortest bound on a start: the time until an instance asks for its first invocation. A function with a
-/// longer timeout has that timeout as its bound. Lambda ends the start after this time and repeats it under the
-/// function's timeout; here the first start continues.
+/// The shortest bound on a start: the time until an instance asks for its first invocation. A
+/// function with a longer timeout has that timeout as its bound. Lambda ends the start after this
+/// time and repeats it under the function's timeout; here the first start continues.
 pub const START_BOUND_MIN: Duration = Duration::from_secs(10);
 
 /// What runs a function's code.
@@ -75,27 +78,29 @@ pub struct Function {
 /// One call of a function.
 #[derive(Debug)]
 pub struct Invocation {
-    /// The id that the function, its logs and its caller use; the same for every attempt of an event.
+    /// The id that the function, its logs and its caller use; the same for every attempt of an
+    /// event.
     pub id: String,
     /// The input.
     pub payload: Bytes,
     /// What a mobile client says about itself, in JSON; passed on unchanged.
     pub client_context: Option<String>,
-    /// Whether it waits for a free instance without limit, as an event does. Otherwise it is a call, and may be
-    /// refused as [`Refused::Throttled`]: at once where calls use all instances, and after its turn in a queue
-    /// where events use some.
+    /// Whether it waits for a free instance without limit, as an event does. Otherwise it is a
+    /// call, and may be refused as [`Refused::Throttled`]: at once where calls use all instances,
+    /// and after its turn in a queue where events use some.
     pub waits: bool,
     /// The [permit](Runtime::room) that was reserved for it, if there is one.
     pub room: Room,
     /// A timeout shorter than the function's own.
     pub timeout: Option<Duration>,
-    /// The scope in which its requests to the server are answered, in the terms of the server's API; none: the
-    /// default one.
+    /// The scope in which its requests to the server are answered, in the terms of the server's
+    /// API; none: the default one.
     pub scope: Option<Arc<str>>,
 }
 
 impl Invocation {
-    /// An invocation with the default scope and timeout, which waits for a free instance if `waits`.
+    /// An invocation with the default scope and timeout, which waits for a free instance if
+    /// `waits`.
     pub fn new(id: String, payload: Bytes, waits: bool) -> Self {
         let room = Room::default();
         Self {
@@ -187,14 +192,14 @@ pub struct Failures {
 /// Runs functions (U1 to U5).
 #[async_trait]
 pub trait Runtime: Debug + Send + Sync {
-    /// Errors: why no instance of `function` can ever start, as far as its installed archive shows. A provider
-    /// that cannot tell returns `Ok`.
+    /// Errors: why no instance of `function` can ever start, as far as its installed archive shows.
+    /// A provider that cannot tell returns `Ok`.
     async fn check(&self, _function: &Function) -> Result<(), String> {
         Ok(())
     }
 
-    /// Waits until an instance of `function` can take one more invocation, and reserves it; none: the function
-    /// was retired meanwhile. A provider without a limit returns at once.
+    /// Waits until an instance of `function` can take one more invocation, and reserves it; none:
+    /// the function was retired meanwhile. A provider without a limit returns at once.
     async fn room(&self, _function: &Arc<Function>) -> Option<Room> {
         Some(Room::default())
     }
@@ -202,15 +207,17 @@ pub trait Runtime: Debug + Send + Sync {
     /// Runs `invocation` in an instance of `function` (U1 to U3).
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused>;
 
-    /// Makes the revision of `function` the current one under its name, and retires an earlier one (U4). A
-    /// caller that still holds the earlier function runs in instances of this one. Returns at once.
+    /// Makes the revision of `function` the current one under its name, and retires an earlier one
+    /// (U4). A caller that still holds the earlier function runs in instances of this one. Returns
+    /// at once.
     fn renew(&self, _function: &Arc<Function>) {}
 
-    /// Ends the idle instances of the function of this name, and each busy one once it is idle (U4).
+    /// Ends the idle instances of the function of this name, and each busy one once it is idle
+    /// (U4).
     fn retire(&self, function: &str);
 
-    /// Ends all instances, busy or idle. Returns once nothing is left of them, or after a bounded wait. Nothing
-    /// runs after this call.
+    /// Ends all instances, busy or idle. Returns once nothing is left of them, or after a bounded
+    /// wait. Nothing runs after this call.
     async fn close(&self);
 
     /// The counters and the present instances; returns at once.

@@ -1,7 +1,8 @@
 //! The cases of [`Instances`](crate::Instances), over a program that obeys [`Command`]s.
 //!
-//! The suite cannot know how a provider's programs are written. A provider therefore brings one that serves each
-//! channel by itself. It reads a message as a [`Command`] and answers it with one message.
+//! The suite cannot know how a provider's programs are written. A provider therefore brings one
+//! that serves each channel by itself. It reads a message as a [`Command`] and answers it with one
+//! message.
 
 mod channels;
 mod death;

@@ -1,7 +1,7 @@
 //! The cases of [`Logs`](crate::Logs), over a runtime whose function prints on command.
 //!
-//! The subject is that of the [runtime suite](super::runtime): logs without a function that prints have nothing
-//! to show.
+//! The subject is that of the [runtime suite](super::runtime): logs without a function that prints
+//! have nothing to show.
 
 mod reading;
 

@@ -25,7 +25,8 @@ pub struct Subject {
     pub runtime: Arc<dyn Runtime>,
     /// Where it keeps the lines of its functions.
     pub logs: Arc<dyn Logs>,
-    /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its revision.
+    /// A function whose code is installed and obeys [`Command`]s. Cases change its bounds and its
+    /// revision.
     pub function: Function,
     /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,

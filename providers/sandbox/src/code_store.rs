@@ -1,15 +1,18 @@
 //! The code store port: unpacked archives, each in a folder of its name, whole or not at all.
 //!
-//! An archive is [unpacked](unpack) beside its folder and moved there. An archive that is removed while instances use it
-//! [stays](Archives::hold) until they have ended, because they read code as they need it.
+//! An archive is [unpacked](unpack) beside its folder and moved there. An archive that is removed
+//! while instances use it [stays](Archives::hold) until they have ended, because they read code as
+//! they need it.
 //!
-//! Where functions can write the files of the server's user, an unpacked archive may have been changed. Comparing it with
-//! its content would mean unpacking that. It is therefore unpacked again and replaced whenever it is installed and no
-//! instance uses it: at a start, before anything runs.
+//! Where functions can write the files of the server's user, an unpacked archive may have been
+//! changed. Comparing it with its content would mean unpacking that. It is therefore unpacked again
+//! and replaced whenever it is installed and no instance uses it: at a start, before anything runs.
 //!
 //! Invariants
-//! - An archive that cannot be unpacked again, as on a full disk, stays as it is: the server must start.
-//! - A folder that cannot be removed, because a function made it so, stays under a reserved name and blocks nothing.
+//! - An archive that cannot be unpacked again, as on a full disk, stays as it is: the server must
+//!   start.
+//! - A folder that cannot be removed, because a function made it so, stays under a reserved name
+//!   and blocks nothing.
 
 mod unpack;
 
@@ -128,7 +131,8 @@ impl Archives {
         self.directory.join(name)
     }
 
-    /// Moves an unpacked folder to the place of the archive `name`, unless an instance has begun to use that.
+    /// Moves an unpacked folder to the place of the archive `name`, unless an instance has begun to
+    /// use that.
     fn put(&self, unpacked: &Path, name: &str) -> io::Result<()> {
         let unwanted = {
             let mut uses = self.uses.lock();
@@ -166,7 +170,8 @@ impl Archives {
         }
     }
 
-    /// Keeps the archive `name` for as long as the returned value lives, even if it is removed meanwhile.
+    /// Keeps the archive `name` for as long as the returned value lives, even if it is removed
+    /// meanwhile.
     pub(crate) fn hold(&self, name: &str) -> Hold {
         *self.uses.lock().held.entry(name.to_owned()).or_default() += 1;
         Hold {
@@ -198,8 +203,9 @@ impl Archives {
         }
     }
 
-    /// An unused path beside the archive `name`. The archive may be removed and installed again several times before its
-    /// first folder is gone. Folders that could not be removed at a start have such names too.
+    /// An unused path beside the archive `name`. The archive may be removed and installed again
+    /// several times before its first folder is gone. Folders that could not be removed at a start
+    /// have such names too.
     fn unused(&self, uses: &mut Uses, prefix: &str, name: &str) -> PathBuf {
         loop {
             uses.last += 1;
@@ -213,7 +219,8 @@ impl Archives {
 
 #[async_trait]
 impl CodeStore for Archives {
-    /// Unpacks `content` as `name`, if it is not there yet as it was. Where that fails what was there stays.
+    /// Unpacks `content` as `name`, if it is not there yet as it was. Where that fails what was
+    /// there stays.
     async fn install(&self, name: &str, content: Bytes) -> Result<()> {
         let unfinished = {
             let mut uses = self.uses.lock();
@@ -432,7 +439,8 @@ mod tests {
         );
     }
 
-    /// A server with deployed functions did not start on a full disk. Here, content that is no archive stands for that.
+    /// A server with deployed functions did not start on a full disk. Here, content that is no
+    /// archive stands for that.
     #[tokio::test]
     async fn code_that_cannot_be_unpacked_again_stays() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -463,8 +471,8 @@ mod tests {
         );
     }
 
-    /// A function can make folders that no user may write to. They do not stop root, so files in place of folders stand for
-    /// them here.
+    /// A function can make folders that no user may write to. They do not stop root, so files in
+    /// place of folders stand for them here.
     #[tokio::test]
     async fn a_folder_that_cannot_be_removed_blocks_nothing() {
         let directory = tempfile::tempdir().expect("a directory");

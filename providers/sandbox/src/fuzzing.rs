@@ -1,4 +1,5 @@
-//! The entry points for fuzzing: decoders and the Runtime API without a process, for arbitrary bytes.
+//! The entry points for fuzzing: decoders and the Runtime API without a process, for arbitrary
+//! bytes.
 
 use std::sync::Arc;
 
@@ -56,8 +57,8 @@ impl Api for Nothing {
     }
 }
 
-/// Lets an instance with one invocation send the bytes of `connections`, one connection each, `piece` bytes at a time, and
-/// then close them; all concurrently, over its Runtime API.
+/// Lets an instance with one invocation send the bytes of `connections`, one connection each,
+/// `piece` bytes at a time, and then close them; all concurrently, over its Runtime API.
 pub async fn conversation(connections: &[Vec<u8>], piece: usize) -> Conversation {
     let channel = Arc::new(InvocationChannel::new());
     let invocation = Invocation::new(INVOCATION.to_owned(), Bytes::from_static(b"{}"), false);

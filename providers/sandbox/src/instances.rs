@@ -1,10 +1,12 @@
 //! The instances port: any program as an isolated process of this machine.
 //!
-//! A program finds two descriptors. `LANDFAST_CONTROL` is a Unix socket: each channel arrives on it as a descriptor that
-//! comes with one byte. `LANDFAST_MEMORY` is the shared region, if it has one, as a file in memory (`memfd`), to be mapped
-//! or read. A channel is a Unix stream of messages, each after its length in four bytes, the lowest first.
+//! A program finds two descriptors. `LANDFAST_CONTROL` is a Unix socket: each channel arrives on it
+//! as a descriptor that comes with one byte. `LANDFAST_MEMORY` is the shared region, if it has one,
+//! as a file in memory (`memfd`), to be mapped or read. A channel is a Unix stream of messages,
+//! each after its length in four bytes, the lowest first.
 //!
-//! The file in memory is sealed, so that its size never changes: neither side can make the other's mapping fault.
+//! The file in memory is sealed, so that its size never changes: neither side can make the other's
+//! mapping fault.
 
 use std::{
     ffi::OsString,

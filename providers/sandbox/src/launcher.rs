@@ -2,25 +2,30 @@
 //!
 //! ```text
 //!  launcher   joins its control groups; enters new namespaces; waits for init
-//!   init      first process of its namespace: files, loopback, listener; gives up all rights; reaps, and reports the end
+//!   init      first process of its namespace: files, loopback, listener; gives up all rights;
+//!             reaps, and reports the end
 //!    function limits, system call filter, exec
 //! ```
 //!
-//! A spare ([spare]) takes these steps in another order. Its interpreter is executed first, without any rights, and init
-//! gives up its own rights once it knows the function.
+//! A spare ([spare]) takes these steps in another order. Its interpreter is executed first, without
+//! any rights, and init gives up its own rights once it knows the function.
 //!
-//! The launcher is this program, started again. It has one thread and runs before anything else, so it may fork, and its
-//! steps affect no other process. It inherits three descriptors: the socket as its stdin, and the two pipes.
+//! The launcher is this program, started again. It has one thread and runs before anything else, so
+//! it may fork, and its steps affect no other process. It inherits three descriptors: the socket as
+//! its stdin, and the two pipes.
 //!
 //! Invariants
-//! - Each death causes the next. The launcher dies with the server's thread that started it, init dies with the launcher,
-//!   and everything in the sandbox dies with init, the first process of its namespace.
-//! - Without namespaces, every process that the function leaves becomes the launcher's child. The launcher ends all of
-//!   them before itself: when the function has ended, when the server orders it, and when the server is gone.
-//! - After exec the function holds nothing it has no right to: no descriptor but those of its order, no capability, and
-//!   no way to new ones.
+//! - Each death causes the next. The launcher dies with the server's thread that started it, init
+//!   dies with the launcher, and everything in the sandbox dies with init, the first process of its
+//!   namespace.
+//! - Without namespaces, every process that the function leaves becomes the launcher's child. The
+//!   launcher ends all of them before itself: when the function has ended, when the server orders
+//!   it, and when the server is gone.
+//! - After exec the function holds nothing it has no right to: no descriptor but those of its
+//!   order, no capability, and no way to new ones.
 //!
-//! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`, `pid_namespaces(7)`).
+//! From the notes of the kernel on namespaces (`namespaces(7)`, `user_namespaces(7)`,
+//! `pid_namespaces(7)`).
 
 mod files;
 mod filter;
@@ -64,15 +69,17 @@ use crate::{
     system::{close_on_exec, forked, raise_loopback, take_standard_input, wait_for_any},
 };
 
-/// The first of the users for functions, where the launcher may choose. Each of the last [`USERS`] launchers has its own.
+/// The first of the users for functions, where the launcher may choose. Each of the last [`USERS`]
+/// launchers has its own.
 const FIRST_USER: u32 = 0x6000_0000;
 /// The number of these users.
 const USERS: u32 = 1 << 22;
 /// The most open files of a function.
 const OPEN_FILES_MAX: u64 = 4096;
-/// The data limit of a process, where no control group bounds its memory, as a multiple of its memory: a process maps data
-/// that it does not use. Shared memory does not count as data. A bound on the whole address space (`RLIMIT_AS`) would end
-/// interpreters that reserve much more than they use. A bound on files (`RLIMIT_FSIZE`) bounds each file, not their number.
+/// The data limit of a process, where no control group bounds its memory, as a multiple of its
+/// memory: a process maps data that it does not use. Shared memory does not count as data. A bound
+/// on the whole address space (`RLIMIT_AS`) would end interpreters that reserve much more than they
+/// use. A bound on files (`RLIMIT_FSIZE`) bounds each file, not their number.
 const DATA_FACTOR: u64 = 4;
 const DATA_MORE_BYTES: u64 = 256 << 20;
 /// The exit status of a launcher that failed.
@@ -108,8 +115,9 @@ fn launch() -> io::Result<i32> {
     let socket = take_standard_input().ok_or(io::ErrorKind::NotConnected)?;
     // A copy, which is closed on exec.
     let mut socket = UnixStream::from(socket.try_clone()?);
-    // A process group spans namespaces. In the server's group, a function of the same user could end the server by
-    // `kill(0, SIGKILL)`, and Ctrl-C at the server's terminal would end every function at once.
+    // A process group spans namespaces. In the server's group, a function of the same user could
+    // end the server by `kill(0, SIGKILL)`, and Ctrl-C at the server's terminal would end every
+    // function at once.
     own_session()?;
     let order = Order::read(&mut socket)?;
     if getppid() != Pid::from_raw(order.parent as i32) {
@@ -327,8 +335,8 @@ fn own_session() -> io::Result<()> {
     }
 }
 
-/// Executes the function, and returns only on an error. The program keeps `kept` and the descriptors of the order,
-/// beside the first three.
+/// Executes the function, and returns only on an error. The program keeps `kept` and the
+/// descriptors of the order, beside the first three.
 fn become_function(order: &Order, address: &str, kept: Option<&UnixStream>) -> io::Error {
     let executed = program(order, address).and_then(
         |Program {

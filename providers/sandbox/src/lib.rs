@@ -1,23 +1,24 @@
 //! Functions as isolated processes of this machine, behind the AWS Lambda Runtime API.
 //!
-//! It provides the ports [`Runtime`](ports::Runtime), [`CodeStore`](ports::CodeStore), [`Logs`](ports::Logs) and
-//! [`Instances`](ports::Instances) for users whose functions run on the server's machine.
+//! It provides the ports [`Runtime`](ports::Runtime), [`CodeStore`](ports::CodeStore),
+//! [`Logs`](ports::Logs) and [`Instances`](ports::Instances) for users whose functions run on the
+//! server's machine.
 //!
 //! ```text
 //!  runtime     the runtime port: a pool for each function
-//!  pool        the instances of a function: warm ones are reused, idle ones are frozen and later ended
-//!  function    an instance of a function: its process, its [invocation_channel], the [runtime_api] that it sees, its
-//!              [output]; and [prewarmed] interpreters
+//!  pool        the instances of a function: warm ones are reused, idle ones are frozen, then ended
+//!  function    an instance of a function: its process, its [invocation_channel], the [runtime_api]
+//!              that it sees, its [output]; and [prewarmed] interpreters
 //!  instances   the instances port: any program as a process, with channels and shared memory
-//!  process     a process itself: launch, limits, freezing, and the end of everything it has started
-//!  launcher    the other side of a launch: this program, started again, builds a sandbox around itself
-//!  order       what the server tells a launcher
+//!  process     a process: launch, limits, freezing, and the end of everything it has started
+//!  launcher    the other side of a launch: this program, started again, isolates itself
+//!  order       the order from the server to a launcher
 //!  code_store  the code store port: unpacked archives
-//!  logs        the logs port: what functions print
+//!  logs        the logs port: the lines that functions print
 //! ```
 //!
-//! A frozen instance costs its memory and nothing else: no timer, no thread, no polling. A deployed function without
-//! instances costs nothing.
+//! A frozen instance costs its memory and nothing else: no timer, no thread, no polling. A deployed
+//! function without instances costs nothing.
 //!
 //! From `faaskeeper.txt`, section 2.2, and the Runtime API as AWS documents it.
 

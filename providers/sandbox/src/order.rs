@@ -1,7 +1,8 @@
 //! The order: what the server tells a launcher to run, and how. Both sides import it.
 //!
-//! An order travels over one Unix socket as four bytes with its length and its postcard encoding. The descriptors that
-//! the program keeps come with the first byte. A spare gets a second order, that of its function.
+//! An order travels over one Unix socket as four bytes with its length and its postcard encoding.
+//! The descriptors that the program keeps come with the first byte. A spare gets a second order,
+//! that of its function.
 
 use std::{
     ffi::OsString,
@@ -28,8 +29,8 @@ pub(crate) const TRIAL_ARGUMENT: &str = "trial";
 pub(crate) const TASK_ROOT: &str = "/var/task";
 /// Where a function finds the runtime clients.
 pub(crate) const RUNTIME_ROOT: &str = "/var/runtime";
-/// The variable with the descriptor on which a spare receives its function. A function that sets this variable itself
-/// is started without a spare.
+/// The variable with the descriptor on which a spare receives its function. A function that sets
+/// this variable itself is started without a spare.
 pub(crate) const SPARE_VARIABLE: &str = "LANDFAST_SPARE";
 
 /// The byte by which a spare confirms that it has become an instance.
@@ -44,8 +45,8 @@ pub(crate) const DESCRIPTORS_MAX: usize = 4;
 pub(crate) struct Launch {
     /// The program and its arguments, as seen inside.
     pub(crate) command: Vec<OsString>,
-    /// The whole environment, except `AWS_LAMBDA_RUNTIME_API` and `LANDFAST_URL`. The launcher adds these two with its
-    /// listener's address, unless they are here.
+    /// The whole environment, except `AWS_LAMBDA_RUNTIME_API` and `LANDFAST_URL`. The launcher adds
+    /// these two with its listener's address, unless they are here.
     pub(crate) environment: Vec<(OsString, OsString)>,
     /// Folders that the program needs, seen inside at the same place.
     pub(crate) folders: Vec<PathBuf>,
@@ -134,27 +135,18 @@ impl Order {
         let Launch {
             command,
             environment,
-            folders,
             code,
             runtime,
-            memory_bytes,
-            processes_max,
-            scratch_bytes,
-            network,
             descriptors,
+            ..
         } = launch;
-        let Isolation {
-            is_isolated,
-            is_filtered,
-            is_memory_grouped,
-        } = isolation;
         let roots = [
             (TASK_ROOT, code.as_path()),
             (RUNTIME_ROOT, runtime.as_path()),
         ];
         // Without a root of its own, the process sees its files at their places on the host.
         let seen = |text: OsString| {
-            if is_isolated {
+            if isolation.is_isolated {
                 text
             } else {
                 on_host(text, &roots)
@@ -173,17 +165,17 @@ impl Order {
             role,
             command,
             environment,
-            folders,
+            folders: launch.folders,
             code,
             runtime,
-            memory_bytes,
-            processes_max,
-            scratch_bytes,
-            network,
+            memory_bytes: launch.memory_bytes,
+            processes_max: launch.processes_max,
+            scratch_bytes: launch.scratch_bytes,
+            network: launch.network,
             groups,
-            is_isolated,
-            is_filtered,
-            is_memory_grouped,
+            is_isolated: isolation.is_isolated,
+            is_filtered: isolation.is_filtered,
+            is_memory_grouped: isolation.is_memory_grouped,
             parent: std::process::id(),
             variables,
             descriptors,
@@ -278,7 +270,8 @@ pub(crate) fn is_of_the_system(folder: &Path) -> bool {
             .any(|system| folder.starts_with(system))
 }
 
-/// The variables with the server's address for an instance. Only its launcher knows the `address` of the listener.
+/// The variables with the server's address for an instance. Only its launcher knows the `address`
+/// of the listener.
 pub(crate) fn served_at(address: &str) -> [(&'static str, String); 2] {
     [
         ("AWS_LAMBDA_RUNTIME_API", address.to_owned()),

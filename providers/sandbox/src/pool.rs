@@ -1,11 +1,12 @@
-//! The instances of one function at one revision. The most recently used one is reused first, so that surplus instances
-//! cool down.
+//! The instances of one function at one revision. The most recently used one is reused first, so
+//! that surplus instances cool down.
 //!
 //! Invariants
 //! - An instance runs one invocation, or is returning, or is idle; never two of these.
-//! - It is idle only once it has requested its next invocation. It then does nothing, and may be frozen or ended.
-//! - A call that finds no idle instance waits briefly for a returning one before it starts another. A caller that
-//!   invokes again at once would otherwise miss its own instance.
+//! - It is idle only once it has requested its next invocation. It then does nothing, and may be
+//!   frozen or ended.
+//! - A call that finds no idle instance waits briefly for a returning one before it starts another.
+//!   A caller that invokes again at once would otherwise miss its own instance.
 
 mod places;
 mod report;
@@ -155,15 +156,16 @@ impl Pool {
         }
     }
 
-    /// Runs one invocation (promises U1 to U3, U5). `free_memory` is called before an instance is started for it.
+    /// Runs one invocation (promises U1 to U3, U5). `free_memory` is called before an instance is
+    /// started for it.
     pub(crate) async fn run(
         self: &Arc<Self>,
         mut invocation: Invocation,
         free_memory: &(dyn Fn() + Sync),
     ) -> Result<Ran, NotRun> {
         let place = self.place(&mut invocation).await;
-        // A place that was reserved here, or became free by the retirement, does not count any more: the invocation
-        // needs one of the next pool.
+        // A place that was reserved here, or became free by the retirement, does not count any
+        // more: the invocation needs one of the next pool.
         if self.retired.load(Ordering::Acquire) {
             return Err(NotRun::Retired(Box::new(invocation)));
         }
@@ -207,7 +209,8 @@ impl Pool {
             Ok(()) => self.work(instance, invocation, timeout, deadline).await,
             Err((how, payload)) => Outcome::failed(how, payload),
         };
-        // A child that the kernel ended for lack of memory fails the function, whatever the function made of it (U2).
+        // A child that the kernel ended for lack of memory fails the function, whatever the
+        // function made of it (U2).
         if instance.running().out_of_memory_kills() > kills_before {
             let payload = failure::ended(&id, Death::OutOfMemory);
             outcome = Outcome::failed(Failed::OutOfMemory, payload);
@@ -224,7 +227,8 @@ impl Pool {
             memory_peak: instance.running().memory_peak(),
         };
         let log_tail = Bytes::from(instance.output.end(&report.line()));
-        // Not before the work is done: the next cold start might come sooner, but this invocation would be slower.
+        // Not before the work is done: the next cold start might come sooner, but this invocation
+        // would be slower.
         if let Some(kind) = instance.kind.as_ref().filter(|_| is_new) {
             let bytes = self.function.memory_bytes;
             self.shared.prewarmed.provide(kind, bytes);
@@ -248,7 +252,8 @@ impl Pool {
         let start_bound = START_BOUND_MIN.max(self.function.timeout);
         tokio::select! {
             biased;
-            // An instance that reports a failed start and requests an invocation nevertheless has failed, as on Lambda.
+            // An instance that reports a failed start and requests an invocation nevertheless has
+            // failed, as on Lambda.
             Ok(()) = async { requests.wait_for(|requests| *requests > 0).await.map(drop) } => {
                 channel.failed_start().map_or(Ok(()), |error| Err((Failed::NotStarted, error)))
             }
@@ -357,7 +362,8 @@ impl Pool {
         Ok((instance, true))
     }
 
-    /// Takes an instance back once it requests its next invocation. If it does not until `deadline`, it is ended.
+    /// Takes an instance back once it requests its next invocation. If it does not until
+    /// `deadline`, it is ended.
     fn give_back(
         self: &Arc<Self>,
         instance: Arc<Instance>,
@@ -393,7 +399,8 @@ impl Pool {
         });
     }
 
-    /// Freezes the instance that became idle at `turn` after a while, and ends it after its idle time.
+    /// Freezes the instance that became idle at `turn` after a while, and ends it after its idle
+    /// time.
     async fn cool_down(&self, turn: u64) {
         tokio::time::sleep(FREEZE_AFTER).await;
         let Some(instance) = self.freeze(turn) else {

@@ -123,13 +123,15 @@ impl Sandbox {
         Arc::clone(&self.shared.logs) as Arc<dyn ports::Logs>
     }
 
-    /// Starts any program as an isolated process, beside functions. [`close`](Runtime::close) ends these too.
+    /// Starts any program as an isolated process, beside functions. [`close`](Runtime::close) ends
+    /// these too.
     pub fn instances(&self) -> Arc<dyn Instances> {
         let launcher = Arc::clone(&self.shared.launcher);
         Arc::new(SandboxInstances::new(launcher, self.shared.runtime.clone()))
     }
 
-    /// The pool of `function` at its current revision. A caller with an earlier revision looked it up before that.
+    /// The pool of `function` at its current revision. A caller with an earlier revision looked it
+    /// up before that.
     fn pool(&self, function: &Arc<Function>) -> Arc<Pool> {
         let mut pools = self.pools.lock();
         let pool = pools
@@ -161,7 +163,8 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Frees memory for an instance of `function`, if it is short: spares end first, then idle instances.
+    /// Frees memory for an instance of `function`, if it is short: spares end first, then idle
+    /// instances.
     fn make_room(&self, function: &Function) {
         while available_bytes().is_some_and(|available| available < function.memory_bytes) {
             let pools: Vec<_> = self.pools.lock().values().cloned().collect();

@@ -1,8 +1,11 @@
-//! System calls that no crate wraps without `unsafe`, each behind a function that is sound for any argument.
+//! System calls that no crate wraps without `unsafe`, each behind a function that is sound for any
+//! argument.
 //!
-//! The launcher uses them, a process with one thread. The server uses those for received descriptors.
+//! The launcher uses them, a process with one thread. The server uses those for received
+//! descriptors.
 
-#![allow(unsafe_code)] // Forking, waiting for any child, flags of an interface and of mounts, and received descriptors.
+// Why: forking, waiting for any child, flags of an interface and of mounts, received descriptors.
+#![allow(unsafe_code)]
 
 use std::{
     ffi::CString,
@@ -29,12 +32,13 @@ pub(crate) fn take_standard_input() -> Option<OwnedFd> {
     if IS_TAKEN.swap(true, Ordering::Relaxed) {
         return None;
     }
-    // SAFETY: only the launcher calls this, before it opens anything. It was started with this descriptor, and this is
-    // its only owner.
+    // SAFETY: only the launcher calls this, before it opens anything. It was started with this
+    // descriptor, and this is its only owner.
     Some(unsafe { OwnedFd::from_raw_fd(0) })
 }
 
-/// Forks. Errors: the system's, or that this process has other threads, whose locks the child would inherit.
+/// Forks. Errors: the system's, or that this process has other threads, whose locks the child would
+/// inherit.
 pub(crate) fn forked() -> io::Result<ForkResult> {
     if std::fs::read_dir("/proc/self/task").is_ok_and(|threads| threads.count() > 1) {
         return Err(io::Error::other(
@@ -64,7 +68,8 @@ pub(crate) fn close_on_exec() -> io::Result<()> {
     }
 }
 
-/// Makes the mount at `path`, and every mount below it, read-only and without devices or programs of other users.
+/// Makes the mount at `path`, and every mount below it, read-only and without devices or programs
+/// of other users.
 pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
     let path =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -72,7 +77,8 @@ pub(crate) fn restrict_mounts(path: &Path) -> io::Result<()> {
     let mut change: libc::mount_attr = unsafe { mem::zeroed() };
     change.attr_set = libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
     let bytes = size_of::<libc::mount_attr>();
-    // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size is its own.
+    // SAFETY: the path ends with a zero byte; the request lives as long as the call, and its size
+    // is its own.
     let changed = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -134,7 +140,8 @@ pub(crate) fn limit_other(process: Pid, resource: Resource, most: u64) -> io::Re
         rlim_cur: most,
         rlim_max: most,
     };
-    // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not asked for.
+    // SAFETY: the limit lives as long as the call, which only reads it; the earlier one is not
+    // asked for.
     let limited = unsafe {
         libc::prlimit(
             process.as_raw(),

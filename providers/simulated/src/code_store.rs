@@ -1,4 +1,5 @@
-//! The code store port in memory. An archive holds one file: the first line is its path, and its content follows.
+//! The code store port in memory. An archive holds one file: the first line is its path, and its
+//! content follows.
 
 use std::{collections::BTreeMap, sync::Mutex};
 

@@ -4,7 +4,8 @@
 //! [`Faults::kill_instances`](crate::Faults::kill_instances) sets.
 //!
 //! Invariants
-//! - An instance is one task. When it is dead, its program and its ends of all channels are dropped.
+//! - An instance is one task. When it is dead, its program and its ends of all channels are
+//!   dropped.
 //! - The cause of a death is known only after that.
 
 use std::{

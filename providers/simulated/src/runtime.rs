@@ -1,9 +1,11 @@
-//! The runtime port in memory, in virtual time. Its functions are Rust closures that run in the caller's task.
+//! The runtime port in memory, in virtual time. Its functions are Rust closures that run in the
+//! caller's task.
 //!
 //! Invariants
-//! - An instance is idle or runs one invocation. An instance that exits or exceeds its timeout is dropped.
-//! - An instance that is busy when its function is retired is not reused: retiring raises the function's
-//!   generation, and only instances of the present generation become idle.
+//! - An instance is idle or runs one invocation. An instance that exits or exceeds its timeout is
+//!   dropped.
+//! - An instance that is busy when its function is retired is not reused: retiring raises the
+//!   function's generation, and only instances of the present generation become idle.
 
 use std::{
     collections::BTreeMap,

@@ -18,7 +18,8 @@ pub struct Parts {
     pub queue: SharedQueue,
     /// The provider's name of a client's queue.
     pub queue_name: fn(&str) -> String,
-    /// Checks the address of a far store. The error must not contain the address, which may hold a password.
+    /// Checks the address of a far store. The error must not contain the address, which may hold a
+    /// password.
     pub check_far: fn(&str) -> std::result::Result<(), String>,
     /// Whether other processes deploy to the same store.
     pub among_others: bool,

@@ -1,10 +1,12 @@
-//! The service in numbers: the runtime's counters, and the backlogs of the queues that start functions.
+//! The service in numbers: the runtime's counters, and the backlogs of the queues that start
+//! functions.
 //!
-//! Only the queues know their backlogs, and a status must not read a store. The server therefore polls the queues
-//! now and then ([`QueueWatch::poll`]), and a status shows the last result.
+//! Only the queues know their backlogs, and a status must not read a store. The server therefore
+//! polls the queues now and then ([`QueueWatch::poll`]), and a status shows the last result.
 //!
-//! If a poll finds waiting events, this process takes them from then on. Their sender may have died, and other
-//! processes learn of a new event queue in no other way. This needs no further poll for idle functions.
+//! If a poll finds waiting events, this process takes them from then on. Their sender may have
+//! died, and other processes learn of a new event queue in no other way. This needs no further poll
+//! for idle functions.
 
 use std::{
     collections::BTreeMap,
@@ -74,8 +76,8 @@ impl QueueWatch {
         }
     }
 
-    /// Reads the backlogs, and has waiting events taken here. Errors: a queue's. The earlier results then stay, and
-    /// the next poll continues after that queue.
+    /// Reads the backlogs, and has waiting events taken here. Errors: a queue's. The earlier
+    /// results then stay, and the next poll continues after that queue.
     pub(crate) async fn poll(&self) -> Result<()> {
         let parts = &self.context.parts;
         let queues = self.queues();
@@ -102,8 +104,8 @@ impl QueueWatch {
         Ok(())
     }
 
-    /// Every queue that starts a deployed function, by the provider's name. An event queue comes with the registered
-    /// name of its function.
+    /// Every queue that starts a deployed function, by the provider's name. An event queue comes
+    /// with the registered name of its function.
     fn queues(&self) -> BTreeMap<String, Option<String>> {
         let parts = &self.context.parts;
         let mut queues = BTreeMap::new();

@@ -24,8 +24,8 @@ pub(crate) fn new_id(entropy: &dyn Entropy) -> String {
     uuid(bits.to_be_bytes()).to_string()
 }
 
-/// The request id of an event that its sender calls `id`: the same text if it can stand in a header, else a
-/// digest.
+/// The request id of an event that its sender calls `id`: the same text if it can stand in a
+/// header, else a digest.
 pub(crate) fn request_id(id: &[u8]) -> String {
     match std::str::from_utf8(id) {
         Ok(text) if text.len() <= 64 && !text.is_empty() && text.bytes().all(is_plain) => {
@@ -35,14 +35,15 @@ pub(crate) fn request_id(id: &[u8]) -> String {
     }
 }
 
-/// The request id under which `notified` runs to learn that `failed` gave up on the event `id`. It is the same
-/// at every attempt (A3), and differs from the event's own id: under that id, the transactions of `notified`
-/// would be taken for those of `failed`.
+/// The request id under which `notified` runs to learn that `failed` gave up on the event `id`. It
+/// is the same at every attempt (A3), and differs from the event's own id: under that id, the
+/// transactions of `notified` would be taken for those of `failed`.
 pub(crate) fn notice_id(notified: &str, failed: &str, id: &str) -> String {
     digest_id(&[notified.as_bytes(), failed.as_bytes(), id.as_bytes()])
 }
 
-/// An id from the first 16 bytes of the digest of `parts`. Only the last part may contain a zero byte.
+/// An id from the first 16 bytes of the digest of `parts`. Only the last part may contain a zero
+/// byte.
 pub(crate) fn digest_id(parts: &[&[u8]]) -> String {
     let digest = Sha256::digest(parts.join(&0));
     let mut bits = [0; 16];

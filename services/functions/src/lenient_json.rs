@@ -1,7 +1,7 @@
 //! Lenient JSON: an object as its raw members, of which a reader decodes only those it needs.
 //!
-//! A function may return JSON that few libraries read (`1e999`, `"\ud800"`, deep nesting). Its other members are
-//! still meant. Each member therefore stays raw until a reader asks for it.
+//! A function may return JSON that few libraries read (`1e999`, `"\ud800"`, deep nesting). Its
+//! other members are still meant. Each member therefore stays raw until a reader asks for it.
 
 use std::{borrow::Borrow, collections::BTreeMap, fmt};
 
@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 /// The raw members of an object. Of several members with one name, the last counts.
 pub type Members<'a> = BTreeMap<Text, &'a RawValue>;
 
-/// A JSON string, which may not be Unicode (`"\ud800"`). `String` refuses such a string, and with it the whole
-/// object where it is a member name. Here it is read with replacement characters, which no name that a reader
-/// looks for contains.
+/// A JSON string, which may not be Unicode (`"\ud800"`). `String` refuses such a string, and with
+/// it the whole object where it is a member name. Here it is read with replacement characters,
+/// which no name that a reader looks for contains.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(pub String);
 

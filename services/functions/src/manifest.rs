@@ -108,8 +108,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The checks of a new deployment as `application`, beyond those of a stored one. `text` is its source. Errors:
-    /// what to change.
+    /// The checks of a new deployment as `application`, beyond those of a stored one. `text` is its
+    /// source. Errors: what to change.
     pub(crate) fn check_as_new(&self, application: &str, text: &str) -> Result<(), String> {
         form::check(text)?;
         if let Some(name) = self.name.as_ref().filter(|name| *name != application) {

@@ -1,4 +1,5 @@
-//! The Functions port over deployed functions, for other services, which use the functions' own names.
+//! The Functions port over deployed functions, for other services, which use the functions' own
+//! names.
 //!
 //! Only manifests arm queue triggers and timers, so those calls are refused here.
 
@@ -41,7 +42,8 @@ impl Functions for Service {
     }
 
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        // It existed when the send was promised, and may exist again: after the start, or after a deployment (A8).
+        // It existed when the send was promised, and may exist again: after the start, or after a
+        // deployment (A8).
         if self.function(function).is_err() {
             return Err(Error::unavailable(format!(
                 "run {function:?}, which is not deployed"

@@ -1,12 +1,13 @@
 //! Routes: which function handles an HTTP request, in the terms of API Gateway's HTTP APIs.
 //!
-//! A route is a method, or any method, and a pattern of segments. `/orders/{id}` has one parameter, and
-//! `/files/{path+}` takes the rest of the path. The most specific route that matches a request gets it. Routes are
-//! compared segment by segment from the left: a literal comes before a parameter, and a parameter before
-//! `{path+}`. Of two routes of the same shape, the one with a named method comes first.
+//! A route is a method, or any method, and a pattern of segments. `/orders/{id}` has one parameter,
+//! and `/files/{path+}` takes the rest of the path. The most specific route that matches a request
+//! gets it. Routes are compared segment by segment from the left: a literal comes before a
+//! parameter, and a parameter before `{path+}`. Of two routes of the same shape, the one with a
+//! named method comes first.
 //!
-//! Invariant: of two routes of the same shape in a table, whose parameters may have different names, at most one
-//! takes a given method by name, and at most one takes any method.
+//! Invariant: of two routes of the same shape in a table, whose parameters may have different
+//! names, at most one takes a given method by name, and at most one takes any method.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -77,8 +78,8 @@ pub enum RouteMatch {
 }
 
 impl Route {
-    /// The routes of `function` at `pattern`: one for each of `methods`, or one for any method. Errors: what to
-    /// write instead.
+    /// The routes of `function` at `pattern`: one for each of `methods`, or one for any method.
+    /// Errors: what to write instead.
     pub(crate) fn parse(
         function: &str,
         pattern: &str,
@@ -277,7 +278,8 @@ impl RouteTable {
             .sort_by(|one, another| one.rank().cmp(&another.rank()));
     }
 
-    /// The first of `routes` that overlaps with another application's route, with that application and its route.
+    /// The first of `routes` that overlaps with another application's route, with that application
+    /// and its route.
     pub(crate) fn claimed<'a>(
         &'a self,
         application: &str,
@@ -325,7 +327,8 @@ impl RouteTable {
 }
 
 impl OwnedRoute {
-    /// Its order in the table. The owner decides where two processes have deployed the same route on one store.
+    /// Its order in the table. The owner decides where two processes have deployed the same route
+    /// on one store.
     fn rank(&self) -> (Vec<Shape<'_>>, bool, &str) {
         (
             self.route.pattern.shape().collect(),

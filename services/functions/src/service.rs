@@ -1,10 +1,10 @@
 //! The service as front ends and other services call it.
 //!
-//! An [invocation](Service::invoke) that a client waits for runs to its end even if the client disconnects, as on
-//! Lambda: a closed connection does not mean that half of the work should stand. Its resources stay bounded by its
-//! timeout and by the places of its function. The service ensures this, not the runtime, because an invocation
-//! [for another service](Service::run), such as a step or an event, must end with its caller: the caller drops it
-//! when another attempt takes its place.
+//! An [invocation](Service::invoke) that a client waits for runs to its end even if the client
+//! disconnects, as on Lambda: a closed connection does not mean that half of the work should stand.
+//! Its resources stay bounded by its timeout and by the places of its function. The service ensures
+//! this, not the runtime, because an invocation [for another service](Service::run), such as a step
+//! or an event, must end with its caller: the caller drops it when another attempt takes its place.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -57,19 +57,20 @@ impl Service {
         }
     }
 
-    /// Puts the stored deployments in place, and removes what a crash left. An application that cannot be put in
-    /// place now is [tried again](Self::keep_in_place).
+    /// Puts the stored deployments in place, and removes what a crash left. An application that
+    /// cannot be put in place now is [tried again](Self::keep_in_place).
     pub async fn start(&self) -> Result<()> {
         self.deployer.start().await
     }
 
-    /// Follows the deployments of other processes, and tries applications again that could not be put in place. It
-    /// runs for as long as the process does.
+    /// Follows the deployments of other processes, and tries applications again that could not be
+    /// put in place. It runs for as long as the process does.
     pub async fn keep_in_place(self) {
         watcher::watch(self.deployer).await;
     }
 
-    /// Deploys `content`, a tar file compressed by gzip, as `application` (A1); returns its functions.
+    /// Deploys `content`, a tar file compressed by gzip, as `application` (A1); returns its
+    /// functions.
     ///
     /// Errors: `Invalid` for a fault in it, `Conflict`, `Port`.
     pub async fn deploy(&self, application: &str, content: Bytes) -> Result<Vec<Summary>> {
@@ -88,7 +89,8 @@ impl Service {
 
     /// Sets the timer of a function to every `period`, in whole seconds, or disarms it (A5).
     ///
-    /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`, `Port`.
+    /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`,
+    /// `Port`.
     pub async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
         self.deployer.arm(name, period).await
     }
@@ -124,7 +126,8 @@ impl Service {
         self.context.lookup.route(method, path)
     }
 
-    /// Runs `invocation` of a function and returns its result (A2). It runs to its end even if this is dropped.
+    /// Runs `invocation` of a function and returns its result (A2). It runs to its end even if this
+    /// is dropped.
     pub async fn invoke(&self, name: &str, invocation: Invocation) -> Result<Ran> {
         let (service, name) = (self.clone(), name.to_owned());
         to_its_end("run a function", async move {
@@ -149,8 +152,8 @@ impl Service {
         Ok(runtime.run(&deployed.function, invocation).await?)
     }
 
-    /// How many further attempts an event or a step of this function gets by its manifest; none: there is no such
-    /// function.
+    /// How many further attempts an event or a step of this function gets by its manifest; none:
+    /// there is no such function.
     pub fn retries(&self, name: &str) -> Option<u32> {
         self.context.lookup.retries(name)
     }
@@ -185,7 +188,8 @@ impl Service {
         })
     }
 
-    /// Waits for a line of the function whose number is `from` or later, after [`Self::lines`] returned none.
+    /// Waits for a line of the function whose number is `from` or later, after [`Self::lines`]
+    /// returned none.
     pub async fn more_lines(&self, name: &str, from: u64) {
         self.context.parts.logs.more_lines(name, from).await;
     }
@@ -201,18 +205,19 @@ impl Service {
         DeadLetters(&self.context).page(function, after).await
     }
 
-    /// Sends the dead letter `id` of a function again, or all of them. Returns how many once that is durable; dead
-    /// letters that another caller settles at the same moment count too.
+    /// Sends the dead letter `id` of a function again, or all of them. Returns how many once that
+    /// is durable; dead letters that another caller settles at the same moment count too.
     ///
-    /// Errors: as [`Self::dead_letters`], and `NoSuchDeadLetter`. Some may have been sent again before the error; none
-    /// is lost.
+    /// Errors: as [`Self::dead_letters`], and `NoSuchDeadLetter`. Some may have been sent again
+    /// before the error; none is lost.
     pub async fn redrive(&self, function: &str, id: Option<&str>) -> Result<u64> {
         DeadLetters(&self.context)
             .settle(function, id, Action::Redrive)
             .await
     }
 
-    /// Removes the dead letter `id` of a function permanently, or all of them; returns as [`Self::redrive`] does.
+    /// Removes the dead letter `id` of a function permanently, or all of them; returns as
+    /// [`Self::redrive`] does.
     pub async fn purge(&self, function: &str, id: Option<&str>) -> Result<u64> {
         DeadLetters(&self.context)
             .settle(function, id, Action::Purge)
@@ -226,7 +231,8 @@ impl Service {
 
     /// Reads the backlogs of the functions' queues, and has waiting events taken here.
     ///
-    /// Errors: a queue's. The earlier results then stay, and the next poll continues after that queue.
+    /// Errors: a queue's. The earlier results then stay, and the next poll continues after that
+    /// queue.
     pub async fn poll_queues(&self) -> ports::Result<()> {
         self.queues.poll().await
     }
@@ -236,14 +242,14 @@ impl Service {
         &*self.context.parts.functions
     }
 
-    /// From here on, a failing event or message is not reported, because the stop may be the cause. No further
-    /// events are taken.
+    /// From here on, a failing event or message is not reported, because the stop may be the cause.
+    /// No further events are taken.
     pub fn begin_stop(&self) {
         self.context.stop.begin();
     }
 
-    /// Ends all instances. This fails none of the events and messages they work on. Returns once nothing is left of
-    /// the instances, or after a bounded wait.
+    /// Ends all instances. This fails none of the events and messages they work on. Returns once
+    /// nothing is left of the instances, or after a bounded wait.
     pub async fn stop(&self) {
         self.begin_stop();
         self.context.parts.runtime.close().await;

@@ -16,8 +16,8 @@ import compileall, sys
 print(sys.executable); print(sys.prefix); print(sys.base_prefix)
 compileall.compile_dir(sys.argv[1], ddir=sys.argv[2], quiet=2)
 ";
-/// Makes Python serve the handler in its second argument, with the client in the folder of its first. Without a second
-/// argument it is a spare, and waits for its handler.
+/// Makes Python serve the handler in its second argument, with the client in the folder of its
+/// first. Without a second argument it is a spare, and waits for its handler.
 const START_PYTHON: &str =
     "import sys; sys.path[0] = sys.argv.pop(1); import landfast_runtime; landfast_runtime.main()";
 /// Makes Node.js report its path and its folder.
@@ -33,7 +33,8 @@ pub(crate) struct Command {
     pub(crate) folders: Vec<PathBuf>,
 }
 
-/// How to start `function`, whose code is in the host's folder `code`. Errors: what is missing, and what to do about it.
+/// How to start `function`, whose code is in the host's folder `code`. Errors: what is missing, and
+/// what to do about it.
 pub(crate) async fn command(
     function: &Function,
     code: &Path,
@@ -93,8 +94,8 @@ const COMMON: [(&str, &str); 8] = [
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
 ];
-/// Variables that the interpreter, packages it imports by itself, or the system's libraries may read before the
-/// function starts; in addition to the common ones.
+/// Variables that the interpreter, packages it imports by itself, or the system's libraries may
+/// read before the function starts; in addition to the common ones.
 const READ_EARLY: [&str; 15] = [
     "COVERAGE_",
     "GCONV_PATH",
@@ -120,8 +121,8 @@ pub(crate) fn spare_environment() -> Vec<(OsString, OsString)> {
         .into()
 }
 
-/// Whether an interpreter with [`spare_environment`] starts like one with the environment of `function`, which it gets
-/// later.
+/// Whether an interpreter with [`spare_environment`] starts like one with the environment of
+/// `function`, which it gets later.
 pub(crate) fn starts_alike(function: &Function) -> bool {
     function.environment.keys().all(|name| {
         !COMMON.iter().any(|(common, _)| common == name)

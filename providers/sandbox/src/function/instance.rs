@@ -1,7 +1,8 @@
 //! One instance of a function: its process, its invocation channel and its output.
 //!
-//! The holder of an instance decides what it does. A task serves the instance's Runtime API, reads its output and waits
-//! for its end. When the process ends, for any reason, everything of it ends: its children, its listener, its folder.
+//! The holder of an instance decides what it does. A task serves the instance's Runtime API, reads
+//! its output and waits for its end. When the process ends, for any reason, everything of it ends:
+//! its children, its listener, its folder.
 
 use std::{path::PathBuf, sync::Arc};
 

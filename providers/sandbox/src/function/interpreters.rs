@@ -1,7 +1,8 @@
 //! The interpreters of this machine: their real paths, and the folders they need.
 //!
-//! An interpreter reports both itself, once, because the program on the path may be a script that searches for it. The
-//! server runs its own interpreters directly. One that a manifest names is run by a [probe] in a sandbox.
+//! An interpreter reports both itself, once, because the program on the path may be a script that
+//! searches for it. The server runs its own interpreters directly. One that a manifest names is run
+//! by a [probe] in a sandbox.
 
 mod probe;
 
@@ -47,8 +48,8 @@ impl Interpreters {
         &self.runtime
     }
 
-    /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path. It reports itself
-    /// when it is run with the arguments `query`.
+    /// The interpreter that a manifest has `chosen`, or the one called `name` on the server's path.
+    /// It reports itself when it is run with the arguments `query`.
     pub(super) async fn find(
         &self,
         chosen: Option<&Path>,

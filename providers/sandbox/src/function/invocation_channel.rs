@@ -1,8 +1,9 @@
-//! The invocation channel of one instance: hands it one invocation at a time, and returns the result.
+//! The invocation channel of one instance: hands it one invocation at a time, and returns the
+//! result.
 //!
-//! The pool assigns an invocation and waits. The instance requests its next invocation and answers it over the Runtime
-//! API. When the instance ends, the channel drops the present invocation and any later one, so that the waiting side
-//! learns that no answer will come.
+//! The pool assigns an invocation and waits. The instance requests its next invocation and answers
+//! it over the Runtime API. When the instance ends, the channel drops the present invocation and
+//! any later one, so that the waiting side learns that no answer will come.
 
 use std::sync::Arc;
 
@@ -54,8 +55,8 @@ pub(crate) struct InvocationChannel {
     give: mpsc::Sender<Task>,
     take: tokio::sync::Mutex<mpsc::Receiver<Task>>,
     work: Mutex<Work>,
-    /// The scope of the instance's requests. It stays after the answer, until the next invocation: a request in between
-    /// still belongs to this one.
+    /// The scope of the instance's requests. It stays after the answer, until the next invocation:
+    /// a request in between still belongs to this one.
     scope: Mutex<Option<Arc<str>>>,
     /// How often the instance has requested an invocation.
     requests: watch::Sender<u64>,
@@ -96,7 +97,8 @@ impl InvocationChannel {
         answer
     }
 
-    /// The instance requests its next invocation. An earlier one that it has not answered gets no answer.
+    /// The instance requests its next invocation. An earlier one that it has not answered gets no
+    /// answer.
     pub(crate) async fn next(&self) -> Option<Task> {
         if self.requests.borrow().ne(&0) {
             let mut work = self.work.lock();

@@ -1,13 +1,15 @@
 //! The output of one instance, line by line, under the invocation at the time.
 //!
-//! Two readers share the pipes under one lock. A task reads for as long as the instance lives. The end of an invocation
-//! reads the rest, so that the log has everything the function printed before its answer is returned (promise U5).
+//! Two readers share the pipes under one lock. A task reads for as long as the instance lives. The
+//! end of an invocation reads the rest, so that the log has everything the function printed before
+//! its answer is returned (promise U5).
 //!
 //! Invariants
-//! - The task reads a little at a time, passes all lines on at once, and yields. It does not read while its function's
-//!   share of the lines on their way to the disk is full ([`Share::room`]). A function that prints faster waits in its
-//!   write.
-//! - Dropped lines are counted in the log of their function, under the invocation that printed them.
+//! - The task reads a little at a time, passes all lines on at once, and yields. It does not read
+//!   while its function's share of the lines on their way to the disk is full ([`Share::room`]). A
+//!   function that prints faster waits in its write.
+//! - Dropped lines are counted in the log of their function, under the invocation that printed
+//!   them.
 
 use std::{io, mem, sync::Arc};
 
@@ -22,7 +24,8 @@ const TAIL_BYTES_MAX: usize = 4 * 1024;
 const LINE_BYTES_MAX: usize = 64 * 1024;
 /// The bytes of one read.
 const READ_BYTES: usize = 16 * 1024;
-/// The most reads at the end of an invocation: four times the capacity of a pipe, unless the function changed that.
+/// The most reads at the end of an invocation: four times the capacity of a pipe, unless the
+/// function changed that.
 const READS_AT_END_MAX: usize = 16;
 
 /// The output of one instance.

@@ -1,15 +1,16 @@
-//! Pre-warmed interpreters (spares): started before a function needs them, one for each recent kind.
+//! Pre-warmed interpreters (spares): started before a function needs them, one for each recent
+//! kind.
 //!
-//! Most of a cold start is the interpreter's. Each cold start is therefore followed by the start of a spare, which goes as
-//! far as an instance can without its function ([spare](crate::launcher)), and waits. The next cold start of the same
-//! kind adopts it, for any function.
+//! Most of a cold start is the interpreter's. Each cold start is therefore followed by the start of
+//! a spare, which goes as far as an instance can without its function ([spare](crate::launcher)),
+//! and waits. The next cold start of the same kind adopts it, for any function.
 //!
 //! Invariants
 //! - A spare becomes at most one instance.
-//! - A cold start never waits for a spare. It takes a ready one, or starts its own process, also if the spare turns out
-//!   to be dead.
-//! - A server that never runs Python has no spares. The first one comes after the first cold start of its kind. A spare
-//!   ends after the idle time of instances, or as soon as memory is short.
+//! - A cold start never waits for a spare. It takes a ready one, or starts its own process, also if
+//!   the spare turns out to be dead.
+//! - A server that never runs Python has no spares. The first one comes after the first cold start
+//!   of its kind. A spare ends after the idle time of instances, or as soon as memory is short.
 
 use std::{
     ffi::OsString,
@@ -31,11 +32,13 @@ use crate::{
 
 /// The most spares. One more replaces the oldest.
 const SPARES_MAX: usize = 2;
-/// The memory limit of a waiting spare. Functions with a lower limit get none, because its imports may exceed that.
+/// The memory limit of a waiting spare. Functions with a lower limit get none, because its imports
+/// may exceed that.
 const MEMORY_BYTES: u64 = 128 << 20;
 const PROCESSES_MAX: u32 = 16;
 const SCRATCH_BYTES: u64 = 1 << 20;
-/// A runtime client in the function's own code. Such a function starts as in the cloud, in a fresh interpreter.
+/// A runtime client in the function's own code. Such a function starts as in the cloud, in a fresh
+/// interpreter.
 const OTHER_CLIENT: &str = "awslambdaric";
 
 /// What functions must have in common to share a spare.
@@ -138,8 +141,8 @@ impl Prewarmed {
         given.await.ok()
     }
 
-    /// Starts a spare of this kind, if there is none, and memory is left for it and for another instance of
-    /// `instance_bytes`.
+    /// Starts a spare of this kind, if there is none, and memory is left for it and for another
+    /// instance of `instance_bytes`.
     pub(crate) fn provide(self: &Arc<Self>, kind: &Kind, instance_bytes: u64) {
         let wanted = instance_bytes.saturating_add(MEMORY_BYTES);
         if !self.launcher.has_spares()
@@ -196,7 +199,8 @@ impl Prewarmed {
 }
 
 impl Spares {
-    /// Reserves a place for a spare of this kind. None: there is one, or all others are still starting.
+    /// Reserves a place for a spare of this kind. None: there is one, or all others are still
+    /// starting.
     fn reserve(&mut self, kind: &Kind) -> Option<u64> {
         if self.all.iter().any(|spare| spare.kind == *kind) {
             return None;

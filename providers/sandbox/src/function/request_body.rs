@@ -1,8 +1,8 @@
 //! Request bodies of instances, received within bounds.
 //!
-//! A function may begin bodies that it never finishes, and may even be frozen meanwhile. The received parts take the
-//! server's memory. A body must therefore make progress, and all bodies of a function share an [`Allowance`]. It is less
-//! than the server's bound for all functions.
+//! A function may begin bodies that it never finishes, and may even be frozen meanwhile. The
+//! received parts take the server's memory. A body must therefore make progress, and all bodies of
+//! a function share an [`Allowance`]. It is less than the server's bound for all functions.
 //!
 //! Bytes count from their arrival until their request is answered.
 
@@ -27,7 +27,8 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-/// The bound on all bodies of a function: half of the server's bound for the bodies of all functions.
+/// The bound on all bodies of a function: half of the server's bound for the bodies of all
+/// functions.
 const ALLOWED_BYTES: usize = 128 << 20;
 /// How long the next [`PROGRESS_BYTES`] of a body, or its end, may take.
 const QUIET_MAX: Duration = Duration::from_secs(10);
@@ -55,7 +56,8 @@ impl Allowance {
         Self(Arc::new(Semaphore::new(bytes)))
     }
 
-    /// Bounds the body of `request`. The caller holds the second value until the request is answered.
+    /// Bounds the body of `request`. The caller holds the second value until the request is
+    /// answered.
     pub(crate) fn receive<B>(&self, request: Request<B>) -> (Request<Incoming<B>>, Arc<Charged>) {
         let charged = Arc::new(Charged {
             allowance: self.clone(),
@@ -96,8 +98,8 @@ impl Drop for Charged {
 
 /// The request body of an instance.
 ///
-/// Errors: `QuotaExceeded` if the bodies of its function exceed their bound; `TimedOut` without progress; the
-/// connection's own.
+/// Errors: `QuotaExceeded` if the bodies of its function exceed their bound; `TimedOut` without
+/// progress; the connection's own.
 #[derive(Debug)]
 pub struct Incoming<B = hyper::body::Incoming> {
     body: B,

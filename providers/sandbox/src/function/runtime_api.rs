@@ -1,12 +1,13 @@
-//! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init error.
+//! The AWS Lambda Runtime API as one instance sees it (`2018-06-01`): next, response, error, init
+//! error.
 //!
-//! Each instance has its own listener, which identifies it. Where other processes can reach the listener, [`Peers`]
-//! keeps them out.
+//! Each instance has its own listener, which identifies it. Where other processes can reach the
+//! listener, [`Peers`] keeps them out.
 //!
-//! An answer is held in memory until it is whole, up to [`ANSWER_BYTES_MAX`]; a longer one is refused as Lambda does.
-//! One answer at a time is received from an instance, over however many connections. Its answers therefore take the
-//! memory of one answer and of the connections' buffers. All bodies of a function, answers included, share its
-//! [`Allowance`].
+//! An answer is held in memory until it is whole, up to [`ANSWER_BYTES_MAX`]; a longer one is
+//! refused as Lambda does. One answer at a time is received from an instance, over however many
+//! connections. Its answers therefore take the memory of one answer and of the connections'
+//! buffers. All bodies of a function, answers included, share its [`Allowance`].
 
 use std::{convert::Infallible, error::Error, fmt::Debug, sync::Arc};
 
@@ -55,7 +56,8 @@ pub type Reply = Response<UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>>;
 /// The API that an instance reaches beside the Runtime API, at the same address.
 #[async_trait]
 pub trait Api: Debug + Send + Sync {
-    /// Answers a request of an instance, whose invocation has this [scope](ports::runtime::Invocation::scope).
+    /// Answers a request of an instance, whose invocation has this
+    /// [scope](ports::runtime::Invocation::scope).
     async fn call(&self, scope: Option<Arc<str>>, request: Request<Incoming>) -> Reply;
 }
 
@@ -101,7 +103,8 @@ pub(crate) async fn serve(listener: TcpListener, peers: Peers, served: Served) {
             Ok((stream, _)) => {
                 // The check costs one kernel query, and no place among the connections.
                 if !peers.admit(&stream).await {
-                    // A stranger may connect without end: other tasks have a turn before the next one.
+                    // A stranger may connect without end: other tasks have a turn before the next
+                    // one.
                     drop(stream);
                     tokio::task::yield_now().await;
                     continue;
@@ -188,8 +191,8 @@ async fn route(request: Request<Incoming>, served: &Served) -> Reply {
     }
 }
 
-/// Whether no browser page can have sent it. A function with the machine's network has its listener on the machine's
-/// loopback, which any page can call by another host name.
+/// Whether no browser page can have sent it. A function with the machine's network has its listener
+/// on the machine's loopback, which any page can call by another host name.
 fn is_from_a_program(headers: &HeaderMap) -> bool {
     let is_ours = |host: &HeaderValue| host.as_bytes().starts_with(b"127.0.0.1:");
     headers.get(HOST).is_none_or(is_ours) && !headers.contains_key(ORIGIN)
@@ -303,7 +306,8 @@ impl Served {
     }
 }
 
-/// The error in the trailers of a response, if there is one: the runtime had begun to send before the failure.
+/// The error in the trailers of a response, if there is one: the runtime had begun to send before
+/// the failure.
 fn failed_midway(trailers: &HeaderMap) -> Option<Bytes> {
     let kind = trailers.get(ERROR_TYPE)?.to_str().unwrap_or(UNKNOWN);
     let error = trailers

@@ -1,7 +1,9 @@
-//! The files that a function sees: the system's programs and libraries, its code, its own `/tmp`; nothing else.
+//! The files that a function sees: the system's programs and libraries, its code, its own `/tmp`;
+//! nothing else.
 //!
-//! The new root is a file system in memory, built at a path that only this process sees, and made read-only at the end.
-//! Folders of the host are opened before a mount covers them, and are bound through their descriptors.
+//! The new root is a file system in memory, built at a path that only this process sees, and made
+//! read-only at the end. Folders of the host are opened before a mount covers them, and are bound
+//! through their descriptors.
 
 use std::{
     fs, io,
@@ -27,8 +29,8 @@ use crate::{
 
 /// The path of the new root while it is built. For this process alone, it covers the host's folder.
 const ROOT: &str = "/tmp";
-/// The code of all functions in a spare. The folder above it has no permissions, so init reaches it and the interpreter
-/// does not.
+/// The code of all functions in a spare. The folder above it has no permissions, so init reaches it
+/// and the interpreter does not.
 const ALL_CODE: &str = "/var/task/all";
 /// Programs and libraries of the system.
 const SYSTEM: [&str; 8] = [

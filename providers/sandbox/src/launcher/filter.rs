@@ -1,7 +1,8 @@
 //! The system call filter: calls that functions do not need and attackers do fail as not permitted.
 //!
-//! It lists refused calls, not allowed ones, because functions bring runtimes of all kinds. It refuses new namespaces (in
-//! which a function would regain rights), other processes' memory, and the kernel parts with the most faults.
+//! It lists refused calls, not allowed ones, because functions bring runtimes of all kinds. It
+//! refuses new namespaces (in which a function would regain rights), other processes' memory, and
+//! the kernel parts with the most faults.
 
 use std::{collections::BTreeMap, io, mem};
 
@@ -62,8 +63,8 @@ const NEW_NAMESPACES: u64 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u64;
 
-/// The socket families that functions use. The others bypass the network namespace (`AF_VSOCK` reaches the host of a
-/// virtual machine from any namespace), or serve attackers alone.
+/// The socket families that functions use. The others bypass the network namespace (`AF_VSOCK`
+/// reaches the host of a virtual machine from any namespace), or serve attackers alone.
 const FAMILIES: [i32; 4] = [
     libc::AF_UNIX,
     libc::AF_INET,
@@ -103,7 +104,8 @@ pub(super) fn install() -> io::Result<()> {
         vec![SeccompRule::new(others).map_err(io::Error::other)?],
     );
     apply(rules, libc::EPERM)?;
-    // Its flags are in memory, where no filter sees them. A caller that gets "no such call" uses `clone` instead.
+    // Its flags are in memory, where no filter sees them. A caller that gets "no such call" uses
+    // `clone` instead.
     apply([(libc::SYS_clone3, Vec::new())].into(), libc::ENOSYS)?;
     if cfg!(target_arch = "x86_64") {
         refuse_x32()
@@ -112,11 +114,12 @@ pub(super) fn install() -> io::Result<()> {
     }
 }
 
-/// The bit by which the x32 number of a call differs from its x86-64 number: the kernel's `__X32_SYSCALL_BIT`.
+/// The bit by which the x32 number of a call differs from its x86-64 number: the kernel's
+/// `__X32_SYSCALL_BIT`.
 const X32: u32 = 0x4000_0000;
 
-/// Refuses the x32 numbers. A kernel with x32 accepts each call under two numbers of the same architecture, and filters
-/// compare with one.
+/// Refuses the x32 numbers. A kernel with x32 accepts each call under two numbers of the same
+/// architecture, and filters compare with one.
 fn refuse_x32() -> io::Result<()> {
     let instruction = |code: u32, (jt, jf), k| sock_filter {
         code: code as u16,

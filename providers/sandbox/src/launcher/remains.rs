@@ -1,8 +1,8 @@
 //! The processes that a function leaves where no namespace ends with it.
 //!
-//! The launcher becomes their parent, even if they moved to other sessions and groups. It ends them all, then itself. The
-//! server's order and the server's death both reach it as a signal that it waits for. A launcher that was killed would
-//! leave them without a parent that ends them.
+//! The launcher becomes their parent, even if they moved to other sessions and groups. It ends them
+//! all, then itself. The server's order and the server's death both reach it as a signal that it
+//! waits for. A launcher that was killed would leave them without a parent that ends them.
 
 use std::{io, process, thread, time::Duration};
 
@@ -16,7 +16,8 @@ use nix::{
 
 use crate::{machine::descendants_of, system::ended_child};
 
-/// The most sweeps over the remaining processes. A function that starts others faster reaches its bound on processes.
+/// The most sweeps over the remaining processes. A function that starts others faster reaches its
+/// bound on processes.
 const SWEEPS_MAX: usize = 2000;
 const PAUSE: Duration = Duration::from_millis(1);
 

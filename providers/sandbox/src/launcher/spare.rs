@@ -1,19 +1,23 @@
-//! A sandbox that waits for its function: an interpreter that has started, and has imported what most functions need.
+//! A sandbox that waits for its function: an interpreter that has started, and has imported what
+//! most functions need.
 //!
 //! ```text
-//!  interpreter   isolated completely before it is executed, like a function; reports that it is ready, and waits
-//!  init          keeps its rights; informs the server; waits for the order of a function; shows that function's code in
-//!                place of all code; gives up its rights; sets the limits
+//!  interpreter   isolated completely before it is executed, like a function; reports that it is
+//!                ready, and waits
+//!  init          keeps its rights; informs the server; waits for the order of a function; shows
+//!                that function's code in place of all code; gives up its rights; sets the limits
 //!  interpreter   gets its arguments and environment, and continues as that function
 //! ```
 //!
 //! Invariants
-//! - The interpreter never has a right that a function lacks. Init does the remaining steps, before any code of the
-//!   function runs.
-//! - Only init sees the code of all functions. Before its function runs, the code of the others is gone. The
-//!   interpreter's working folder and descriptors lie outside of it, so nothing of it remains after the unmount.
+//! - The interpreter never has a right that a function lacks. Init does the remaining steps, before
+//!   any code of the function runs.
+//! - Only init sees the code of all functions. Before its function runs, the code of the others is
+//!   gone. The interpreter's working folder and descriptors lie outside of it, so nothing of it
+//!   remains after the unmount.
 //! - A spare is adopted once, so two instances share neither a memory layout nor hash seeds.
-//! - Any failure on the way ends init and the whole sandbox. The server then gets no answer, and starts an instance.
+//! - Any failure on the way ends init and the whole sandbox. The server then gets no answer, and
+//!   starts an instance.
 
 use std::{
     ffi::CString,
@@ -40,7 +44,8 @@ use crate::{
     system::limit_other,
 };
 
-/// Starts an interpreter, and returns when it has become the function of a second order. Errors: it never will.
+/// Starts an interpreter, and returns when it has become the function of a second order. Errors: it
+/// never will.
 pub(super) fn adopted(
     spare: &mut Order,
     socket: &mut UnixStream,
@@ -68,7 +73,8 @@ pub(super) fn adopted(
     check_fit(spare, &order)?;
     files::narrow(spare, &order)?;
     give_up_rights(user, spare.is_isolated, is_there)?;
-    // As the interpreter's user: setting another user's limits needs a capability that root in a container lacks.
+    // As the interpreter's user: setting another user's limits needs a capability that root in a
+    // container lacks.
     for (resource, most) in limits(&order) {
         limit_other(function, resource, most).map_err(about("its limits"))?;
     }
@@ -79,7 +85,8 @@ pub(super) fn adopted(
     Ok(function)
 }
 
-/// Waits until the server sends something or is gone. Errors: the interpreter sends something or has ended.
+/// Waits until the server sends something or is gone. Errors: the interpreter sends something or
+/// has ended.
 fn wait_for_order(socket: &UnixStream, interpreter: &UnixStream) -> io::Result<()> {
     let mut polled = [
         PollFd::new(socket.as_fd(), PollFlags::POLLIN),

@@ -2,17 +2,19 @@
 //!
 //! Invariants
 //! - A place belongs to an invocation, or is reserved for an event that is being taken, or is free.
-//! - One event at a time queues for the next place, however many wait. At most one event and the calls that queued
-//!   earlier precede a call in the queue. The first call in the queue gets a place after at most two invocations have
-//!   ended, and the next call after three.
-//! - A call is refused at once only if calls have all places, or if as many calls as there are places queue already.
+//! - One event at a time queues for the next place, however many wait. At most one event and the
+//!   calls that queued earlier precede a call in the queue. The first call in the queue gets a
+//!   place after at most two invocations have ended, and the next call after three.
+//! - A call is refused at once only if calls have all places, or if as many calls as there are
+//!   places queue already.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long a call queues where events have places. It is longer than most invocations, and shorter than the time-out of
-/// most callers: a refused caller knows that nothing ran, and one that timed out does not.
+/// How long a call queues where events have places. It is longer than most invocations, and shorter
+/// than the time-out of most callers: a refused caller knows that nothing ran, and one that timed
+/// out does not.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(3);
 
 /// The places of a function.
@@ -31,7 +33,8 @@ pub(super) struct Places {
 /// A place among the instances.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// Held by a call. It is dropped before the permit: otherwise a call could be refused beside a free place.
+    /// Held by a call. It is dropped before the permit: otherwise a call could be refused beside a
+    /// free place.
     _of_call: Option<Arc<()>>,
     permit: OwnedSemaphorePermit,
 }
@@ -82,8 +85,8 @@ impl Places {
         })
     }
 
-    /// Whether a call has every place. The places of events are not counted: an event's place may be taken before the
-    /// event knows of it.
+    /// Whether a call has every place. The places of events are not counted: an event's place may
+    /// be taken before the event knows of it.
     fn calls_have_all(&self) -> bool {
         Arc::strong_count(&self.of_calls) > self.count
     }

@@ -42,7 +42,8 @@ impl Control {
         self.was_killed.store(true, Ordering::Release);
         if let Some(launcher) = &mut *self.launcher.lock() {
             if self.is_isolated {
-                // The launcher's child dies with it, and is the first process of all others in its namespace.
+                // The launcher's child dies with it, and is the first process of all others in its
+                // namespace.
                 let _ = launcher.kill();
             } else {
                 // The launcher ends what the function has left, and then itself.
@@ -86,7 +87,8 @@ impl Control {
         self.group.memory_peak()
     }
 
-    /// How many of its processes the kernel has ended for lack of memory, if a control group counts them.
+    /// How many of its processes the kernel has ended for lack of memory, if a control group counts
+    /// them.
     pub(crate) fn out_of_memory_kills(&self) -> u64 {
         self.group.out_of_memory_kills()
     }

@@ -63,8 +63,8 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// Examines the machine, lets `program`, which is this program, try the isolation, and creates a control group for
-    /// functions where possible. It also removes the groups of earlier servers.
+    /// Examines the machine, lets `program`, which is this program, try the isolation, and creates
+    /// a control group for functions where possible. It also removes the groups of earlier servers.
     pub fn probe(program: &Path) -> Self {
         let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -118,7 +118,8 @@ impl Enforcement {
         }
     }
 
-    /// A machine without namespaces and control groups, like most containers. For tests of the substitutes.
+    /// A machine without namespaces and control groups, like most containers. For tests of the
+    /// substitutes.
     pub fn nothing() -> Self {
         let lacks = |what| Measure {
             what,
@@ -174,7 +175,8 @@ impl Enforcement {
         }
     }
 
-    /// What functions can reach beyond their own, and why; none: nothing, as on machines with namespaces.
+    /// What functions can reach beyond their own, and why; none: nothing, as on machines with
+    /// namespaces.
     pub fn lacks_isolation(&self) -> Option<String> {
         let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();
         let lacks: Vec<_> = measures
@@ -212,8 +214,8 @@ impl Enforcement {
     }
 }
 
-/// Why there can be no namespaces. No setting tells this for all machines, so a trial creates them and mounts the files of a
-/// function.
+/// Why there can be no namespaces. No setting tells this for all machines, so a trial creates them
+/// and mounts the files of a function.
 fn lacks_namespaces(program: &Path) -> Option<String> {
     let why = trial(program).err()?;
     Some(format!(
@@ -223,8 +225,9 @@ fn lacks_namespaces(program: &Path) -> Option<String> {
     ))
 }
 
-/// Why no control group bounds processes, and the substitute. `RLIMIT_NPROC` counts all processes of a user. It is set only
-/// where a function has its own user or user namespace, because it would otherwise count the server's processes.
+/// Why no control group bounds processes, and the substitute. `RLIMIT_NPROC` counts all processes
+/// of a user. It is set only where a function has its own user or user namespace, because it would
+/// otherwise count the server's processes.
 fn lacks_process_groups(group: Option<&Hierarchy>, namespaces: &Measure) -> Option<&'static str> {
     match group {
         Some(_) => None,
@@ -367,7 +370,8 @@ fn make(above: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Removes the groups of earlier servers. Their processes died with the servers, and may still be ending.
+/// Removes the groups of earlier servers. Their processes died with the servers, and may still be
+/// ending.
 fn remove_left_behind(above: &Path) {
     let until = Instant::now() + LEFT_BEHIND_MAX;
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {

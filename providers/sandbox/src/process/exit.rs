@@ -11,7 +11,8 @@ use super::{alive::Alive, control::Control, handshake};
 const GROUP_GONE_MAX: Duration = Duration::from_secs(2);
 const GROUP_POLL: Duration = Duration::from_millis(5);
 
-/// The end of a process. Dropping it at any point ends the process, and soon nothing is left of that.
+/// The end of a process. Dropping it at any point ends the process, and soon nothing is left of
+/// that.
 #[derive(Debug)]
 pub(crate) struct Exit(Option<Watched>);
 
@@ -64,7 +65,8 @@ impl Watched {
         let status = handshake::status(&self.socket).await;
         let was_killed_by_us = self.control.was_killed();
         self.control.kill();
-        // It was killed, so this takes too little time for a thread. Its number stays ours until then.
+        // It was killed, so this takes too little time for a thread. Its number stays ours until
+        // then.
         while !self.control.reap() {
             tokio::time::sleep(GROUP_POLL).await;
         }
@@ -73,7 +75,8 @@ impl Watched {
             Some(status) => Death::Killed(libc::WTERMSIG(status)),
             None => Death::Killed(libc::SIGKILL),
         };
-        // The kernel may have ended a child for lack of memory long before, and the function went on.
+        // The kernel may have ended a child for lack of memory long before, and the function went
+        // on.
         let is_by_the_kernel = death == Death::Killed(libc::SIGKILL) && !was_killed_by_us;
         let is_out_of_memory = is_by_the_kernel && self.control.out_of_memory_kills() > 0;
         self.remove_group().await;

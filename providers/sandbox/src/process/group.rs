@@ -101,11 +101,12 @@ impl Group {
                 set("memory.max", &bytes)?;
                 // Fails on a machine without swap.
                 let _ = set("memory.swap.max", "0");
-                // The kernel then ends all members together: survivors might wait for a killed one. Fails before Linux 4.19.
+                // The kernel then ends all members together: survivors might wait for a killed one.
+                // Fails before Linux 4.19.
                 let _ = set("memory.oom.group", "1");
             } else {
-                // The sum with swap must never be below the other limit, even while both grow. Fails where swap is not
-                // counted.
+                // The sum with swap must never be below the other limit, even while both grow.
+                // Fails where swap is not counted.
                 let _ = set("memory.memsw.limit_in_bytes", "-1");
                 set("memory.limit_in_bytes", &bytes)?;
                 let _ = set("memory.memsw.limit_in_bytes", &bytes);
@@ -155,7 +156,8 @@ impl Group {
         }
         for process in fs::read_to_string(folder.join("cgroup.procs"))?.split_ascii_whitespace() {
             if let Ok(process) = process.parse() {
-                // The process may have ended. Its number is not reused before it has left the group.
+                // The process may have ended. Its number is not reused before it has left the
+                // group.
                 let _ = kill(Pid::from_raw(process), Signal::SIGKILL);
             }
         }
@@ -199,7 +201,8 @@ impl Drop for Group {
     }
 }
 
-/// Creates a group's folder. An existing one is the remains of a server with the same process number.
+/// Creates a group's folder. An existing one is the remains of a server with the same process
+/// number.
 fn make_folder(folder: &Path) -> io::Result<()> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

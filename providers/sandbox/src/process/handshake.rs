@@ -1,8 +1,9 @@
 //! The server's side of the conversation with a launched process.
 //!
-//! The process answers an [order](crate::order) with a listener and the number of the function's user, once. At the end
-//! it sends the four bytes of the function's wait status. A spare confirms its second order with one byte. Each side
-//! trusts the other as little as it must: a descriptor from a sandbox is refused unless it is a listening socket.
+//! The process answers an [order](crate::order) with a listener and the number of the function's
+//! user, once. At the end it sends the four bytes of the function's wait status. A spare confirms
+//! its second order with one byte. Each side trusts the other as little as it must: a descriptor
+//! from a sandbox is refused unless it is a listening socket.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},

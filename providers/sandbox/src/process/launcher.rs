@@ -116,8 +116,8 @@ impl Launcher {
         controls.push(Arc::downgrade(control));
     }
 
-    /// Ends all processes. Returns once nothing of them is left, including their control groups, or after a bounded
-    /// wait.
+    /// Ends all processes. Returns once nothing of them is left, including their control groups, or
+    /// after a bounded wait.
     pub(crate) async fn end(&self) {
         let launched = {
             let mut launched = self.launched.lock();
@@ -134,18 +134,21 @@ impl Launcher {
         self.enforcement.remove();
     }
 
-    /// Starts the program of `launch`. It is isolated as far as the machine allows, and about to run.
+    /// Starts the program of `launch`. It is isolated as far as the machine allows, and about to
+    /// run.
     pub(crate) async fn start(&self, launch: Launch) -> io::Result<Process> {
         self.launch(Role::Function, launch).await
     }
 
-    /// Starts an interpreter that waits for adoption, if [spares](Self::has_spares) are possible. It has imported what
-    /// most functions need. Its code is the folder with the code of all functions.
+    /// Starts an interpreter that waits for adoption, if [spares](Self::has_spares) are possible.
+    /// It has imported what most functions need. Its code is the folder with the code of all
+    /// functions.
     pub(crate) async fn prewarm(&self, launch: Launch) -> io::Result<Process> {
         self.launch(Role::Spare, launch).await
     }
 
-    /// Turns `spare` into the process of `launch`. Errors: the spare is ended, and ran no code of the function.
+    /// Turns `spare` into the process of `launch`. Errors: the spare is ended, and ran no code of
+    /// the function.
     pub(crate) async fn adopt(&self, spare: Process, launch: Launch) -> io::Result<Process> {
         let adopted = timeout(ADOPTION_MAX, async {
             spare.control.limit(Limits::of(&launch))?;

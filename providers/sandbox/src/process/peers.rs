@@ -149,8 +149,8 @@ fn query(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     Ok(user_in(&answer[..length]))
 }
 
-/// A header (`nlmsghdr`) and the socket (`inet_diag_req_v2`), in the layout of the kernel's structures. Addresses and ports
-/// are in network order, and all other numbers in the machine's.
+/// A header (`nlmsghdr`) and the socket (`inet_diag_req_v2`), in the layout of the kernel's
+/// structures. Addresses and ports are in network order, and all other numbers in the machine's.
 fn request(peer: SocketAddrV4, ours: SocketAddrV4) -> Vec<u8> {
     const REQUEST: u16 = 1;
     const NO_COOKIE: [u8; 8] = [0xff; 8];
@@ -186,7 +186,8 @@ fn user_in(answer: &[u8]) -> Option<u32> {
     (kind == BY_FAMILY && state == ESTABLISHED).then_some(user)
 }
 
-/// The same from the kernel's lists of all sockets. A socket of IPv6 may be connected to an address of IPv4.
+/// The same from the kernel's lists of all sockets. A socket of IPv6 may be connected to an address
+/// of IPv4.
 fn listed(peer: SocketAddrV4, ours: SocketAddrV4) -> io::Result<Option<u32>> {
     #[cfg(test)]
     tests::LISTS_READ.with(|read| read.set(read.get() + 1));
@@ -246,8 +247,8 @@ mod tests {
         }
     }
 
-    /// Closes the connection even if another test has just forked: its child holds our descriptors until exec, so a stream
-    /// that is only dropped stays connected until then.
+    /// Closes the connection even if another test has just forked: its child holds our descriptors
+    /// until exec, so a stream that is only dropped stays connected until then.
     fn close(stream: TcpStream) {
         stream.shutdown(Shutdown::Both).expect("it was connected");
         drop(stream);
@@ -279,7 +280,8 @@ mod tests {
         }
     }
 
-    /// Otherwise a function that connects and closes in a loop would make the worker read the list of all sockets each time.
+    /// Otherwise a function that connects and closes in a loop would make the worker read the list
+    /// of all sockets each time.
     #[tokio::test]
     async fn the_worker_reads_no_list_for_a_closed_socket() {
         assert_eq!(

@@ -1,4 +1,5 @@
-//! A running process, addressed by its handle: the base of both function instances and the instances port.
+//! A running process, addressed by its handle: the base of both function instances and the
+//! instances port.
 
 use std::{mem, sync::Arc, time::Duration};
 
@@ -30,8 +31,8 @@ enum Frost {
 }
 
 impl Running {
-    /// Watches the end of a process, and runs `beside` until then. Afterwards it announces the death, and then calls
-    /// `on_death`.
+    /// Watches the end of a process, and runs `beside` until then. Afterwards it announces the
+    /// death, and then calls `on_death`.
     pub(crate) fn watch(
         control: Arc<Control>,
         mut exit: Exit,
@@ -84,7 +85,8 @@ impl Running {
         }
     }
 
-    /// Waits, after [`Self::freeze`], until nothing of it runs or it is thawed. False: it did not freeze in time.
+    /// Waits, after [`Self::freeze`], until nothing of it runs or it is thawed. False: it did not
+    /// freeze in time.
     pub(crate) async fn is_still(&self) -> bool {
         let until = Instant::now() + FREEZE_MAX;
         loop {

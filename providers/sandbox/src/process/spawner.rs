@@ -1,7 +1,7 @@
 //! The thread that spawns launchers.
 //!
-//! The kernel ends a child with the *thread* that spawned it, where the child asks for that. So one thread, which lives
-//! as long as the server, spawns all of them.
+//! The kernel ends a child with the *thread* that spawned it, where the child asks for that. So one
+//! thread, which lives as long as the server, spawns all of them.
 
 use std::{
     io,
@@ -26,7 +26,8 @@ const PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Spawner(Sender<Start>);
 
-/// A child to spawn. It counts as alive until it is spawned or given up, even if its caller is gone.
+/// A child to spawn. It counts as alive until it is spawned or given up, even if its caller is
+/// gone.
 #[derive(Debug)]
 struct Start {
     command: Command,
@@ -34,7 +35,8 @@ struct Start {
     started: oneshot::Sender<io::Result<Spawned>>,
 }
 
-/// A spawned child that no caller has taken yet. Dropping it ends the child, which counts as alive until then.
+/// A spawned child that no caller has taken yet. Dropping it ends the child, which counts as alive
+/// until then.
 #[derive(Debug)]
 pub(super) struct Spawned {
     child: Option<Child>,
@@ -135,7 +137,8 @@ mod tests {
         (Spawner(starts), waiting)
     }
 
-    /// The end of all processes waits even for one that the thread may still spawn for a caller that is gone.
+    /// The end of all processes waits even for one that the thread may still spawn for a caller
+    /// that is gone.
     #[tokio::test]
     async fn a_process_still_to_be_spawned_counts_though_its_caller_is_gone() {
         let ((spawner, mut waiting), count) = (spawner(), AliveCount::default());

@@ -1,5 +1,5 @@
-//! The contracts of the sandbox's ports. Those of the runtime and of instances run on this machine as it is, and as if it
-//! had neither namespaces nor control groups.
+//! The contracts of the sandbox's ports. Those of the runtime and of instances run on this machine
+//! as it is, and as if it had neither namespaces nor control groups.
 
 use std::{path::Path, sync::Arc};
 

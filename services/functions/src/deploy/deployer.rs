@@ -10,8 +10,8 @@
 //!
 //! Invariants
 //! - A change that has begun runs to its end, even if its caller is gone.
-//! - The known rows are the stored rows, as far as the outcome of each write is known. If a later step failed, the
-//!   watcher or the next change repeats it.
+//! - The known rows are the stored rows, as far as the outcome of each write is known. If a later
+//!   step failed, the watcher or the next change repeats it.
 
 use std::{panic::resume_unwind, sync::Arc, time::Duration};
 
@@ -71,8 +71,8 @@ impl Deployer {
         !self.context.lookup.pending.is_empty()
     }
 
-    /// Puts in place what changed in the rows, and what is due again. Among other processes, it also removes
-    /// archives that no row names, every [`ROW_WAIT_MAX`]; `tidied` is the last time.
+    /// Puts in place what changed in the rows, and what is due again. Among other processes, it
+    /// also removes archives that no row names, every [`ROW_WAIT_MAX`]; `tidied` is the last time.
     pub(crate) async fn catch_up(&self, tidied: &mut Monotonic) -> Result<()> {
         let mut rows = self.rows.lock().await;
         self.reconciler.catch_up(&mut rows).await?;
@@ -157,8 +157,8 @@ impl Deployer {
         Ok((text, manifest))
     }
 
-    /// The checks of a new deployment alone. A stored deployment is read at a start even if this build would refuse
-    /// it.
+    /// The checks of a new deployment alone. A stored deployment is read at a start even if this
+    /// build would refuse it.
     async fn check_as_new(
         &self,
         application: &str,
@@ -211,7 +211,8 @@ impl Deployer {
 
     /// Sets the timer of a function to every `period`, in whole seconds, or disarms it (A5).
     ///
-    /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`, `Port`.
+    /// Errors: `Invalid` for a period that no manifest may have; `NoSuchFunction`, `Conflict`,
+    /// `Port`.
     pub(crate) async fn arm(&self, name: &str, period: Option<Duration>) -> Result<()> {
         if let Some(period) = period {
             manifest::check_period(period.as_secs()).map_err(Error::Invalid)?;
@@ -256,9 +257,10 @@ impl Deployer {
 
     /// Begins the periods of timers that were not armed `before`.
     ///
-    /// This comes before the row says that they are armed, so that the tick time of an earlier arming is not used.
-    /// If the row is not written after all, the time is unused. A timer that is armed with another period begins
-    /// when that period is put in place: begun here, a failing change would postpone it.
+    /// This comes before the row says that they are armed, so that the tick time of an earlier
+    /// arming is not used. If the row is not written after all, the time is unused. A timer that is
+    /// armed with another period begins when that period is put in place: begun here, a failing
+    /// change would postpone it.
     async fn begin_timers(&self, before: Option<&Deployment>, now: &Deployment) -> Result<()> {
         for name in now.manifest.functions.keys() {
             let Some(period) = now.period(name) else {

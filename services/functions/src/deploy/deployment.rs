@@ -1,8 +1,8 @@
 //! A stored application: a row with its manifest, and the archive with its code among the objects.
 //!
-//! The row decides. An archive is put before the row that names it, and removed after no row does. Its name is the
-//! digest of its content, so putting it again changes nothing. A death in between leaves an archive that no row
-//! names, and the next start removes it.
+//! The row decides. An archive is put before the row that names it, and removed after no row does.
+//! Its name is the digest of its content, so putting it again changes nothing. A death in between
+//! leaves an archive that no row names, and the next start removes it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -77,7 +77,8 @@ impl Deployment {
         tables.map(move |(name, table)| table.function(name, &self.archive, &revision))
     }
 
-    /// The timers that were set at run time and whose period is the same in `manifest` as in this one.
+    /// The timers that were set at run time and whose period is the same in `manifest` as in this
+    /// one.
     pub(crate) fn kept_timers(&self, manifest: &Manifest) -> BTreeMap<String, u64> {
         let period =
             |manifest: &Manifest, name: &str| manifest.functions.get(name).map(Table::period);

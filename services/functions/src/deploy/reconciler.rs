@@ -1,13 +1,14 @@
 //! The reconciler: makes this process run what the stored rows say.
 //!
-//! It runs at a start, after each change, and, where other processes deploy to the same store, whenever the
-//! [watcher](super::watcher) reads the rows. An application that cannot be put in place is recorded as
-//! [pending](crate::lookup::pending) and tried again. A change first catches up with the rows, so that its names and
-//! queues are compared with all deployments.
+//! It runs at a start, after each change, and, where other processes deploy to the same store,
+//! whenever the [watcher](super::watcher) reads the rows. An application that cannot be put in
+//! place is recorded as [pending](crate::lookup::pending) and tried again. A change first catches
+//! up with the rows, so that its names and queues are compared with all deployments.
 //!
-//! Invariant: no archive is removed that a row names. The rows are read after the archives are listed. Where others
-//! deploy, an archive is removed only if no row has named it for [`ROW_WAIT_MAX`]. (Left open: another process
-//! deploys the same content again between that reading and the removal.)
+//! Invariant: no archive is removed that a row names. The rows are read after the archives are
+//! listed. Where others deploy, an archive is removed only if no row has named it for
+//! [`ROW_WAIT_MAX`]. (Left open: another process deploys the same content again between that
+//! reading and the removal.)
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,8 +67,8 @@ impl Reconciler {
         }
     }
 
-    /// Reads the rows and puts in place those that changed, and those whose next attempt is due. An application
-    /// that fails does not hold up the others.
+    /// Reads the rows and puts in place those that changed, and those whose next attempt is due. An
+    /// application that fails does not hold up the others.
     ///
     /// Errors: the rows could not be read.
     pub(crate) async fn catch_up(&self, known: &mut Rows) -> Result<()> {
@@ -81,7 +82,8 @@ impl Reconciler {
         for application in gone.cloned().collect::<BTreeSet<_>>() {
             known.remove(&application);
             let removed = self.put_in_place(&application, None).await;
-            // The error is recorded as pending, and the application is tried again. The same holds below.
+            // The error is recorded as pending, and the application is tried again. The same holds
+            // below.
             let _ = self.settled(&application, None, removed);
         }
         for (application, row) in rows {
@@ -120,7 +122,8 @@ impl Reconciler {
         let (runtime, catalogue) = (&self.context.parts.runtime, &self.context.lookup.catalogue);
         match now {
             Some(now) => {
-                // First: a caller that finds a function in the catalogue must not run the earlier code (U4, A7).
+                // First: a caller that finds a function in the catalogue must not run the earlier
+                // code (U4, A7).
                 now.functions()
                     .for_each(|function| runtime.renew(&function));
                 now.manifest
@@ -154,10 +157,12 @@ impl Reconciler {
         all
     }
 
-    /// Warns if events wait for a removed function: they wait until a function of that name is deployed (A8).
+    /// Warns if events wait for a removed function: they wait until a function of that name is
+    /// deployed (A8).
     async fn warn_of_waiting_events(&self, name: &str) {
         let queue = self.context.event_queue(name);
-        // An error means that there is no queue, or that the number is unknown now. Nothing depends on it.
+        // An error means that there is no queue, or that the number is unknown now. Nothing depends
+        // on it.
         let waiting = self
             .context
             .parts
@@ -275,8 +280,8 @@ impl Reconciler {
         done
     }
 
-    /// The outcome of writing the row of `application`. If it is unknown, the row must be read again, because
-    /// `known` may be out of date.
+    /// The outcome of writing the row of `application`. If it is unknown, the row must be read
+    /// again, because `known` may be out of date.
     pub(crate) fn written(
         &self,
         application: &str,
@@ -304,7 +309,8 @@ impl Reconciler {
             .failed(application, manifest, error, now);
     }
 
-    /// Whether `application` may deploy `manifest`, beside all rows and beside what still runs of others.
+    /// Whether `application` may deploy `manifest`, beside all rows and beside what still runs of
+    /// others.
     pub(crate) fn check_beside(
         &self,
         rows: &Rows,
@@ -320,8 +326,9 @@ impl Reconciler {
         check_queues(rows, application, manifest).map_err(Error::Conflict)
     }
 
-    /// Removes the unpacked code that nothing names, such as that of a refused deployment. Its archive among the
-    /// objects stays until the next deployment: a row that this process has not read yet may name it.
+    /// Removes the unpacked code that nothing names, such as that of a refused deployment. Its
+    /// archive among the objects stays until the next deployment: a row that this process has not
+    /// read yet may name it.
     pub(crate) async fn remove_code(&self, rows: &Rows) {
         let named: Vec<_> = self.named(rows).into_iter().collect();
         if let Err(error) = self.context.parts.code_store.keep_archives(&named).await {
@@ -378,7 +385,8 @@ impl Reconciler {
 struct Unnamed(BTreeMap<String, Monotonic>);
 
 impl Unnamed {
-    /// Replaces the list by `unnamed`, and returns the archives that every reading of the last `wait` found unnamed.
+    /// Replaces the list by `unnamed`, and returns the archives that every reading of the last
+    /// `wait` found unnamed.
     fn for_as_long(&mut self, unnamed: Vec<String>, now: Monotonic, wait: Duration) -> Vec<String> {
         let since = |archive: String| {
             let since = self.0.get(&archive).copied().unwrap_or(now);

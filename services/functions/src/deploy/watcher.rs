@@ -1,4 +1,5 @@
-//! The deployment watcher: puts in place what other processes deploy, and what could not be put in place before.
+//! The deployment watcher: puts in place what other processes deploy, and what could not be put in
+//! place before.
 
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use super::deployer::Deployer;
 /// How often the watcher reads the rows.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Watches the rows for as long as it runs. A process that shares its store with none, and has everything in place,
-/// reads nothing.
+/// Watches the rows for as long as it runs. A process that shares its store with none, and has
+/// everything in place, reads nothing.
 pub(crate) async fn watch(deployer: Deployer) {
     let clock = deployer.clock();
     let among_others = deployer.is_among_others();

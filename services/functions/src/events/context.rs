@@ -1,4 +1,5 @@
-//! What event handlers share with the rest of the service: the ports, the lookup, the timers and the stop gate.
+//! What event handlers share with the rest of the service: the ports, the lookup, the timers and
+//! the stop gate.
 
 use std::{
     future,
@@ -12,7 +13,8 @@ use crate::{
     lookup::Lookup,
 };
 
-/// The state below the handlers. Each handler refers to it weakly, so that it ends with the service.
+/// The state below the handlers. Each handler refers to it weakly, so that it ends with the
+/// service.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) parts: Parts,
@@ -41,8 +43,8 @@ impl Context {
         self.parts.functions.event_queue(&registered_name(name))
     }
 
-    /// The application's name of the queue that is `at_provider` there. A queue that no longer starts `function`
-    /// keeps the provider's name.
+    /// The application's name of the queue that is `at_provider` there. A queue that no longer
+    /// starts `function` keeps the provider's name.
     pub(crate) fn own_queue_name(&self, function: &str, at_provider: String) -> String {
         let deployed = self.lookup.catalogue.function(function);
         let queues = deployed.iter().flat_map(|deployed| deployed.table.queues());

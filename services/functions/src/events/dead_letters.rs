@@ -1,15 +1,17 @@
-//! Dead letters: events and messages that a function failed permanently without an `on_failure` function. Callers
-//! list them, send them again, or remove them.
+//! Dead letters: events and messages that a function failed permanently without an `on_failure`
+//! function. Callers list them, send them again, or remove them.
 //!
-//! Dead letters stay in the queues of a function: its event queue and the queues in its manifest. The id of a dead
-//! letter names its queue and its number there, so that pages go through all queues in turn.
+//! Dead letters stay in the queues of a function: its event queue and the queues in its manifest.
+//! The id of a dead letter names its queue and its number there, so that pages go through all
+//! queues in turn.
 //!
 //! Invariants
-//! - The queue sends a dead letter again in one step (Q13). If the process dies in between, some were sent again and
-//!   the others were not; none is lost or sent twice. An event keeps its request id, so its transactions under that
-//!   id do not apply twice.
+//! - The queue sends a dead letter again in one step (Q13). If the process dies in between, some
+//!   were sent again and the others were not; none is lost or sent twice. An event keeps its
+//!   request id, so its transactions under that id do not apply twice.
 //! - At least the process that sends an event again also takes it: its first sender may be gone.
-//! - An operation on all dead letters covers those present when it begins. Events that fail again meanwhile stay.
+//! - An operation on all dead letters covers those present when it begins. Events that fail again
+//!   meanwhile stay.
 
 use bytes::Bytes;
 use ports::{
@@ -51,8 +53,8 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// The function's last error.
     pub reason: String,
-    /// The payload of an event, or the body of a message. A long one is cut, and one that is not UTF-8 is in
-    /// hexadecimal.
+    /// The payload of an event, or the body of a message. A long one is cut, and one that is not
+    /// UTF-8 is in hexadecimal.
     pub payload: String,
     /// The bytes of the whole payload.
     pub payload_bytes: usize,
@@ -101,7 +103,8 @@ impl DeadLetters<'_> {
         for source in &sources[from..] {
             loop {
                 let page = self.some_of(source, after, HELD_MAX).await?;
-                // Dead letters that an earlier release adds meanwhile have no number, and follow none.
+                // Dead letters that an earlier release adds meanwhile have no number, and follow
+                // none.
                 let Some(last) = page
                     .last()
                     .filter(|last| after.is_none_or(|after| after < last.id))
@@ -129,10 +132,11 @@ impl DeadLetters<'_> {
         })
     }
 
-    /// Sends again or removes the dead letter `id` of `function`, or all of them. Returns how many once that is
-    /// durable. Dead letters that another caller settles at the same moment count too.
+    /// Sends again or removes the dead letter `id` of `function`, or all of them. Returns how many
+    /// once that is durable. Dead letters that another caller settles at the same moment count too.
     ///
-    /// Errors: as [`Self::page`], and `NoSuchDeadLetter`. Some may have been settled before the error; none is lost.
+    /// Errors: as [`Self::page`], and `NoSuchDeadLetter`. Some may have been settled before the
+    /// error; none is lost.
     pub(crate) async fn settle(
         &self,
         function: &str,

@@ -1,11 +1,12 @@
 //! The stored reason of a function's failure: the function's own error, cut to a bound.
 //!
-//! A runtime reports an object with `errorType`, `errorMessage` and `stackTrace`, and readers decide by `errorType`.
-//! The message is therefore cut, not the JSON, which would become invalid.
+//! A runtime reports an object with `errorType`, `errorMessage` and `stackTrace`, and readers
+//! decide by `errorType`. The message is therefore cut, not the JSON, which would become invalid.
 //!
 //! Invariants
-//! - The stored reason of such an object is an object with the same `errorType`, whatever its members are. A lone
-//!   surrogate in a string is replaced, and a member that is not a string is kept as its JSON text.
+//! - The stored reason of such an object is an object with the same `errorType`, whatever its
+//!   members are. A lone surrogate in a string is replaced, and a member that is not a string is
+//!   kept as its JSON text.
 //! - A cut message ends with its original length.
 
 use std::borrow::Cow;

@@ -1,10 +1,10 @@
-//! Events in Lambda's format: the payload for a queue batch, a timer tick or another function's failure, and the
-//! result of a batch.
+//! Events in Lambda's format: the payload for a queue batch, a timer tick or another function's
+//! failure, and the result of a batch.
 //!
-//! The shapes follow AWS's documentation (SQS, EventBridge scheduled events, destinations), so that handlers written
-//! for them run unchanged, and libraries that validate them accept them. No member is left out. Our queues store
-//! neither the sender of a message nor the time it was sent. The event gives the account and the time of this
-//! delivery instead.
+//! The shapes follow AWS's documentation (SQS, EventBridge scheduled events, destinations), so that
+//! handlers written for them run unchanged, and libraries that validate them accept them. No member
+//! is left out. Our queues store neither the sender of a message nor the time it was sent. The
+//! event gives the account and the time of this delivery instead.
 
 use std::borrow::Cow;
 
@@ -79,10 +79,10 @@ pub(crate) fn message_id(delivery: &Delivery) -> String {
     )
 }
 
-/// How many leading messages of the batch the function completed, by its result. A message it names as failed is
-/// not completed, nor is any after it, so that order is kept. If it names ids outside the batch, or reports failures
-/// in another shape, no message is completed: the report would be lost. An empty result, or one that is not an
-/// object, reports no failure.
+/// How many leading messages of the batch the function completed, by its result. A message it names
+/// as failed is not completed, nor is any after it, so that order is kept. If it names ids outside
+/// the batch, or reports failures in another shape, no message is completed: the report would be
+/// lost. An empty result, or one that is not an object, reports no failure.
 ///
 /// Errors: the result is not JSON, so its report is unknown.
 pub(crate) fn completed(answer: &[u8], deliveries: &[Delivery]) -> serde_json::Result<usize> {
@@ -151,7 +151,8 @@ struct Notice<'a> {
     version: &'static str,
     timestamp: String,
     request_context: Value,
-    /// The original text: decoding it and encoding it again would change large numbers. Null if it is not JSON.
+    /// The original text: decoding it and encoding it again would change large numbers. Null if it
+    /// is not JSON.
     request_payload: Option<&'a RawValue>,
     response_context: Value,
     /// The function's own error, if it is JSON.
@@ -262,58 +263,61 @@ mod tests {
         );
     }
 
+    /// A function's result for a batch of three, and how many of its messages are completed.
+    const RESULTS: &[(&str, usize)] = &[
+        ("{}", 3),
+        (r#"{"batchItemFailures":null}"#, 3),
+        (r#"{"batchItemFailures":[]}"#, 3),
+        (
+            r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#,
+            1,
+        ),
+        (
+            r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#,
+            1,
+        ),
+        // Other members and their names do not matter.
+        (
+            r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
+            1,
+        ),
+        (
+            r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
+            1,
+        ),
+        // A result that is not an object reports no failure.
+        ("", 3),
+        (" \n", 3),
+        (r#""\ud800""#, 3),
+        ("null", 3),
+        ("3", 3),
+        (r#""x""#, 3),
+        ("[]", 3),
+        (r#"["batchItemFailures"]"#, 3),
+        // The report is invalid.
+        (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
+        (
+            r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#,
+            0,
+        ),
+        (r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#, 0),
+        (r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#, 0),
+        (r#"{"batchItemFailures":[{"itemIdentifier":5}]}"#, 0),
+        (r#"{"batchItemFailures":[{"identifier":"g-3"}]}"#, 0),
+        (r#"{"batchItemFailures":[{}]}"#, 0),
+        (r#"{"batchItemFailures":["g-3"]}"#, 0),
+        (r#"{"batchItemFailures":[["g-3"]]}"#, 0),
+        (r#"{"batchItemFailures":[null]}"#, 0),
+        (r#"{"batchItemFailures":{"itemIdentifier":"g-3"}}"#, 0),
+        (r#"{"batchItemFailures":"x"}"#, 0),
+        (r#"{"batchItemFailures":false}"#, 0),
+    ];
+
     /// A4.
     #[test]
     fn messages_after_the_first_failure_are_not_completed() {
         let batch = [delivery(1, b""), delivery(2, b""), delivery(3, b"")];
-        for (answer, done) in [
-            ("{}", 3),
-            (r#"{"batchItemFailures":null}"#, 3),
-            (r#"{"batchItemFailures":[]}"#, 3),
-            (
-                r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"g-2"}]}"#,
-                1,
-            ),
-            (
-                r#"{"batchItemFailures":[{"itemIdentifier":"g-2","more":1}],"and":1e999}"#,
-                1,
-            ),
-            // Other members and their names do not matter.
-            (
-                r#"{"\ud800":1,"batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
-                1,
-            ),
-            (
-                r#"{"\ud800":"\ud800","batchItemFailures":[{"itemIdentifier":"g-2"}]}"#,
-                1,
-            ),
-            // A result that is not an object reports no failure.
-            ("", 3),
-            (" \n", 3),
-            (r#""\ud800""#, 3),
-            ("null", 3),
-            ("3", 3),
-            (r#""x""#, 3),
-            ("[]", 3),
-            (r#"["batchItemFailures"]"#, 3),
-            // The report is invalid.
-            (r#"{"batchItemFailures":[{"itemIdentifier":"unknown"}]}"#, 0),
-            (
-                r#"{"batchItemFailures":[{"itemIdentifier":"g-3"},{"itemIdentifier":"unknown"}]}"#,
-                0,
-            ),
-            (r#"{"batchItemFailures":[{"itemIdentifier":null}]}"#, 0),
-            (r#"{"batchItemFailures":[{"itemIdentifier":""}]}"#, 0),
-            (r#"{"batchItemFailures":[{"itemIdentifier":5}]}"#, 0),
-            (r#"{"batchItemFailures":[{"identifier":"g-3"}]}"#, 0),
-            (r#"{"batchItemFailures":[{}]}"#, 0),
-            (r#"{"batchItemFailures":["g-3"]}"#, 0),
-            (r#"{"batchItemFailures":[["g-3"]]}"#, 0),
-            (r#"{"batchItemFailures":[null]}"#, 0),
-            (r#"{"batchItemFailures":{"itemIdentifier":"g-3"}}"#, 0),
-            (r#"{"batchItemFailures":"x"}"#, 0),
-            (r#"{"batchItemFailures":false}"#, 0),
-        ] {
+        for (answer, done) in RESULTS.iter().copied() {
             let completed = completed(answer.as_bytes(), &batch).expect("JSON");
             assert_eq!(completed, done, "{answer}");
         }

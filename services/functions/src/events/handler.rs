@@ -1,12 +1,13 @@
 //! A deployed function as the Functions port runs it.
 //!
 //! Invariants
-//! - A refusal by the runtime is not an attempt, because nothing ran. The event stays hidden in its queue, and the
-//!   handler asks the runtime again until it runs. Meanwhile it takes nothing more for this function, so that other
-//!   events stay in their queue, untried (A8). After [`REFUSED_MAX`], or when the archive shows that the function can
-//!   never run, the event has failed for that reason.
-//! - An attempt that fails after a stop has begun is never reported: the stop may have caused the failure, as a crash
-//!   would (A3). An attempt that succeeds after that counts.
+//! - A refusal by the runtime is not an attempt, because nothing ran. The event stays hidden in its
+//!   queue, and the handler asks the runtime again until it runs. Meanwhile it takes nothing more
+//!   for this function, so that other events stay in their queue, untried (A8). After
+//!   [`REFUSED_MAX`], or when the archive shows that the function can never run, the event has
+//!   failed for that reason.
+//! - An attempt that fails after a stop has begun is never reported: the stop may have caused the
+//!   failure, as a crash would (A3). An attempt that succeeds after that counts.
 
 pub(crate) mod batch;
 
@@ -30,8 +31,8 @@ use self::batch::Batch;
 use super::{context::Context, failure, format, timers::TickLog};
 use crate::ids::{notice_id, own_name, request_id};
 
-/// How long a refused attempt is repeated. Most obstacles to a start, such as a full disk or high load, are gone
-/// by then.
+/// How long a refused attempt is repeated. Most obstacles to a start, such as a full disk or high
+/// load, are gone by then.
 const REFUSED_MAX: Duration = Duration::from_mins(10);
 /// An attempt that was not refused within this time has begun.
 const BEGUN_WITHIN: Duration = Duration::from_secs(20);
@@ -42,10 +43,10 @@ const MARGIN: Duration = Duration::from_mins(1);
 
 /// The longest an attempt of an event may take in all.
 ///
-/// The runtime bounds the start and the run itself and says which one was too long, so this bound must never strike
-/// first. An event is taken only once it has a place among the instances (A8). If a deployment retires that place,
-/// the event waits for one of the new revision, until the invocation there has started and run. It may also be
-/// refused for a while.
+/// The runtime bounds the start and the run itself and says which one was too long, so this bound
+/// must never strike first. An event is taken only once it has a place among the instances (A8). If
+/// a deployment retires that place, the event waits for one of the new revision, until the
+/// invocation there has started and run. It may also be refused for a while.
 pub(crate) fn attempt_max(timeout: Duration) -> Duration {
     2 * (timeout.max(START_BOUND_MIN) + timeout) + REFUSED_MAX + MARGIN
 }
@@ -97,8 +98,8 @@ impl Handler for DeployedHandler {
         self.handle_in(Room::default(), event).await
     }
 
-    /// Reserves a place among the function's instances (A8). A removed function has none: its events wait untried,
-    /// without limit and without polling.
+    /// Reserves a place among the function's instances (A8). A removed function has none: its
+    /// events wait untried, without limit and without polling.
     async fn room(&self) -> Room {
         loop {
             self.refusals.over().await;

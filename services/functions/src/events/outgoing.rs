@@ -8,7 +8,8 @@ use primitives::{Backoff, retry_repeatable};
 
 use crate::{config::Parts, ids::registered_name};
 
-/// How often and how long to repeat a call whose loss nothing else repairs. The attempts take about a second.
+/// How often and how long to repeat a call whose loss nothing else repairs. The attempts take about
+/// a second.
 pub(crate) const RETRIES: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_millis(200),
@@ -24,7 +25,8 @@ pub(crate) async fn send(parts: &Parts, function: &str, id: String, payload: Byt
             .functions
             .send(function, Some(id.clone()), payload.clone())
             .await?;
-        // The event queue need not share an order with the queue whose message is acknowledged next.
+        // The event queue need not share an order with the queue whose message is acknowledged
+        // next.
         parts.queue.externalize(receipt.point).await
     })
     .await

@@ -1,15 +1,19 @@
 //! Timers of deployed functions. Each tick becomes an ordinary event of its function.
 //!
-//! A tick is therefore retried, reported and kept like any event (A3). It waits for a free instance (A8) and
-//! survives a crash. A timer does not wait for its function, which may never keep up. While too many events of the
-//! function wait, ticks are skipped, so that the backlog stays bounded.
+//! A tick is therefore retried, reported and kept like any event (A3). It waits for a free instance
+//! (A8) and survives a crash. A timer does not wait for its function, which may never keep up.
+//! While too many events of the function wait, ticks are skipped, so that the backlog stays
+//! bounded.
 //!
-//! A tick is taken from the schedule before its event is sent, so a failed send is repeated for about a second.
+//! A tick is taken from the schedule before its event is sent, so a failed send is repeated for
+//! about a second.
 //!
-//! The time of the next tick is [stored](schedule). The port's timers know only periods, which begin when they are
-//! armed. The service therefore arms a timer for the remaining time, and again at each tick.
+//! The time of the next tick is [stored](schedule). The port's timers know only periods, which
+//! begin when they are armed. The service therefore arms a timer for the remaining time, and again
+//! at each tick.
 //!
-//! Invariant: no tick arms a timer that was disarmed after the tick began. Both happen under one lock.
+//! Invariant: no tick arms a timer that was disarmed after the tick began. Both happen under one
+//! lock.
 
 pub(crate) mod schedule;
 
@@ -32,8 +36,8 @@ use crate::{
 /// While this many events of a function wait or run, its ticks are skipped.
 pub(crate) const EVENTS_WAITING_MAX: u64 = 100;
 
-/// Ticks count as regular again once none was skipped for this long. A function that is behind takes one now and
-/// then, which is no recovery.
+/// Ticks count as regular again once none was skipped for this long. A function that is behind
+/// takes one now and then, which is no recovery.
 const REGULAR_AFTER: Duration = Duration::from_mins(10);
 
 /// The delay before the next attempt when the store could not say whether a tick is due.
@@ -139,7 +143,8 @@ impl Timers {
         }
     }
 
-    /// Sets the timer of `function` to fire `left` after it last fired, if it is still armed with this period.
+    /// Sets the timer of `function` to fire `left` after it last fired, if it is still armed with
+    /// this period.
     async fn arm_again(&self, function: &str, period: Duration, left: Duration) {
         let armed = self.armed.lock().await;
         if armed.get(function) != Some(&period) {
@@ -195,14 +200,15 @@ struct Irregular {
 }
 
 impl Irregular {
-    /// A tick is not an event. Returns for how long some have not been, if that is to be logged now.
+    /// A tick is not an event. Returns for how long some have not been, if that is to be logged
+    /// now.
     fn another(&mut self, now: Monotonic, reason: &str) -> Option<Duration> {
         self.last = now;
         self.outage.failed(now, reason)
     }
 
-    /// A tick is an event. Returns how long ticks were irregular, up to the last such tick, if they were and now
-    /// no longer are.
+    /// A tick is an event. Returns how long ticks were irregular, up to the last such tick, if they
+    /// were and now no longer are.
     fn none(&mut self, now: Monotonic) -> Option<Duration> {
         if now.since(self.last) < REGULAR_AFTER {
             None

@@ -2,8 +2,8 @@
 //!
 //! It is held in memory, so that an invocation reads no store.
 //!
-//! Invariant: an application's entries change together, under one lock. No caller sees a route of one deployment
-//! beside the functions of another.
+//! Invariant: an application's entries change together, under one lock. No caller sees a route of
+//! one deployment beside the functions of another.
 
 use std::{
     collections::BTreeMap,
@@ -42,8 +42,8 @@ struct State {
 }
 
 impl State {
-    /// Errors: `manifest` as `application` would form a circle of `on_failure` functions, which would pass an event
-    /// on without end.
+    /// Errors: `manifest` as `application` would form a circle of `on_failure` functions, which
+    /// would pass an event on without end.
     fn check_failures_end(&self, application: &str, manifest: &Manifest) -> Result<()> {
         let table = |name: &str| {
             let others = self
@@ -132,8 +132,8 @@ impl Catalogue {
         self.is_in_place.load(Ordering::Acquire)
     }
 
-    /// Replaces all entries of `application` by those of `manifest`; none: removes them. The code is in `archive`,
-    /// and each function has this `revision`.
+    /// Replaces all entries of `application` by those of `manifest`; none: removes them. The code
+    /// is in `archive`, and each function has this `revision`.
     pub(crate) fn replace(
         &self,
         application: &str,
@@ -191,7 +191,8 @@ impl Catalogue {
         self.changes.send_replace(());
     }
 
-    /// Waits for a change after this call, or for the end of the catalogue. It does not keep the catalogue alive.
+    /// Waits for a change after this call, or for the end of the catalogue. It does not keep the
+    /// catalogue alive.
     pub(crate) fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.changes.subscribe();
         async move {
@@ -200,8 +201,8 @@ impl Catalogue {
         }
     }
 
-    /// Whether `application` may deploy `manifest`: no other application has its names or routes, each `on_failure`
-    /// function exists, and no step has a longer timeout than its function.
+    /// Whether `application` may deploy `manifest`: no other application has its names or routes,
+    /// each `on_failure` function exists, and no step has a longer timeout than its function.
     pub(crate) fn check(&self, application: &str, manifest: &Manifest) -> Result<()> {
         for (name, workflow) in &manifest.workflows {
             let said = |why| Error::Invalid(format!("workflows.{name}: {why}"));

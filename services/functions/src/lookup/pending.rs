@@ -1,9 +1,10 @@
-//! Applications that are not in place as their rows say, because a step failed: why, since when, and when the
-//! next attempt is due.
+//! Applications that are not in place as their rows say, because a step failed: why, since when,
+//! and when the next attempt is due.
 //!
-//! A lost archive, a full disk or an unavailable store affects that application alone. The reconciler puts it in
-//! place again at growing intervals, and at once when its row changes. The earlier deployment keeps running
-//! meanwhile. Callers of its new functions get "not yet in place" instead of "no such function", and may retry.
+//! A lost archive, a full disk or an unavailable store affects that application alone. The
+//! reconciler puts it in place again at growing intervals, and at once when its row changes. The
+//! earlier deployment keeps running meanwhile. Callers of its new functions get "not yet in place"
+//! instead of "no such function", and may retry.
 //!
 //! Invariants
 //! - An application is here from a failure until it is in place.
@@ -56,7 +57,8 @@ impl Pending {
         due.map(|(application, _)| application.clone()).collect()
     }
 
-    /// Records that putting `application` in place as `manifest` says failed; none: that removing it did.
+    /// Records that putting `application` in place as `manifest` says failed; none: that removing
+    /// it did.
     pub(crate) fn failed(
         &self,
         application: &str,

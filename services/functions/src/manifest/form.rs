@@ -1,8 +1,9 @@
 //! The documented forms of a manifest's parts.
 //!
-//! The parser also accepts a list for a table, member by member, and a table with one empty member for a name. It
-//! would read `triggers = [[60]]` as a timer, and a release that adds a member would read something else. A new
-//! deployment must therefore use the documented forms. A stored manifest is read as before.
+//! The parser also accepts a list for a table, member by member, and a table with one empty member
+//! for a name. It would read `triggers = [[60]]` as a timer, and a release that adds a member would
+//! read something else. A new deployment must therefore use the documented forms. A stored manifest
+//! is read as before.
 
 use toml::{Table, Value};
 

@@ -13,12 +13,12 @@ const CONCURRENCY: RangeInclusive<usize> = 1..=1000;
 const RETRIES_MAX: u32 = 100;
 const BATCH: RangeInclusive<usize> = 1..=10;
 const PERIOD_S_MAX: u64 = 366 * 24 * 3600;
-/// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`). The manifest's
-/// length bounds all variables together.
+/// The longest `NAME=value` with its zero byte that Linux passes to a process (`MAX_ARG_STRLEN`).
+/// The manifest's length bounds all variables together.
 const VARIABLE_BYTES_MAX: usize = 128 * 1024;
-/// Variables that tell an instance its identity and the server's address. With other values it could not be invoked,
-/// or not reach its state. Lambda reserves these too. It also reserves the region and credentials, which a function
-/// may set here.
+/// Variables that tell an instance its identity and the server's address. With other values it
+/// could not be invoked, or not reach its state. Lambda reserves these too. It also reserves the
+/// region and credentials, which a function may set here.
 const RESERVED_VARIABLES: [&str; 11] = [
     "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
     "AWS_LAMBDA_FUNCTION_NAME",
@@ -351,7 +351,8 @@ fn check_folder(folder: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A folder that [`check_folder`] accepts, in the one spelling that the store uses; the manifest's own folder is `.`.
+/// A folder that [`check_folder`] accepts, in the one spelling that the store uses; the manifest's
+/// own folder is `.`.
 pub(super) fn normalised(folder: &str) -> String {
     let parts: Vec<_> = folder
         .split('/')

@@ -60,62 +60,65 @@ fn a_manifest_describes_functions_and_their_triggers() {
     );
 }
 
+/// A replacement, the text in [`WHOLE`] that it replaces, and a part of the error.
+const FAULTS: &[(&str, &str, &str)] = &[
+    (
+        "memory_mb = 1",
+        "memory_mb = 256",
+        "memory_mb = 1 must be 16 to 65536",
+    ),
+    (
+        "timeout_s = 901",
+        "timeout_s = 3",
+        "timeout_s = 901 must be 1 to 900",
+    ),
+    (
+        "code = \"../x\"",
+        "code = \"functions\"",
+        "a folder beside the manifest",
+    ),
+    (
+        "code = \"/etc\"",
+        "code = \"functions\"",
+        "a folder beside the manifest",
+    ),
+    (
+        "handler = \"app\"",
+        "handler = \"app.resize\"",
+        "must be module.function",
+    ),
+    (
+        "environment = { \"A-B\" = \"\" }",
+        "environment = { SIZE = \"64\" }",
+        "no name of a variable",
+    ),
+    ("[functions.\"a b\"]", "[functions.tell]", "letters, digits"),
+    ("cores = 2", "retries = 0", "unknown field `cores`"),
+    (
+        "{ http = \"/tell/\" }",
+        "{ http = \"/tell\" }",
+        "functions.tell: http = \"/tell/\" must have no empty",
+    ),
+    (
+        "{ http = \"/pictures/{other}\", methods = [\"PUT\"] }",
+        "{ http = \"/tell\" }",
+        "functions.tell: the route PUT /pictures/{other} is PUT /pictures/{id} of functions.resize",
+    ),
+    (
+        "{ https = \"/tell\" }",
+        "{ http = \"/tell\" }",
+        "a trigger is { queue = NAME",
+    ),
+    (
+        "python = \"/p\"\nhandler = \"tell\"",
+        "handler = \"tell\"",
+        "python is for runtime",
+    ),
+];
+
 #[test]
 fn faults_are_named_with_a_hint() {
-    for (instead, of, said) in [
-        (
-            "memory_mb = 1",
-            "memory_mb = 256",
-            "memory_mb = 1 must be 16 to 65536",
-        ),
-        (
-            "timeout_s = 901",
-            "timeout_s = 3",
-            "timeout_s = 901 must be 1 to 900",
-        ),
-        (
-            "code = \"../x\"",
-            "code = \"functions\"",
-            "a folder beside the manifest",
-        ),
-        (
-            "code = \"/etc\"",
-            "code = \"functions\"",
-            "a folder beside the manifest",
-        ),
-        (
-            "handler = \"app\"",
-            "handler = \"app.resize\"",
-            "must be module.function",
-        ),
-        (
-            "environment = { \"A-B\" = \"\" }",
-            "environment = { SIZE = \"64\" }",
-            "no name of a variable",
-        ),
-        ("[functions.\"a b\"]", "[functions.tell]", "letters, digits"),
-        ("cores = 2", "retries = 0", "unknown field `cores`"),
-        (
-            "{ http = \"/tell/\" }",
-            "{ http = \"/tell\" }",
-            "functions.tell: http = \"/tell/\" must have no empty",
-        ),
-        (
-            "{ http = \"/pictures/{other}\", methods = [\"PUT\"] }",
-            "{ http = \"/tell\" }",
-            "functions.tell: the route PUT /pictures/{other} is PUT /pictures/{id} of functions.resize",
-        ),
-        (
-            "{ https = \"/tell\" }",
-            "{ http = \"/tell\" }",
-            "a trigger is { queue = NAME",
-        ),
-        (
-            "python = \"/p\"\nhandler = \"tell\"",
-            "handler = \"tell\"",
-            "python is for runtime",
-        ),
-    ] {
+    for (instead, of, said) in FAULTS.iter().copied() {
         assert!(WHOLE.contains(of), "{of}");
         let refused = Manifest::parse(&WHOLE.replace(of, instead)).expect_err(instead);
         assert!(refused.contains(said), "{instead}: {refused}");

@@ -1,4 +1,5 @@
-//! A workflow in a manifest: a chain or graph of functions, or one function whose code is the workflow.
+//! A workflow in a manifest: a chain or graph of functions, or one function whose code is the
+//! workflow.
 //!
 //! ```toml
 //! [workflows.grading]
@@ -62,8 +63,8 @@ pub struct Workflow {
     pub timeout_s: u64,
 }
 
-/// The location of the far store at `address`, for display and comparison: in one spelling, and without parts that only
-/// that store needs, such as a password.
+/// The location of the far store at `address`, for display and comparison: in one spelling, and
+/// without parts that only that store needs, such as a password.
 pub fn place_of(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").unwrap_or(("redis", address));
     // The same store, with or without TLS.
@@ -103,7 +104,8 @@ const SHAPES: &str = "\"FUNCTION\", { function = NAME } with retries, backoff_ms
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Isolation {
-    /// It reads no uncommitted and no fractured state. Of two runs that write the same key, the later value stays.
+    /// It reads no uncommitted and no fractured state. Of two runs that write the same key, the
+    /// later value stays.
     #[default]
     ReadAtomic,
     /// As if it ran alone: a run that has read a value which another run then wrote is repeated.
@@ -281,7 +283,8 @@ impl Workflow {
         named
     }
 
-    /// The checks of a new deployment alone. A workflow that an earlier build accepted keeps running.
+    /// The checks of a new deployment alone. A workflow that an earlier build accepted keeps
+    /// running.
     pub(crate) fn check_anew(&self, functions: &BTreeMap<String, Table>) -> Result<(), String> {
         if self.synchrony != Synchrony::default() && self.far.is_none() {
             return Err(

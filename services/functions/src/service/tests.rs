@@ -631,7 +631,8 @@ fn a_failure_notice_has_its_own_request_id_at_every_attempt() {
     });
 }
 
-/// A2. An invocation of an internal caller ends when the caller drops it: another attempt takes its place.
+/// A2. An invocation of an internal caller ends when the caller drops it: another attempt takes its
+/// place.
 #[test]
 fn an_invocation_outlives_its_client_but_not_an_internal_caller() {
     run(async {

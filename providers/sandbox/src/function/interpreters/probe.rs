@@ -1,8 +1,10 @@
-//! The probe of an interpreter that a manifest names: it runs the interpreter to learn its real path.
+//! The probe of an interpreter that a manifest names: it runs the interpreter to learn its real
+//! path.
 //!
-//! A user who may deploy must not thereby run arbitrary programs as the server. The probe therefore runs an interpreter
-//! only if nothing but root and the server's own user could have put it there. It runs like a function: in a sandbox
-//! without a network, which shows it the system and the folders around itself.
+//! A user who may deploy must not thereby run arbitrary programs as the server. The probe therefore
+//! runs an interpreter only if nothing but root and the server's own user could have put it there.
+//! It runs like a function: in a sandbox without a network, which shows it the system and the
+//! folders around itself.
 
 use std::{
     ffi::OsString,
@@ -43,8 +45,8 @@ pub(crate) struct Trusted {
 }
 
 impl Trusted {
-    /// Checks every folder and link on the way to `program`. `own` is the folder with the files of functions. Errors:
-    /// why it is not trusted.
+    /// Checks every folder and link on the way to `program`. `own` is the folder with the files of
+    /// functions. Errors: why it is not trusted.
     pub(crate) fn find(program: &Path, own: &Path) -> Result<Self, String> {
         if !program.is_absolute() {
             return Err("the path of an interpreter begins with /".to_owned());
@@ -154,8 +156,8 @@ fn normalised(path: &Path) -> PathBuf {
     })
 }
 
-/// The path after following the first link in `path`; none: it is a file without links on the way, and every folder is
-/// trusted.
+/// The path after following the first link in `path`; none: it is a file without links on the way,
+/// and every folder is trusted.
 fn followed(path: &Path, own: &Path) -> Result<Option<PathBuf>, String> {
     let mut reached = PathBuf::new();
     let mut parts = path.components();

@@ -1,14 +1,17 @@
-//! A batch of queue messages: runs it as one event, and notifies the `on_failure` function of a message that has
-//! failed permanently.
+//! A batch of queue messages: runs it as one event, and notifies the `on_failure` function of a
+//! message that has failed permanently.
 //!
-//! If a function has an `on_failure`, its queues let a permanently failing message block its group, and deliver it
-//! alone. The handler removes the message once the failure notice is durable. No other message of a batch is then
-//! taken for the failed one. Without `on_failure`, the queue keeps the message as a dead letter itself.
+//! If a function has an `on_failure`, its queues let a permanently failing message block its group,
+//! and deliver it alone. The handler removes the message once the failure notice is durable. No
+//! other message of a batch is then taken for the failed one. Without `on_failure`, the queue keeps
+//! the message as a dead letter itself.
 //!
 //! Invariants
-//! - A message counts as done only once its failure notice is durable. After a death in between, the handler sends
-//!   the notice again under the same request id, and the event queue drops the duplicate while it remembers that id.
-//! - A message without attempts left does not run again: its last attempt may have ended the process.
+//! - A message counts as done only once its failure notice is durable. After a death in between,
+//!   the handler sends the notice again under the same request id, and the event queue drops the
+//!   duplicate while it remembers that id.
+//! - A message without attempts left does not run again: its last attempt may have ended the
+//!   process.
 
 use std::{slice, sync::Arc};
 
@@ -65,8 +68,8 @@ impl DeployedHandler {
         };
         let Err(failure) = ran else { return ran };
         match deliveries.get(failure.completed..) {
-            // With other messages after it, the notice must wait: those have not failed, but would be returned as
-            // if they had. The queue delivers this message again, alone.
+            // With other messages after it, the notice must wait: those have not failed, but would
+            // be returned as if they had. The queue delivers this message again, alone.
             Some([failed]) if failed.failures + 1 >= ATTEMPTS_MAX => {
                 self.notify(context, &notified, (&batch.queue, failed), &failure)
                     .await?;
@@ -97,9 +100,11 @@ impl DeployedHandler {
         Ok(answer)
     }
 
-    /// Sends `notified` an event about `failure` of the message `failed`. Returns once that event is durable.
+    /// Sends `notified` an event about `failure` of the message `failed`. Returns once that event
+    /// is durable.
     ///
-    /// Errors: the message is delivered again, or given up at once if the notice is longer than an event may be.
+    /// Errors: the message is delivered again, or given up at once if the notice is longer than an
+    /// event may be.
     async fn notify(
         &self,
         context: &Context,
@@ -140,8 +145,8 @@ impl DeployedHandler {
     }
 }
 
-/// The id of a permanently failed message, equal at each delivery. It covers the body, because positions are local
-/// to a queue, and a function may have several queues.
+/// The id of a permanently failed message, equal at each delivery. It covers the body, because
+/// positions are local to a queue, and a function may have several queues.
 fn message_id(queue: &str, failed: &Delivery) -> String {
     let body = hexadecimal(&Sha256::digest(&failed.body));
     digest_id(&[

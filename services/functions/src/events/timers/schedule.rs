@@ -1,16 +1,19 @@
 //! The stored schedule: one row per timer with the time of its next tick.
 //!
-//! A timer therefore survives restarts. Among several processes, each of which has it armed, the process that moves
-//! the row to the next tick owns this one. The row is written before the event is sent. A death in between loses a
-//! tick, and no tick comes twice while the store keeps what it has acknowledged. A store without room would take the
-//! row from its reserve but refuse the event, so the tick then stays due.
+//! A timer therefore survives restarts. Among several processes, each of which has it armed, the
+//! process that moves the row to the next tick owns this one. The row is written before the event
+//! is sent. A death in between loses a tick, and no tick comes twice while the store keeps what it
+//! has acknowledged. A store without room would take the row from its reserve but refuse the event,
+//! so the tick then stays due.
 //!
 //! Invariants
-//! - A row moves under the condition that its time is as it was read, and records the id of the tick that moved it.
-//!   A process whose write had an unknown outcome reads that id. The condition leaves the period out: arming with
-//!   another period changes the time too, unless both fall on the same millisecond.
+//! - A row moves under the condition that its time is as it was read, and records the id of the
+//!   tick that moved it. A process whose write had an unknown outcome reads that id. The condition
+//!   leaves the period out: arming with another period changes the time too, unless both fall on
+//!   the same millisecond.
 //! - Ticks keep their distance from the first one. Missed ticks become a single late one.
-//! - A row with another period is ignored, and so is a time more than a period away: a clock was set back.
+//! - A row with another period is ignored, and so is a time more than a period away: a clock was
+//!   set back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -77,7 +80,8 @@ impl Schedule {
         self.key_value.externalize(updated.receipt.point).await
     }
 
-    /// The time of the next tick of `function`. Without a valid row, the first `period` begins `now`.
+    /// The time of the next tick of `function`. Without a valid row, the first `period` begins
+    /// `now`.
     pub(crate) async fn next_or_begin(
         &self,
         function: &str,
@@ -93,7 +97,8 @@ impl Schedule {
         let updated = self.key_value.update(update).await?;
         let begun = match &updated.outcome {
             Outcome::Done(_) => Some(next),
-            // Another process has begun it, unless the row was moved by a tick of the earlier period.
+            // Another process has begun it, unless the row was moved by a tick of the earlier
+            // period.
             Outcome::Conflict(there) => {
                 there.as_deref().and_then(|item| time_of(item, period, now))
             }
@@ -106,7 +111,8 @@ impl Schedule {
         Ok(next)
     }
 
-    /// Takes the tick of `function` that is due `now`, under the id `id`. Only one of several callers gets it.
+    /// Takes the tick of `function` that is due `now`, under the id `id`. Only one of several
+    /// callers gets it.
     pub(crate) async fn take(
         &self,
         function: &str,
@@ -153,8 +159,8 @@ impl Schedule {
     /// The row after `update`, or after another process moved it first.
     async fn moved(&self, function: &str, update: Update) -> Result<Option<Arc<Item>>> {
         match self.key_value.update(update).await {
-            // The sender of the tick's event waits for durability. Waiting here too would be one more place to lose
-            // the tick.
+            // The sender of the tick's event waits for durability. Waiting here too would be one
+            // more place to lose the tick.
             Ok(Updated {
                 outcome: Outcome::Done(item),
                 ..

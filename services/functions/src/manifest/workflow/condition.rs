@@ -75,7 +75,8 @@ impl When {
     }
 }
 
-/// Errors: `equals` holds a value that JSON cannot express. A run stores its workflow as JSON and reads it back.
+/// Errors: `equals` holds a value that JSON cannot express. A run stores its workflow as JSON and
+/// reads it back.
 pub(super) fn check_equals(equals: &Value, depth: usize) -> Result<(), String> {
     if depth > EQUALS_DEPTH_MAX {
         return Err(format!("equals is {EQUALS_DEPTH_MAX} deep at most"));

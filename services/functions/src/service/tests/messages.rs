@@ -204,8 +204,7 @@ fn a_message_too_long_for_a_notice_is_a_dead_letter() {
             ((0, 1), 0)
         );
         let reason = dead_letters(&world).await[0].reason.clone();
-        let said =
-            "\"told\" was not notified, because the notice exceeds 262144 bytes; the last error was: ";
+        let said = "\"told\" was not notified, because the notice exceeds 262144 bytes; the last error was: ";
         assert_eq!(reason, [said, FAILED].concat());
     });
 }
