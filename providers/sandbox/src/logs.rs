@@ -36,7 +36,7 @@ use std::{
 
 use async_trait::async_trait;
 use ports::{
-    Monotonic, Outage,
+    LogThrottle, Monotonic,
     logs::{Line, Page},
 };
 use tokio::sync::{Notify, oneshot};
@@ -328,7 +328,7 @@ impl Files {
 #[derive(Debug)]
 struct Trouble {
     began: Instant,
-    outage: Outage,
+    outage: LogThrottle,
     failed_last: Instant,
 }
 
@@ -336,7 +336,7 @@ impl Trouble {
     fn new(now: Instant) -> Self {
         Self {
             began: now,
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             failed_last: now,
         }
     }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use fastrand::Rng;
-use ports::{Clock, Entropy, Instances, KeyValue, Queue, objects::ObjectStore};
+use ports::{
+    Clock, Entropy, Instances, KeyValue, Queue, QueueAdmin,
+    objects::{ObjectLimits, ObjectStore},
+};
 
 use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
@@ -103,6 +106,11 @@ impl World {
         Arc::clone(&self.0.functions)
     }
 
+    /// Their administration.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        self.store()
+    }
+
     /// Instances that run `program`.
     pub fn instances(&self, program: Program) -> Arc<dyn Instances> {
         Arc::new(SimulatedInstances::new(Arc::clone(&self.0.cloud), program))
@@ -111,6 +119,11 @@ impl World {
     /// The objects; always the same ones.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.0.objects) as Arc<dyn ObjectStore>
+    }
+
+    /// Their limits.
+    pub fn object_limits(&self) -> ObjectLimits {
+        crate::objects::LIMITS
     }
 
     /// A clock that is right.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use ports::{
-    Clock, CodeStore, Entropy, Logs, Runtime, functions::Register, key_value::SharedKeyValue,
-    objects::ObjectStore, queue::SharedQueue,
+    Clock, CodeStore, Entropy, Logs, Runtime,
+    functions::Register,
+    key_value::SharedKeyValue,
+    objects::ObjectStore,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 
 /// What the service is built from.
@@ -16,6 +19,8 @@ pub struct Parts {
     pub objects: Arc<dyn ObjectStore>,
     /// The queues that start functions.
     pub queue: SharedQueue,
+    /// The administration of these queues: backlogs and dead letters.
+    pub queue_admin: SharedQueueAdmin,
     /// The provider's name of a client's queue.
     pub queue_name: fn(&str) -> String,
     /// Checks the address of a far store. The error must not contain the address, which may hold a

@@ -90,7 +90,7 @@ impl QueueWatch {
         let in_turn = after.chain(queues.range::<str, _>((Unbounded, Included(last.as_str()))));
         for (queue, events_of) in in_turn.take(QUEUES_MAX) {
             self.seen.lock().last.clone_from(queue);
-            let backlog = match parts.queue.backlog(queue).await {
+            let backlog = match parts.queue_admin.backlog(queue).await {
                 Ok(backlog) => backlog,
                 // Nothing was ever sent, so there is no queue.
                 Err(error) if error.kind() == ports::ErrorKind::Invalid => Backlog::default(),

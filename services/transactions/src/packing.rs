@@ -39,7 +39,7 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Monotonic, Outage,
+    LogThrottle, Monotonic,
     objects::{
         self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt as _, PutMode, PutPayload,
     },
@@ -116,7 +116,7 @@ struct State {
     /// The objects failed; nothing is compacted before this.
     paused_until: Monotonic,
     /// What was said of that.
-    outage: Outage,
+    outage: LogThrottle,
     /// What has died here in packs that others take care of, and when their rows are to say so.
     owed: BTreeMap<PackId, u64>,
     owed_until: Monotonic,
@@ -180,7 +180,7 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,

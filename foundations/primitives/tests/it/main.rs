@@ -3,6 +3,7 @@
 mod backoff;
 mod counter_and_list;
 mod fenced_log;
+mod record;
 mod round_trips;
 mod timed_lock;
 mod timed_lock_in_functions;

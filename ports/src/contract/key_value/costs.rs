@@ -1,4 +1,4 @@
-//! What calls cost: K12.
+//! The cost of calls: K12.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     key_value::{Action, Batch, Batched, Change, OperationId, Outcome, Transacted, Version},
 };
 
-/// One more on a counter, and another byte in a text.
+/// Adds one to a counter, and a byte to a text.
 fn longer(place: &Key, text: &str) -> Update {
     let actions = vec![
         Action::Add("n".into(), 1),

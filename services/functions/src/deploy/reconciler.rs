@@ -166,7 +166,7 @@ impl Reconciler {
         let waiting = self
             .context
             .parts
-            .queue
+            .queue_admin
             .backlog(&queue)
             .await
             .map_or(0, |backlog| backlog.messages);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ports::Outage;
+use ports::LogThrottle;
 
 use super::deployer::Deployer;
 
@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) async fn watch(deployer: Deployer) {
     let clock = deployer.clock();
     let among_others = deployer.is_among_others();
-    let mut outage = Outage::default();
+    let mut outage = LogThrottle::default();
     let mut tidied = clock.monotonic();
     loop {
         clock.sleep(POLL_INTERVAL).await;

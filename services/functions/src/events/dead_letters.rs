@@ -181,10 +181,10 @@ impl DeadLetters<'_> {
         letters: &[LetterId],
         action: Action,
     ) -> Result<()> {
-        let queue = &self.0.parts.queue;
+        let admin = &self.0.parts.queue_admin;
         let settled = match action {
-            Action::Redrive => queue.redrive(&source.at_provider, letters).await,
-            Action::Purge => queue.purge(&source.at_provider, letters).await,
+            Action::Redrive => admin.redrive(&source.at_provider, letters).await,
+            Action::Purge => admin.purge(&source.at_provider, letters).await,
         };
         let receipt = match settled {
             Ok(receipt) => receipt,
@@ -194,7 +194,7 @@ impl DeadLetters<'_> {
         if action == Action::Redrive && source.has_events() {
             self.0.parts.functions.take_events(&source.function);
         }
-        Ok(queue.externalize(receipt.point).await?)
+        Ok(admin.externalize(receipt.point).await?)
     }
 
     async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
@@ -216,7 +216,7 @@ impl DeadLetters<'_> {
         match self
             .0
             .parts
-            .queue
+            .queue_admin
             .dead_letters(&source.at_provider, after, letters_max)
             .await
         {
@@ -226,7 +226,7 @@ impl DeadLetters<'_> {
     }
 
     async fn count(&self, source: &Source) -> Result<u64> {
-        match self.0.parts.queue.backlog(&source.at_provider).await {
+        match self.0.parts.queue_admin.backlog(&source.at_provider).await {
             Err(error) if is_of_no_queue(&error) => Ok(0),
             backlog => Ok(backlog?.dead_letters),
         }

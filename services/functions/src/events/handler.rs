@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    Event, Handler, Outage,
+    Event, Handler, LogThrottle,
     functions::{Failure, Room},
     runtime::{FunctionError, Invocation, Ran, START_BOUND_MIN},
 };
@@ -64,7 +64,7 @@ pub(crate) struct DeployedHandler {
 #[derive(Debug, Default)]
 struct Refusals {
     count: watch::Sender<usize>,
-    outage: Mutex<Outage>,
+    outage: Mutex<LogThrottle>,
 }
 
 /// One refused attempt.
@@ -87,7 +87,7 @@ impl Drop for Refused<'_> {
     fn drop(&mut self) {
         self.0.count.send_modify(|count| *count -= 1);
         if *self.0.count.borrow() == 0 {
-            *self.0.outage.lock() = Outage::default();
+            *self.0.outage.lock() = LogThrottle::default();
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) mod schedule;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{ErrorKind, Monotonic, Outage, Result};
+use ports::{ErrorKind, LogThrottle, Monotonic, Result};
 use primitives::retry_repeatable;
 
 use self::schedule::{Schedule, Tick};
@@ -171,7 +171,7 @@ impl Timers {
     async fn send_tick(&self, function: &str, id: String) -> Result<bool> {
         let parts = &self.parts;
         let queue = parts.functions.event_queue(&registered_name(function));
-        let backlog = || parts.queue.backlog(&queue);
+        let backlog = || parts.queue_admin.backlog(&queue);
         let waiting = match retry_repeatable(RETRIES, &*parts.clock, &*parts.entropy, backlog).await
         {
             Ok(backlog) => backlog.messages,
@@ -195,7 +195,7 @@ pub(crate) struct TickLog(Mutex<Irregular>);
 /// Since when ticks are skipped or late, and what was logged.
 #[derive(Debug, Default)]
 struct Irregular {
-    outage: Outage,
+    outage: LogThrottle,
     last: Monotonic,
 }
 

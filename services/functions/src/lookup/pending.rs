@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 
 use super::catalogue::Catalogue;
 use crate::{error::Error, manifest::Manifest};
@@ -33,7 +33,7 @@ pub(crate) struct Pending {
 /// An application whose placement fails.
 #[derive(Debug)]
 struct Failing {
-    outage: Outage,
+    outage: LogThrottle,
     retry_after: Duration,
     retry_at: Monotonic,
 }
@@ -71,7 +71,7 @@ impl Pending {
             let failing = failures
                 .entry(application.to_owned())
                 .or_insert_with(|| Failing {
-                    outage: Outage::default(),
+                    outage: LogThrottle::default(),
                     retry_after: RETRY_AFTER,
                     retry_at: now,
                 });

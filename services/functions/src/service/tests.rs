@@ -227,6 +227,7 @@ fn service_over(
         key_value: world.key_value(),
         objects: world.objects(),
         queue: world.queue(),
+        queue_admin: world.queue_admin(),
         queue_name: str::to_owned,
         check_far: |address| {
             if address == "there" {
@@ -557,7 +558,7 @@ fn events_of_a_removed_function_wait_until_it_is_deployed_again() {
         assert_eq!(runtime.asked(), asked, "the removed function is not run");
         let queue = service.context.event_queue("one");
         let backlog = world
-            .queue()
+            .queue_admin()
             .backlog(&queue)
             .await
             .expect("backlog answers");
@@ -576,7 +577,7 @@ fn events_of_a_removed_function_wait_until_it_is_deployed_again() {
         clock.sleep(Duration::from_hours(1)).await;
         assert!(runtime.asked() > asked, "it is tried again");
         let backlog = world
-            .queue()
+            .queue_admin()
             .backlog(&queue)
             .await
             .expect("backlog answers");

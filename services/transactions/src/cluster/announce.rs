@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{DurabilityPoint, Monotonic, Outage};
+use ports::{DurabilityPoint, LogThrottle, Monotonic};
 
 use crate::{
     Error, Result,
@@ -72,7 +72,7 @@ struct Peer {
     announced: Monotonic,
     /// When it last said how it stands, and what was complained of since.
     stood: Monotonic,
-    unheard: Outage,
+    unheard: LogThrottle,
     /// By how much its wall clock is ahead of this node's, in milliseconds.
     ahead_ms: i64,
     /// What it has not decided, and since when: it is decided up to here, and there is more.
@@ -105,7 +105,7 @@ impl Neighbours {
             told_dropped: Heard::default(),
             announced: now,
             stood: now,
-            unheard: Outage::default(),
+            unheard: LogThrottle::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::{Cursor, FencedLog};
 
 use crate::{
@@ -235,7 +235,7 @@ impl Core {
 
 impl Housekeeping {
     async fn run(mut self) {
-        let (mut delays, mut outage) = (Store::delays(), Outage::default());
+        let (mut delays, mut outage) = (Store::delays(), LogThrottle::default());
         loop {
             let passed = self.pass().await;
             let now = self.core.context.clock.monotonic();

@@ -103,7 +103,7 @@ fn ticks_wait_for_an_instance_and_are_skipped_while_too_many_do() {
         let queue = service.context.event_queue("ticks");
         let waiting = async || {
             world
-                .queue()
+                .queue_admin()
                 .backlog(&queue)
                 .await
                 .expect("backlog answers")
