@@ -18,8 +18,7 @@
 //!   and not before. From then on its channels fail to send, and receive no more than what had
 //!   arrived. Where [`Limits::bounds_memory`], an instance that exceeds [`Spec::memory_bytes`] dies
 //!   of it.
-//! - **X5** [`Instance::end`] ends the instance and every process it has started, whatever they are
-//!   doing. So does dropping the last handle. Ending a dead instance changes nothing.
+//! - **X5** [`Instance::end`] ends the instance and every process it has started, busy or idle. So does dropping the last handle. Ending a dead instance changes nothing.
 //!
 //! Not promised: that an instance outlives its caller's process, which memory limit the pages of a
 //! shared region count against, or that a message sent to an instance that dies was received.
@@ -31,7 +30,7 @@ use bytes::Bytes;
 
 use crate::Result;
 
-/// What to start.
+/// The program, environment and memory of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Spec {
     /// The program and its arguments, in the provider's terms: locally the absolute path of an
@@ -56,7 +55,7 @@ pub enum Death {
     OutOfMemory,
 }
 
-/// What a provider offers.
+/// The limits of a provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The longest message.
@@ -76,7 +75,7 @@ pub trait Instances: Debug + Send + Sync {
     /// `Unavailable`.
     async fn start(&self, spec: &Spec) -> Result<Arc<dyn Instance>>;
 
-    /// What this provider offers.
+    /// The provider's limits.
     fn limits(&self) -> &Limits;
 }
 

@@ -1,6 +1,6 @@
 //! The runtime: runs functions that users deploy, each invocation in an instance of its function.
 //!
-//! [`functions`](crate::functions) says *when* code runs and what happens when it fails. This port
+//! [`functions`](crate::functions) says *when* code runs, and handles its failures. This port
 //! is *how* code runs that is not part of this program: in a process behind the AWS Lambda Runtime
 //! API, as isolated as the machine allows. Its code comes from a [code store](crate::code_store),
 //! and its output goes to the [logs](crate::logs).
@@ -26,14 +26,14 @@ use std::{collections::BTreeMap, fmt::Debug, path::PathBuf, sync::Arc, time::Dur
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::functions::Room;
+use crate::functions::Permit;
 
 /// The shortest bound on a start: the time until an instance asks for its first invocation. A
 /// function with a longer timeout has that timeout as its bound. Lambda ends the start after this
 /// time and repeats it under the function's timeout; here the first start continues.
 pub const START_BOUND_MIN: Duration = Duration::from_secs(10);
 
-/// What runs a function's code.
+/// The interpreter of a function's code, if it needs one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Language {
     /// A Python interpreter; none: the machine's `python3`.
@@ -51,7 +51,7 @@ pub struct Function {
     pub name: String,
     /// Differs between any two versions of the function.
     pub revision: String,
-    /// What runs its code.
+    /// Its interpreter, if it needs one.
     pub language: Language,
     /// `module.function`, or the executable's file name in [`Self::folder`].
     pub handler: String,
@@ -69,7 +69,7 @@ pub struct Function {
     pub processes_max: u32,
     /// The size of an instance's `/tmp`, in bytes.
     pub scratch_bytes: u64,
-    /// Variables in addition to those that every function has.
+    /// Its own variables, in addition to the common ones.
     pub environment: BTreeMap<String, String>,
     /// Whether it reaches the machine's network (rule P5: then it externalizes by itself).
     pub network: bool,
@@ -83,14 +83,14 @@ pub struct Invocation {
     pub id: String,
     /// The input.
     pub payload: Bytes,
-    /// What a mobile client says about itself, in JSON; passed on unchanged.
+    /// A mobile client's description of itself, in JSON; passed on unchanged.
     pub client_context: Option<String>,
     /// Whether it waits for a free instance without limit, as an event does. Otherwise it is a
     /// call, and may be refused as [`Refused::Throttled`]: at once where calls use all instances,
     /// and after its turn in a queue where events use some.
     pub waits: bool,
-    /// The [permit](Runtime::room) that was reserved for it, if there is one.
-    pub room: Room,
+    /// The [permit](Runtime::permit) that was reserved for it, if there is one.
+    pub permit: Permit,
     /// A timeout shorter than the function's own.
     pub timeout: Option<Duration>,
     /// The scope in which its requests to the server are answered, in the terms of the server's
@@ -102,13 +102,13 @@ impl Invocation {
     /// An invocation with the default scope and timeout, which waits for a free instance if
     /// `waits`.
     pub fn new(id: String, payload: Bytes, waits: bool) -> Self {
-        let room = Room::default();
+        let permit = Permit::default();
         Self {
             id,
             payload,
             client_context: None,
             waits,
-            room,
+            permit,
             timeout: None,
             scope: None,
         }
@@ -200,8 +200,8 @@ pub trait Runtime: Debug + Send + Sync {
 
     /// Waits until an instance of `function` can take one more invocation, and reserves it; none:
     /// the function was retired meanwhile. A provider without a limit returns at once.
-    async fn room(&self, _function: &Arc<Function>) -> Option<Room> {
-        Some(Room::default())
+    async fn permit(&self, _function: &Arc<Function>) -> Option<Permit> {
+        Some(Permit::default())
     }
 
     /// Runs `invocation` in an instance of `function` (U1 to U3).

@@ -296,7 +296,7 @@ fn become_user(user: u32) -> nix::Result<()> {
     )
 }
 
-/// Whether the holder of the other end of this pipe, who never writes, has ended.
+/// Whether the launcher, which holds the other end of this pipe and never writes, has ended.
 fn has_gone(is_there: &io::PipeReader) -> io::Result<bool> {
     let mut polled = [PollFd::new(is_there.as_fd(), PollFlags::POLLIN)];
     Ok(poll(&mut polled, PollTimeout::ZERO)? > 0)

@@ -1,4 +1,5 @@
-//! The order: what the server tells a launcher to run, and how. Both sides import it.
+//! The order from the server to a launcher: the program, its limits and its isolation. Both sides
+//! import it.
 //!
 //! An order travels over one Unix socket as four bytes with its length and its postcard encoding.
 //! The descriptors that the program keeps come with the first byte. A spare gets a second order,
@@ -40,7 +41,7 @@ const ORDER_BYTES_MAX: usize = 4 << 20;
 /// The most descriptors that a program keeps.
 pub(crate) const DESCRIPTORS_MAX: usize = 4;
 
-/// What to launch. Paths are the host's.
+/// A launch of a program. Paths are the host's.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
     /// The program and its arguments, as seen inside.
@@ -75,7 +76,7 @@ pub(crate) enum Network {
     Host,
 }
 
-/// What to launch an order as.
+/// The two kinds of launched programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// A program that runs at once.
@@ -84,7 +85,7 @@ pub(crate) enum Role {
     Spare,
 }
 
-/// What the machine enforces for a process.
+/// The isolation that the machine enforces for a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Isolation {
     /// It has namespaces of its own.

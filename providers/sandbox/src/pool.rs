@@ -23,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    functions::Room,
+    functions::Permit,
     instances::Death,
     runtime::{Function, FunctionError, Invocation, Ran, Refused, START_BOUND_MIN},
 };
@@ -142,13 +142,13 @@ impl Pool {
     }
 
     /// Waits for a place and reserves it for one invocation; none: the pool was retired.
-    pub(crate) async fn room(&self) -> Option<Room> {
-        self.places.for_event().await.map(Room::keeping)
+    pub(crate) async fn permit(&self) -> Option<Permit> {
+        self.places.for_event().await.map(Permit::holding)
     }
 
     /// A place for `invocation`; none: it cannot have one now.
     async fn place(&self, invocation: &mut Invocation) -> Option<Place> {
-        let reserved = mem::take(&mut invocation.room).into_kept::<Place>();
+        let reserved = mem::take(&mut invocation.permit).into_held::<Place>();
         match reserved.filter(|place| self.places.has(place)) {
             Some(place) => Some(*place),
             None if invocation.waits => self.places.for_event().await,

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use ports::{
     CodeStore, Instances, Runtime,
-    functions::Room,
+    functions::Permit,
     runtime::{Figures, Function, Invocation, Language, Ran, Refused},
 };
 use tokio::time::timeout;
@@ -165,7 +165,7 @@ impl Sandbox {
 
     /// Frees memory for an instance of `function`, if it is short: spares end first, then idle
     /// instances.
-    fn make_room(&self, function: &Function) {
+    fn free_memory(&self, function: &Function) {
         while available_bytes().is_some_and(|available| available < function.memory_bytes) {
             let pools: Vec<_> = self.pools.lock().values().cloned().collect();
             if !self.shared.prewarmed.end_all() && !pools.iter().any(|pool| pool.end_coldest()) {
@@ -196,8 +196,8 @@ impl Runtime for Sandbox {
         }
     }
 
-    async fn room(&self, function: &Arc<Function>) -> Option<Room> {
-        self.pool(function).room().await
+    async fn permit(&self, function: &Arc<Function>) -> Option<Permit> {
+        self.pool(function).permit().await
     }
 
     async fn run(
@@ -208,7 +208,7 @@ impl Runtime for Sandbox {
         self.check_open()?;
         let mut pool = self.pool(function);
         loop {
-            match pool.run(invocation, &|| self.make_room(function)).await {
+            match pool.run(invocation, &|| self.free_memory(function)).await {
                 Ok(ran) => return Ok(ran),
                 Err(NotRun::Refused(refused)) => return Err(refused),
                 Err(NotRun::Retired(returned)) => invocation = *returned,

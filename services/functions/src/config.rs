@@ -10,7 +10,7 @@ use ports::{
     queue::{SharedQueue, SharedQueueAdmin},
 };
 
-/// What the service is built from.
+/// The parts of the service.
 #[derive(Debug, Clone)]
 pub struct Parts {
     /// The store of the deployment rows.

@@ -1,4 +1,4 @@
-//! The functions' events: how they reach a function, and what becomes of those that fail.
+//! The functions' events: their delivery to a function, retries, failure notices and dead letters.
 
 pub(crate) mod context;
 pub(crate) mod dead_letters;

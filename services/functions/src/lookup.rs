@@ -1,4 +1,4 @@
-//! What callers find: deployed functions, workflows and routes, whether in place or still pending.
+//! The lookup of deployed functions, workflows and routes, in place or still pending.
 
 pub(crate) mod catalogue;
 pub(crate) mod pending;

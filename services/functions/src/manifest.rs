@@ -1,4 +1,4 @@
-//! The manifest of an application: its functions, how each runs, and what starts it.
+//! The manifest of an application: its functions with their settings and triggers, and its workflows.
 //!
 //! ```toml
 //! name = "shop"                    # of the application; default: the file's name without its extension

@@ -63,7 +63,7 @@ struct Bounds {
 }
 
 fn unpack_within(content: &[u8], directory: &Path, bounds: Bounds) -> io::Result<()> {
-    // Bounds the bytes that are read, whatever the headers say.
+    // Bounds the bytes that are read, independently of the headers.
     let bounded =
         GzDecoder::new(content).take(bounds.bytes + bounds.entries as u64 * FRAME_BYTES_MAX);
     let mut archive = Archive::new(bounded);
@@ -326,7 +326,7 @@ fn inside(path: &[u8]) -> Option<PathBuf> {
     Some(inside)
 }
 
-/// Whether a link at `path`, in a real folder, leads inside, whatever other links there are.
+/// Whether a link at `path`, in a real folder, leads inside, even through other links.
 fn stays_inside(path: &Path, to: &Path) -> bool {
     let mut depth = path.components().count().saturating_sub(1);
     if to.as_os_str().is_empty() {

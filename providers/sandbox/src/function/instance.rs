@@ -25,7 +25,7 @@ use crate::{
     process::{Launcher, Process, Running},
 };
 
-/// What instances of all functions share.
+/// The parts that instances of all functions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) launcher: Arc<Launcher>,

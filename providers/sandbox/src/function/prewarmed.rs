@@ -41,7 +41,7 @@ const SCRATCH_BYTES: u64 = 1 << 20;
 /// interpreter.
 const OTHER_CLIENT: &str = "awslambdaric";
 
-/// What functions must have in common to share a spare.
+/// The properties that functions must have in common to share a spare.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Without the handler.

@@ -157,7 +157,7 @@ impl Readers {
     ) -> io::Result<T> {
         let mut index = self.0.lock();
         let put = put_aside();
-        // Whatever the outcome, the offsets of a file that is gone are invalid.
+        // In any case, the offsets of a file that is gone are invalid.
         let number = index.number();
         if let Some(known) = index.known.get_mut(function) {
             known.older = std::mem::replace(&mut known.newer, number);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::group::{Group, Limits};
 use crate::machine::{descendants_of, is_running};
 
-/// What a server can do to a process.
+/// The server's control of a process.
 #[derive(Debug)]
 pub(crate) struct Control {
     /// None once it is reaped: then its number may be another process's.

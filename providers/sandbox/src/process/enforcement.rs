@@ -1,4 +1,4 @@
-//! The isolation that this machine can enforce, and the substitutes for what it cannot.
+//! The isolation that this machine can enforce, and the substitutes where it cannot.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ const SAID_BYTES_MAX: u64 = 1024;
 /// One measure, enforced or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// What it protects or bounds.
+    /// Its subject: the thing that it protects or bounds.
     pub what: &'static str,
     /// Why it is not enforced, and its substitute; none: it is enforced.
     pub lacks: Option<String>,
@@ -175,7 +175,7 @@ impl Enforcement {
         }
     }
 
-    /// What functions can reach beyond their own, and why; none: nothing, as on machines with
+    /// Why functions can reach more than their own; none: they cannot, as on machines with
     /// namespaces.
     pub fn lacks_isolation(&self) -> Option<String> {
         let measures = [&self.namespaces, &self.scratch, &self.users].into_iter();

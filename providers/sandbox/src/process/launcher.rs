@@ -89,7 +89,7 @@ impl Launcher {
         self.enforcement.memory.is_enforced()
     }
 
-    /// Whether an interpreter can be pre-warmed: namespaces are what isolates it later.
+    /// Whether an interpreter can be pre-warmed. Only namespaces can isolate it later.
     pub(crate) fn has_spares(&self) -> bool {
         self.enforcement.namespaces.is_enforced()
     }

@@ -32,15 +32,15 @@ fn a_call_waits_a_moment_for_a_reserved_place() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
-        let room = world
+        let permit = world
             .sandbox
-            .room(&function)
+            .permit(&function)
             .await
             .expect("it is not retired");
         let call = world.sandbox.run(&function, invocation(false));
         tokio::pin!(call);
         assert!(poll!(&mut call).is_pending(), "the only place is kept");
-        drop(room);
+        drop(permit);
         let ran = call.await.expect("it was kept for nothing");
         assert_eq!(ran.result.expect("it succeeds"), r#""done""#);
         let busy = world.sandbox.run(&function, invocation(false));
@@ -65,10 +65,10 @@ fn a_call_waits_for_a_place_that_an_event_is_taking() {
         let function = with_one_place(&world).await;
         let taken = world
             .sandbox
-            .room(&function)
+            .permit(&function)
             .await
             .expect("it is not retired");
-        let mut event = Box::pin(world.sandbox.room(&function));
+        let mut event = Box::pin(world.sandbox.permit(&function));
         assert!(poll!(&mut event).is_pending(), "the only place is taken");
         drop(taken);
         let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
@@ -119,9 +119,9 @@ fn calls_wait_for_as_many_places_as_there_are_and_for_a_while() {
     runtime.block_on(async {
         let world = world(|_| Enforcement::nothing());
         let function = with_one_place(&world).await;
-        let room = world
+        let permit = world
             .sandbox
-            .room(&function)
+            .permit(&function)
             .await
             .expect("it is not retired");
         let mut call = Box::pin(world.sandbox.run(&function, invocation(false)));
@@ -140,7 +140,7 @@ fn calls_wait_for_as_many_places_as_there_are_and_for_a_while() {
             Refused::Throttled
         );
         tokio::time::resume();
-        drop(room);
+        drop(permit);
         assert!(
             world
                 .sandbox

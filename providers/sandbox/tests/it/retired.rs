@@ -37,15 +37,19 @@ fn a_call_with_a_retired_place_waits_for_one_of_the_next_revision() {
     block_on(async {
         let world = world(|_| Enforcement::nothing());
         let [first, second, third] = revisions(&world).await;
-        let room = world.sandbox.room(&first).await.expect("it is not retired");
+        let permit = world
+            .sandbox
+            .permit(&first)
+            .await
+            .expect("it is not retired");
         world.sandbox.renew(&second);
         let taken = world
             .sandbox
-            .room(&second)
+            .permit(&second)
             .await
             .expect("it is not retired");
         let invocation = Invocation {
-            room,
+            permit,
             ..invocation(r#"{"value": "done"}"#, true)
         };
         let run = world.sandbox.run(&second, invocation);
@@ -55,7 +59,11 @@ fn a_call_with_a_retired_place_waits_for_one_of_the_next_revision() {
             "the only place of the second is taken"
         );
         world.sandbox.renew(&third);
-        let free = world.sandbox.room(&third).await.expect("it is not retired");
+        let free = world
+            .sandbox
+            .permit(&third)
+            .await
+            .expect("it is not retired");
         assert!(poll!(&mut run).is_pending(), "and now that of the third");
         drop(free);
         let ran = run.await.expect("it is run");
@@ -79,31 +87,31 @@ fn calls_behind_a_hanging_handler_run_once_another_revision_is_current() {
                 .run(&first, invocation(r#"{"sleep": 1000}"#, true)),
         );
         assert!(poll!(&mut hangs).is_pending(), "it is at work");
-        let mut room = Box::pin(world.sandbox.room(&first));
+        let mut permit = Box::pin(world.sandbox.permit(&first));
         let mut call = Box::pin(
             world
                 .sandbox
                 .run(&first, invocation(r#"{"value": "called"}"#, false)),
         );
         assert!(
-            poll!(&mut room).is_pending() && poll!(&mut call).is_pending(),
+            poll!(&mut permit).is_pending() && poll!(&mut call).is_pending(),
             "its place is the only one"
         );
         world.sandbox.renew(&second);
-        let turned_away = room.now_or_never().expect("at once");
+        let turned_away = permit.now_or_never().expect("at once");
         assert!(
             turned_away.is_none(),
-            "whoever has events asks for room among the next"
+            "an event waits for a permit of the next revision"
         );
         let ran = call.await.expect("it is run").result.expect("it succeeds");
         assert_eq!(ran, r#""called""#);
         // A caller that looked up the first revision before asks for that.
         let late = world
             .sandbox
-            .room(&first)
+            .permit(&first)
             .await
             .expect("it is one of the second");
-        let mut behind = Box::pin(world.sandbox.room(&second));
+        let mut behind = Box::pin(world.sandbox.permit(&second));
         assert!(poll!(&mut behind).is_pending(), "they share its places");
         drop(late);
         assert!(behind.await.is_some());

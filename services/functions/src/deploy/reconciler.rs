@@ -111,7 +111,7 @@ impl Reconciler {
         self.put_in_place(application, Some(row)).await
     }
 
-    /// Runs `now` in place of what runs of `application`; none: nothing.
+    /// Replaces the running deployment of `application` by `now`; none: removes it.
     pub(crate) async fn put_in_place(
         &self,
         application: &str,

@@ -1,4 +1,4 @@
-//! The deployment watcher: puts in place what other processes deploy, and what could not be put in
+//! The deployment watcher: puts deployments of other processes in place, and those that could not be put in
 //! place before.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What event handlers share with the rest of the service: the ports, the lookup, the timers and
+//! The state that event handlers share with the rest of the service: the ports, the lookup, the timers and
 //! the stop gate.
 
 use std::{

@@ -69,7 +69,7 @@ pub struct DeadLetterPage {
     pub next: Option<String>,
 }
 
-/// What to do with dead letters.
+/// The operations on dead letters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Redrive,

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
     Event, Handler, LogThrottle,
-    functions::{Failure, Room},
+    functions::{Failure, Permit},
     runtime::{FunctionError, Invocation, Ran, START_BOUND_MIN},
 };
 use tokio::sync::watch;
@@ -95,16 +95,16 @@ impl Drop for Refused<'_> {
 #[async_trait]
 impl Handler for DeployedHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        self.handle_in(Room::default(), event).await
+        self.handle_with(Permit::default(), event).await
     }
 
     /// Reserves a place among the function's instances (A8). A removed function has none: its
     /// events wait untried, without limit and without polling.
-    async fn room(&self) -> Room {
+    async fn permit(&self) -> Permit {
         loop {
             self.refusals.over().await;
             let Some(context) = self.context.upgrade() else {
-                return Room::default();
+                return Permit::default();
             };
             context.stop.unless_begun().await;
             let changed = context.lookup.catalogue.changed();
@@ -114,13 +114,13 @@ impl Handler for DeployedHandler {
                 continue;
             };
             // None: the function was deployed again meanwhile, or removed.
-            if let Some(room) = context.parts.runtime.room(&function).await {
-                return room;
+            if let Some(permit) = context.parts.runtime.permit(&function).await {
+                return permit;
             }
         }
     }
 
-    async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
+    async fn handle_with(&self, permit: Permit, event: Event) -> Result<Bytes, Failure> {
         let context = self
             .context
             .upgrade()
@@ -128,14 +128,14 @@ impl Handler for DeployedHandler {
         match event {
             Event::Call { id, payload } => {
                 let id = id.map_or_else(|| context.new_id(), |id| request_id(&id));
-                self.run(&context, room, id, payload).await
+                self.run(&context, permit, id, payload).await
             }
             Event::Messages { queue, deliveries } => {
                 let batch = Batch {
                     queue: context.own_queue_name(&self.name, queue),
                     deliveries,
                 };
-                self.run_batch(&context, room, &batch).await
+                self.run_batch(&context, permit, &batch).await
             }
             Event::Timer => {
                 self.ticks.tick(&context.timers, &self.name).await;
@@ -155,7 +155,7 @@ impl Handler for DeployedHandler {
                     reason: &reason,
                 };
                 let (own_id, payload) = notice.to(&self.name, &context);
-                self.run(&context, room, own_id, payload).await
+                self.run(&context, permit, own_id, payload).await
             }
         }
     }
@@ -209,11 +209,11 @@ impl DeployedHandler {
     async fn run(
         &self,
         context: &Arc<Context>,
-        room: Room,
+        permit: Permit,
         id: String,
         payload: Bytes,
     ) -> Result<Bytes, Failure> {
-        let ran = self.started(context, room, &id, &payload).await;
+        let ran = self.started(context, permit, &id, &payload).await;
         let failed = |FunctionError { payload }| Failure::new(failure::kept(&payload));
         let ran = ran.and_then(|ran| ran.result.map_err(failed));
         if ran.is_err() {
@@ -226,7 +226,7 @@ impl DeployedHandler {
     async fn started(
         &self,
         context: &Arc<Context>,
-        mut room: Room,
+        mut permit: Permit,
         id: &str,
         payload: &Bytes,
     ) -> Result<Ran, Failure> {
@@ -237,9 +237,9 @@ impl DeployedHandler {
             let function = context.lookup.function(&self.name).ok_or_else(|| {
                 Failure::new(format!("there is no function {:?} any more", self.name))
             })?;
-            let room = mem::take(&mut room);
+            let permit = mem::take(&mut permit);
             let invocation = Invocation {
-                room,
+                permit,
                 ..Invocation::new(id.to_owned(), payload.clone(), true)
             };
             let mut run = runtime.run(&function, invocation);

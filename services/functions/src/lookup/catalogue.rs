@@ -100,7 +100,7 @@ pub struct Summary {
     pub application: String,
     /// Changes with every deployment.
     pub revision: String,
-    /// What runs it, in the manifest's terms.
+    /// Its interpreter, in the manifest's terms.
     pub runtime: &'static str,
     /// Its handler.
     pub handler: String,

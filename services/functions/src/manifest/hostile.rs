@@ -25,7 +25,7 @@ fn check(text: &str) -> Result<Manifest, String> {
             for workflow in manifest.workflows.values() {
                 let kept = serde_json::to_vec(workflow).expect("it serialises");
                 let read: Workflow =
-                    serde_json::from_slice(&kept).expect("what is kept is read back");
+                    serde_json::from_slice(&kept).expect("the stored form is read back");
                 assert_eq!(read, *workflow, "in {text}");
             }
         }

@@ -1,4 +1,4 @@
-//! A function's table in a manifest: how it runs, and what starts it.
+//! A function's table in a manifest: its settings and its triggers.
 
 use std::{collections::BTreeMap, ops::RangeInclusive, path::PathBuf, sync::Arc, time::Duration};
 
@@ -37,7 +37,7 @@ const RESERVED_VARIABLES: [&str; 11] = [
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Table {
-    /// What runs it.
+    /// The kind of its interpreter.
     pub runtime: Kind,
     /// The folder with its code, relative to the manifest.
     pub code: String,
@@ -73,12 +73,12 @@ pub struct Table {
     pub environment: BTreeMap<String, String>,
     /// The function that gets a notice of each permanently failed event or message.
     pub on_failure: Option<String>,
-    /// What starts it.
+    /// Its triggers.
     #[serde(default)]
     pub triggers: Vec<Trigger>,
 }
 
-/// What runs a function.
+/// The interpreter of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -101,7 +101,7 @@ impl Kind {
     }
 }
 
-/// What starts a function.
+/// A trigger of a function.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(
     untagged,

@@ -189,5 +189,5 @@ fn manifests_that_cannot_run_are_refused_in_new_deployments_alone() {
         let why = refusal(of, instead).expect_err(said);
         assert!(why.contains(said), "{why}");
     }
-    refusal("name = \"shop\"", "").expect("who deploys it names it");
+    refusal("name = \"shop\"", "").expect("the deployment names it");
 }

@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use ports::{
     Clock, CodeStore, Functions as _, Logs, Runtime,
-    functions::Room,
+    functions::Permit,
     queue::Backlog,
     runtime::{Function, FunctionError, Refused},
 };
@@ -100,10 +100,10 @@ impl Runtime for Idle {
         self.never.lock().clone().map_or(Ok(()), Err)
     }
 
-    async fn room(&self, _: &Arc<Function>) -> Option<Room> {
+    async fn permit(&self, _: &Arc<Function>) -> Option<Permit> {
         let mut is_full = self.is_full.subscribe();
         is_full.wait_for(|is_full| !is_full).await.ok()?;
-        Some(Room::default())
+        Some(Permit::default())
     }
 
     async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {

@@ -17,7 +17,7 @@ use std::{slice, sync::Arc};
 
 use bytes::Bytes;
 use ports::{
-    functions::{Failure, Room},
+    functions::{Failure, Permit},
     queue::{Delivery, OnFailure},
 };
 use sha2::{Digest as _, Sha256};
@@ -28,7 +28,7 @@ use crate::ids::{digest_id, hexadecimal, notice_id};
 /// How often a message is delivered to its function before it has failed permanently.
 pub(crate) const ATTEMPTS_MAX: u32 = 16;
 
-/// What the queues of a function do with a message that has failed permanently.
+/// The reaction of a function's queues to a permanently failed message.
 pub(crate) fn on_failure(notified: Option<&str>) -> OnFailure {
     if notified.is_some() {
         OnFailure::Block
@@ -49,12 +49,12 @@ impl DeployedHandler {
     pub(super) async fn run_batch(
         &self,
         context: &Arc<Context>,
-        room: Room,
+        permit: Permit,
         batch: &Batch,
     ) -> Result<Bytes, Failure> {
         let deliveries = &batch.deliveries;
         let Some(notified) = context.lookup.on_failure(&self.name) else {
-            return self.run_messages(context, room, batch).await;
+            return self.run_messages(context, permit, batch).await;
         };
         let has_no_attempt_left = deliveries
             .first()
@@ -64,7 +64,7 @@ impl DeployedHandler {
                 "failed {ATTEMPTS_MAX} times; the last error is unknown"
             )))
         } else {
-            self.run_messages(context, room, batch).await
+            self.run_messages(context, permit, batch).await
         };
         let Err(failure) = ran else { return ran };
         match deliveries.get(failure.completed..) {
@@ -82,11 +82,11 @@ impl DeployedHandler {
     async fn run_messages(
         &self,
         context: &Arc<Context>,
-        room: Room,
+        permit: Permit,
         Batch { queue, deliveries }: &Batch,
     ) -> Result<Bytes, Failure> {
         let payload = format::messages(queue, deliveries, context.parts.clock.now());
-        let answer = self.run(context, room, context.new_id(), payload).await?;
+        let answer = self.run(context, permit, context.new_id(), payload).await?;
         let completed = format::completed(&answer, deliveries).map_err(|error| {
             let function = &self.name;
             tracing::warn!(%error, function, queue, "the function's result for a batch is not JSON; the whole batch is delivered again");
