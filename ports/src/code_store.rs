@@ -1,7 +1,8 @@
 //! The code store: the archives of deployed applications, unpacked where instances find them.
 //!
-//! An archive is a tar file compressed by gzip. Its name identifies its content, so an archive
-//! never changes. A [runtime](crate::runtime) starts instances on the installed archives.
+//! An archive is a tar file compressed by gzip. Its name identifies its content, so callers install
+//! the same content whenever they install a name again. A [runtime](crate::runtime) starts
+//! instances on the installed archives.
 //!
 //! Promises
 //! - **B1** An archive for which [`CodeStore::install`] returned `Ok` is there, whole, until
@@ -20,8 +21,8 @@ use bytes::Bytes;
 /// Stores the code of deployed applications (B1 to B4).
 #[async_trait]
 pub trait CodeStore: Debug + Send + Sync {
-    /// Unpacks `content` as the archive `name`, which is a file name. An archive that is there
-    /// already stays unchanged (B1).
+    /// Unpacks `content` as the archive `name`, which is a file name. A provider may leave an
+    /// archive that is there already, or unpack the same content again (B1).
     ///
     /// Errors: `Invalid` if it does not unpack, names paths outside of itself, or is too large
     /// (B2); `NoRoom`; `Unavailable`.

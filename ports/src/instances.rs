@@ -18,7 +18,8 @@
 //!   and not before. From then on its channels fail to send, and receive no more than what had
 //!   arrived. Where [`Limits::bounds_memory`], an instance that exceeds [`Spec::memory_bytes`] dies
 //!   of it.
-//! - **X5** [`Instance::end`] ends the instance and every process it has started, busy or idle. So does dropping the last handle. Ending a dead instance changes nothing.
+//! - **X5** [`Instance::end`] ends the instance and every process it has started, busy or idle. So
+//!   does dropping the last handle. Ending a dead instance changes nothing.
 //!
 //! Not promised: that an instance outlives its caller's process, which memory limit the pages of a
 //! shared region count against, or that a message sent to an instance that dies was received.

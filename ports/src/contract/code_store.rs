@@ -60,7 +60,7 @@ macro_rules! code_store_contract {
         $crate::contract_cases! { [$($run)*] code_store {
             archives {
                 "B1" an_installed_archive_is_there_whole,
-                "B1" an_archive_that_is_there_stays_as_it_is,
+                "B1" installing_an_archive_again_changes_nothing,
                 "B2" content_that_is_no_archive_is_refused_and_leaves_nothing,
                 "B3" a_file_is_read_whole_or_refused,
                 "B3" a_file_that_is_not_there_is_none,

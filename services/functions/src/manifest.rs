@@ -1,4 +1,5 @@
-//! The manifest of an application: its functions with their settings and triggers, and its workflows.
+//! The manifest of an application: its functions with their settings and triggers, and its
+//! workflows.
 //!
 //! ```toml
 //! name = "shop"                    # of the application; default: the file's name without its extension

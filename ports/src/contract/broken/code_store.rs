@@ -10,8 +10,8 @@ use crate::{CodeStore, Result, contract::code_store::Subject};
 
 /// Every broken code store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
-    Broken::new("B1", "ReplacesArchives", |subject| {
-        twisted(subject, ReplacesArchives)
+    Broken::new("B1", "KeepsTheLastArchive", |subject| {
+        twisted(subject, KeepsTheLastArchive)
     }),
     Broken::new("B1", "LosesArchives", |subject| {
         twisted(subject, LosesArchives)
@@ -85,8 +85,8 @@ macro_rules! twist {
 }
 
 twist! {
-    /// Puts a second archive of a name in place of the first (B1).
-    ReplacesArchives,
+    /// Removes all other archives when it installs one (B1).
+    KeepsTheLastArchive,
     async fn install(&self, name: &str, content: Bytes) -> Result<()> {
         self.0.keep_archives(&[]).await?;
         self.0.install(name, content).await

@@ -15,10 +15,15 @@ pub(super) async fn an_installed_archive_is_there_whole(subject: Subject) {
 }
 
 /// B1.
-pub(super) async fn an_archive_that_is_there_stays_as_it_is(subject: Subject) {
-    subject.install("one", b"first").await;
-    subject.install("one", b"second").await;
-    assert_eq!(subject.file("one").await.as_deref(), Some(&b"first"[..]));
+pub(super) async fn installing_an_archive_again_changes_nothing(subject: Subject) {
+    subject.install("one", b"of one").await;
+    subject.install("other", b"of other").await;
+    subject.install("one", b"of one").await;
+    assert_eq!(subject.file("one").await.as_deref(), Some(&b"of one"[..]));
+    assert_eq!(
+        subject.file("other").await.as_deref(),
+        Some(&b"of other"[..])
+    );
 }
 
 /// B2.

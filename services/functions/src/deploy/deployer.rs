@@ -71,8 +71,9 @@ impl Deployer {
         !self.context.lookup.pending.is_empty()
     }
 
-    /// Puts in place the rows that changed, and applications that are due again. Among other processes, it
-    /// also removes archives that no row names, every [`ROW_WAIT_MAX`]; `tidied` is the last time.
+    /// Puts in place the rows that changed, and applications that are due again. Among other
+    /// processes, it also removes archives that no row names, every [`ROW_WAIT_MAX`]; `tidied` is
+    /// the last time.
     pub(crate) async fn catch_up(&self, tidied: &mut Monotonic) -> Result<()> {
         let mut rows = self.rows.lock().await;
         self.reconciler.catch_up(&mut rows).await?;

@@ -1,5 +1,5 @@
-//! The deployment watcher: puts deployments of other processes in place, and those that could not be put in
-//! place before.
+//! The deployment watcher: puts deployments of other processes in place, and those that could not
+//! be put in place before.
 
 use std::time::Duration;
 

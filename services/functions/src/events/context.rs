@@ -1,5 +1,5 @@
-//! The state that event handlers share with the rest of the service: the ports, the lookup, the timers and
-//! the stop gate.
+//! The state that event handlers share with the rest of the service: the ports, the lookup, the
+//! timers and the stop gate.
 
 use std::{
     future,
