@@ -176,8 +176,8 @@ fn manifests_that_cannot_run_are_refused_in_new_deployments_alone() {
             "functions.resize: handler",
         ),
         (
-            "\"tell\"\n        triggers",
-            "\"te\\u009bll\"\n        triggers",
+            "\"tell\"\n    triggers",
+            "\"te\\u009bll\"\n    triggers",
             "functions.tell: handler",
         ),
         (
