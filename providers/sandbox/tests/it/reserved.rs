@@ -147,7 +147,7 @@ fn calls_wait_for_as_many_places_as_there_are_and_for_a_while() {
                 .run(&function, invocation(false))
                 .await
                 .is_ok(),
-            "nobody waits any more"
+            "no call waits any more"
         );
         world.close().await;
     });

@@ -386,7 +386,7 @@ async fn answer(run: Run) -> String {
     String::from_utf8_lossy(&ran.result.expect("it succeeds")).into_owned()
 }
 
-/// Whatever it has received by then: the process that answers is an instance.
+/// The process that answers is an instance, however much the spare has received.
 #[test]
 fn a_spare_that_dies_during_its_adoption_is_replaced() {
     with_a_spare(

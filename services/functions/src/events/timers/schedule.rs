@@ -68,7 +68,7 @@ impl Schedule {
         }
     }
 
-    /// Sets the next tick of `function` to one `period` after `now`, whatever the row holds.
+    /// Sets the next tick of `function` to one `period` after `now`, regardless of the row.
     pub(crate) async fn begin(
         &self,
         function: &str,

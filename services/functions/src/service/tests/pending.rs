@@ -83,7 +83,7 @@ fn a_deployed_function_that_is_not_in_place_is_not_unknown() {
         with_lost(&world).await;
         let (service, runtime) = service(&world);
         service.start().await.expect("it starts");
-        let knows = service.knows("lost").await.expect_err("nobody can say");
+        let knows = service.knows("lost").await.expect_err("unknown yet");
         assert!(
             matches!(knows.kind(), ports::ErrorKind::Unavailable { .. }),
             "{knows}"
@@ -156,7 +156,7 @@ fn a_pending_application_keeps_its_names_and_can_be_removed() {
         service
             .deploy("c", archive("lost"))
             .await
-            .expect("it is nobody's");
+            .expect("it is free");
     });
 }
 

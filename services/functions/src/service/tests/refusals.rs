@@ -72,7 +72,7 @@ fn a_reserved_variable_stops_no_start() {
     starts_with_a_row_refused_today(&with_variable("LANDFAST_URL"));
 }
 
-/// A1. Such a step ended with its function, whatever its own timeout.
+/// A1. Such a step ended with its function, even before its own timeout.
 #[test]
 fn a_step_with_a_longer_timeout_than_its_function_is_refused_at_its_deployment() {
     run(async {

@@ -60,7 +60,7 @@ fn an_event_of_a_dead_sender_is_taken_by_a_process_that_polls() {
         let id = one.service.send("one", "{}".into()).await.expect("sent");
         one.dies();
         seconds(&world, 60).await;
-        assert_eq!(other.runtime.asked(), 0, "nobody has told it of the queue");
+        assert_eq!(other.runtime.asked(), 0, "it does not know of the queue");
         other.service.poll_queues().await.expect("it looks");
         seconds(&world, 60).await;
         assert!(

@@ -403,7 +403,7 @@ fn a_tick_that_cannot_be_taken_is_late_and_one_beyond_the_backlog_is_skipped() {
             .timers
             .follow("ticks", None)
             .await
-            .expect("nobody else takes its ticks");
+            .expect("no other timer takes its ticks");
         let full: Arc<dyn KeyValue> = Arc::new(FaultyKeyValue::new(
             world.key_value(),
             Arc::new(Scarce),
@@ -427,7 +427,7 @@ fn a_tick_that_cannot_be_taken_is_late_and_one_beyond_the_backlog_is_skipped() {
                 .events()
                 .disarm_timer("functions/ticks")
                 .await
-                .expect("nobody else takes its ticks");
+                .expect("no other timer takes its ticks");
             became
         };
         assert!(
