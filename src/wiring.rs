@@ -265,11 +265,11 @@ async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>)
     }
 }
 
-/// Looks now and then how much waits for deployed functions; where none is deployed nothing is asked.
+/// Polls the queues of deployed functions now and then. Without functions it reads nothing.
 async fn count_waiting(deployed: functions::Service) {
     loop {
-        if let Err(error) = deployed.look_at_queues().await {
-            tracing::debug!(%error, "what waits for functions is not known now");
+        if let Err(error) = deployed.poll_queues().await {
+            tracing::debug!(%error, "the backlogs of functions are unknown now");
         }
         tokio::time::sleep(LOOK_AT_EVENTS).await;
     }
@@ -397,7 +397,7 @@ fn deployed(
         directory: directory.to_owned(),
         launcher,
         api: Arc::new(FromFunctions(inside)),
-        carried: &PYTHON_CLIENT,
+        bundled: &PYTHON_CLIENT,
         idle_max: INSTANCE_IDLE_MAX,
     };
     let sandbox =
@@ -411,6 +411,8 @@ fn deployed(
         check_far: far_stores::check,
         among_others: provider.is_shared(),
         functions: Arc::clone(functions) as Arc<_>,
+        code_store: sandbox.code_store(),
+        logs: sandbox.logs(),
         runtime: Arc::new(sandbox),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),

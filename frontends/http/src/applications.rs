@@ -12,7 +12,7 @@ use axum::{
     routing::{get, put},
 };
 use functions::Error;
-use ports::runtime::{Line, Page};
+use ports::logs::{Line, Page};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::json;
 
@@ -58,7 +58,7 @@ impl From<Error> for Problem {
         let kind = match &error {
             Error::NoSuchFunction(_) => Kind::NoSuchFunction,
             Error::NoSuchApplication(_) => Kind::NoSuchApplication,
-            Error::NoSuchLetter(_) => Kind::NoSuchDeadLetter,
+            Error::NoSuchDeadLetter(_) => Kind::NoSuchDeadLetter,
             Error::Invalid(_) => Kind::InvalidRequest,
             Error::TooLarge(_) => Kind::TooLarge,
             Error::Conflict(_) => Kind::DeploymentConflict,

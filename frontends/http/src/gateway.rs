@@ -22,7 +22,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::any,
 };
-use functions::{Found, PAYLOAD_BYTES_MAX, Routed};
+use functions::{PAYLOAD_BYTES_MAX, RouteMatch, Routed};
 use ports::runtime::{FunctionError, Invocation, TIMED_OUT};
 use serde::Deserialize;
 
@@ -141,20 +141,20 @@ fn route(
     path: &[String],
 ) -> Result<Routed, Box<Response>> {
     match functions.route(method, path) {
-        Found::Route(routed) => Ok(routed),
-        Found::NotYet => {
+        RouteMatch::Route(routed) => Ok(routed),
+        RouteMatch::NotYet => {
             let why = "a function that is deployed for this is not yet in place";
             Err(Box::new(
                 Problem::new(Kind::Unavailable, why).into_response(),
             ))
         }
-        Found::Nothing => {
+        RouteMatch::Nothing => {
             let detail = format!("no function is deployed for {method} /{}", path.join("/"));
             Err(Box::new(
                 Problem::new(Kind::NoSuchPath, detail).into_response(),
             ))
         }
-        Found::ForOthers(methods) => {
+        RouteMatch::ForOthers(methods) => {
             let methods = methods.join(", ");
             let detail = format!("functions are deployed here for {methods} only");
             let mut response = Problem::new(Kind::MethodNotAllowed, detail).into_response();

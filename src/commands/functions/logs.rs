@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use ports::runtime::Line;
+use ports::logs::Line;
 use serde::Deserialize;
 
 use crate::commands::{

@@ -11,7 +11,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use in_process::{Functions, SystemClock, SystemEntropy};
-use ports::runtime::{Function, FunctionError, Invocation, Line, Page, Ran, Refused, Runtime};
+use ports::{
+    CodeStore, Logs, Runtime,
+    logs::{Line, Page},
+    runtime::{Function, FunctionError, Invocation, Ran, Refused},
+};
 
 use crate::{code, engine::Engine, problem};
 
@@ -42,6 +46,27 @@ impl Runtime for InPlace {
         ports::runtime::Figures::default()
     }
 
+    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
+        let is_there = self
+            .archives
+            .lock()
+            .expect("nobody panics holding it")
+            .contains_key(&function.archive);
+        if !is_there {
+            return Err(Refused::Unavailable("its code is gone".to_owned()));
+        }
+        let result = (self.code)(&function.handler, invocation.payload).await?;
+        Ok(Ran {
+            result: result.map_err(|payload| FunctionError { payload }),
+            log_tail: Bytes::new(),
+        })
+    }
+
+    fn retire(&self, _: &str) {}
+}
+
+#[async_trait]
+impl CodeStore for InPlace {
     async fn install(&self, name: &str, content: Bytes) -> ports::Result<()> {
         tokio::time::sleep(self.unpacks_for).await;
         self.archives
@@ -67,25 +92,10 @@ impl Runtime for InPlace {
             .retain(|name, _| kept.contains(name));
         Ok(())
     }
+}
 
-    async fn run(&self, function: &Arc<Function>, invocation: Invocation) -> Result<Ran, Refused> {
-        let is_there = self
-            .archives
-            .lock()
-            .expect("nobody panics holding it")
-            .contains_key(&function.archive);
-        if !is_there {
-            return Err(Refused::Unavailable("its code is gone".to_owned()));
-        }
-        let result = (self.code)(&function.handler, invocation.payload).await?;
-        Ok(Ran {
-            result: result.map_err(|payload| FunctionError { payload }),
-            log_tail: Bytes::new(),
-        })
-    }
-
-    fn retire(&self, _: &str) {}
-
+#[async_trait]
+impl Logs for InPlace {
     async fn lines(&self, _: &str, _: Page) -> io::Result<Vec<Line>> {
         Ok(Vec::new())
     }
@@ -106,6 +116,11 @@ async fn service_that_unpacks_for(
     code: Code,
 ) -> functions::Service {
     let provider = engine.provider();
+    let runtime = Arc::new(InPlace {
+        archives: Mutex::default(),
+        code,
+        unpacks_for,
+    });
     let service = functions::Service::new(functions::Parts {
         key_value: provider.key_value(),
         objects: provider.objects(),
@@ -115,11 +130,9 @@ async fn service_that_unpacks_for(
         check_far: |_| Ok(()),
         among_others: false,
         functions: Arc::new(Functions::new(provider.queue())),
-        runtime: Arc::new(InPlace {
-            archives: Mutex::default(),
-            code,
-            unpacks_for,
-        }),
+        code_store: Arc::clone(&runtime) as Arc<_>,
+        logs: Arc::clone(&runtime) as Arc<_>,
+        runtime,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy::default()),
     });
