@@ -1,9 +1,10 @@
-//! How a run goes through the graph of its workflow.
+//! The graph of a workflow: which steps run, with which input.
 //!
-//! A step's path says where it stands: places from zero with dots between, in `parallel` and `choice` the branch, in `map`
-//! the element. So a path means the same step whenever the run is taken up.
+//! The path of a step is its position: places from zero, separated by dots. In `parallel` and
+//! `choice` the branch follows, in `map` the element. So a path names the same step each time that
+//! the run is resumed.
 
-use std::{cmp::Ordering, fmt, sync::Arc};
+use std::{cmp::Ordering, fmt};
 
 use bytes::Bytes;
 use functions::manifest::workflow::{Branch, Choice, Map, Node, Parallel, Step, When};
@@ -17,14 +18,38 @@ use serde::{
 };
 use serde_json::{Number, Value, value::RawValue};
 
-use crate::run::{Failure, Run};
+use crate::failure::Failure;
 
-/// The most elements of a list that a `map` is given.
+/// The most elements in the list that a `map` takes.
 const MAP_ELEMENTS_MAX: usize = 10_000;
 
-/// Goes through `nodes` one after the other.
-pub(crate) fn sequence<'run>(
-    run: &'run Arc<Run>,
+/// Executes the steps of one run.
+pub(crate) trait Steps: Sync {
+    /// Commits the step at `path`; returns its output.
+    fn execute<'a>(
+        &'a self,
+        step: &'a Step,
+        path: String,
+        input: Bytes,
+    ) -> BoxFuture<'a, Result<Bytes, Failure>>;
+
+    /// Errors: a result of so many bytes is too long.
+    fn check_length(&self, path: &str, bytes: usize) -> Result<(), Failure>;
+}
+
+/// A step with the terms of its function.
+pub(crate) fn plain_step(function: &str) -> Step {
+    Step {
+        function: function.to_owned(),
+        retries: None,
+        backoff_ms: None,
+        timeout_s: None,
+    }
+}
+
+/// Executes `nodes` one after the other.
+pub(crate) fn sequence<'run, S: Steps>(
+    steps: &'run S,
     nodes: &'run [Node],
     prefix: String,
     input: Bytes,
@@ -32,44 +57,41 @@ pub(crate) fn sequence<'run>(
     async move {
         let mut output = input;
         for (place, node) in nodes.iter().enumerate() {
-            output = go(run, node, format!("{prefix}{place}"), output).await?;
+            output = execute(steps, node, format!("{prefix}{place}"), output).await?;
         }
         Ok(output)
     }
     .boxed()
 }
 
-async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<Bytes, Failure> {
+async fn execute<S: Steps>(
+    steps: &S,
+    node: &Node,
+    path: String,
+    input: Bytes,
+) -> Result<Bytes, Failure> {
     match node {
-        Node::Function(function) => {
-            let step = Step {
-                function: function.clone(),
-                retries: None,
-                backoff_ms: None,
-                timeout_s: None,
-            };
-            run.step(&step, path, input, None).await
-        }
-        Node::Step(step) => run.step(step, path, input, None).await,
+        Node::Function(function) => steps.execute(&plain_step(function), path, input).await,
+        Node::Step(step) => steps.execute(step, path, input).await,
         Node::Parallel(Parallel { parallel }) => {
             let branches = parallel.iter().enumerate();
             let branches = branches.map(|(branch, nodes)| {
-                sequence(run, nodes, format!("{path}.{branch}."), input.clone())
+                sequence(steps, nodes, format!("{path}.{branch}."), input.clone())
             });
-            list(run, &path, &try_join_all(branches).await?)
+            list(steps, &path, &try_join_all(branches).await?)
         }
         Node::Map(Map { map, concurrency }) => {
             let elements = elements(&input)
                 .map_err(|why| Failure::new(&path, "Workflow.InvalidInput", &why))?;
             let each = elements.into_iter().enumerate().map(|(place, element)| {
                 let element = Bytes::from(element.get().to_owned());
-                sequence(run, map, format!("{path}.{place}."), element)
+                sequence(steps, map, format!("{path}.{place}."), element)
             });
             let outputs: Vec<Bytes> = stream::iter(each)
                 .buffered(*concurrency)
                 .try_collect()
                 .await?;
-            list(run, &path, &outputs)
+            list(steps, &path, &outputs)
         }
         Node::Choice(Choice { choice, otherwise }) => {
             let chosen = chosen(choice, &input);
@@ -79,7 +101,7 @@ async fn go(run: &Arc<Run>, node: &Node, path: String, input: Bytes) -> Result<B
                 Some(branch) => (branch, &choice[branch].steps),
                 None => (choice.len(), otherwise),
             };
-            sequence(run, nodes, format!("{path}.{branch}."), input).await
+            sequence(steps, nodes, format!("{path}.{branch}."), input).await
         }
     }
 }
@@ -138,10 +160,10 @@ pub(crate) fn chosen(branches: &[Branch], input: &[u8]) -> Result<Option<usize>,
 }
 
 /// A list in JSON of outputs. Errors: it is too long.
-fn list(run: &Run, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
+fn list(steps: &impl Steps, path: &str, outputs: &[Bytes]) -> Result<Bytes, Failure> {
     // Before it is made: many outputs may be as long as one may be.
     let bytes = outputs.iter().map(|output| output.len().max(4) + 1).sum();
-    run.check_length(path, bytes)?;
+    steps.check_length(path, bytes)?;
     Ok(listed(outputs))
 }
 
