@@ -1,4 +1,11 @@
-//! What the parts of one range's owner share, and the handle to it.
+//! One start of a shard's owner: the state that its parts share.
+
+mod barrier;
+mod cleaner;
+mod lease;
+mod reader;
+mod sender;
+mod writer;
 
 use std::{
     collections::VecDeque,
@@ -12,15 +19,16 @@ use std::{
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Incarnation, Monotonic, Result,
+    Clock, DurabilityPoint, Entropy, Error, Incarnation, Result,
     key_value::{KeyValueLimits, SharedKeyValue},
 };
+use primitives::{Backoff, Delays};
 use tokio::sync::Notify;
 
 use crate::{
-    lane::Lane,
-    layout::Record,
-    options::{Mode, Options},
+    health::{Ended, Failing},
+    layout::{LaneId, Record},
+    options::Options,
     owner::{End, Lease},
     stream::Stream,
 };
@@ -33,68 +41,7 @@ pub struct Stores {
     /// Durable and distant; transacts within a partition.
     pub far: SharedKeyValue,
     /// The range.
-    pub range: Bytes,
-}
-
-/// How it goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Health {
-    /// Records that are not yet far-durable.
-    pub pending_records: usize,
-    /// What they hold.
-    pub pending_bytes: usize,
-    /// How long the oldest of them has waited.
-    pub pending_for: Duration,
-    /// Lanes that a permanent error has stopped.
-    pub poisoned_lanes: usize,
-    /// How long ago the last write or renewal was sent that the far store has answered; who has nothing to do there sends none.
-    pub answered: Option<Duration>,
-    /// The far store does not answer as it should.
-    pub failing: Option<Failing>,
-    /// Why this instance serves nobody any more, if so.
-    pub ended: Option<ErrorKind>,
-}
-
-/// An outage of the far store.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failing {
-    /// For how long.
-    pub since: Monotonic,
-    /// How many attempts have failed.
-    pub attempts: u64,
-    /// Why the last one did.
-    pub reason: String,
-}
-
-/// Why an instance serves nobody any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// The range has another owner.
-    Deposed,
-    /// The near store went back or restarted: open anew.
-    NearLost,
-    /// It was given up.
-    Closed,
-}
-
-impl Ended {
-    fn kind(self) -> ErrorKind {
-        match self {
-            Self::Deposed | Self::NearLost => ErrorKind::Lost,
-            Self::Closed => ErrorKind::Unavailable {
-                retry_after_ms: None,
-            },
-        }
-    }
-
-    fn error(self) -> Error {
-        let why = match self {
-            Self::Deposed => "use a range that has another owner now",
-            Self::NearLost => "use a range whose near store has gone back or restarted",
-            Self::Closed => "use a range that was given up",
-        };
-        Error::new(self.kind(), why)
-    }
+    pub shard: Bytes,
 }
 
 /// What one writer at a time changes: near order is position order.
@@ -121,6 +68,8 @@ pub(crate) struct State {
     pub(crate) position: u64,
     pub(crate) lease: Lease,
     pub(crate) failing: Option<Failing>,
+    /// The pauses after failed calls, until the far store responds.
+    pub(crate) pauses: Delays,
     /// Far-durable records that still lie near.
     pub(crate) to_clean: VecDeque<Arc<Record>>,
     pub(crate) wants_room: bool,
@@ -153,13 +102,17 @@ pub(crate) struct Engine {
     /// The sender has something to do.
     pub(crate) work: Notify,
     /// The cleaner has.
-    pub(crate) chores: Notify,
+    pub(crate) cleaning: Notify,
 }
 
-/// The shortest pause after a far call failed that nobody counts.
-const PAUSE_MS_MIN: u64 = 5;
-/// The longest.
-const PAUSE_MS_MAX: u64 = 500;
+/// The shortest pause after a failed call.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// What is added to it, until the far store responds. There is no last attempt.
+pub(crate) const PAUSES: Backoff = Backoff {
+    first: PAUSE_MIN,
+    longest: Duration::from_millis(500),
+    attempts_max: u32::MAX,
+};
 
 impl Engine {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -170,12 +123,6 @@ impl Engine {
         self.state()
             .ended
             .map_or(Ok(()), |ended| Err(ended.error()))
-    }
-
-    pub(crate) fn open_lane(self: &Arc<Self>) -> Result<Lane> {
-        self.check_open()?;
-        let id = self.state().stream.open_lane()?;
-        Ok(Lane::new(Arc::clone(self), id))
     }
 
     /// This instance serves nobody from now on; everybody who waits is told.
@@ -198,15 +145,17 @@ impl Engine {
         failing.reason = error.to_string();
     }
 
+    /// The far store has responded as it should.
+    pub(crate) fn far_responded(&self) {
+        let mut state = self.state();
+        state.failing = None;
+        state.pauses = PAUSES.delays();
+    }
+
     /// How long to wait before a call is repeated: longer while the far store fails for longer.
     pub(crate) fn pause(&self) -> Duration {
-        let attempts = self
-            .state()
-            .failing
-            .as_ref()
-            .map_or(0, |failing| failing.attempts);
-        let ceiling = (PAUSE_MS_MIN << attempts.min(10)).min(PAUSE_MS_MAX);
-        Duration::from_millis(PAUSE_MS_MIN + self.entropy.below(ceiling))
+        let delay = self.state().pauses.next_delay(&*self.entropy);
+        PAUSE_MIN + delay.unwrap_or(PAUSES.longest)
     }
 
     /// Waits until `look` finds something; looks again whenever something changed.
@@ -237,7 +186,7 @@ impl Engine {
     }
 
     /// Runs `task` beside everything else until it ends or this instance does: a caller that gives up leaves no half of it.
-    pub(crate) async fn apart<T: Send + 'static>(
+    pub(crate) async fn detached<T: Send + 'static>(
         self: &Arc<Self>,
         task: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
@@ -257,7 +206,7 @@ impl Engine {
     }
 
     /// The point of what a lane knows at `position`.
-    pub(crate) fn point(&self, lane: crate::layout::LaneId, position: u64) -> DurabilityPoint {
+    pub(crate) fn point(&self, lane: LaneId, position: u64) -> DurabilityPoint {
         let position = ports::Position(position << LANE_BITS | u64::from(lane.number));
         DurabilityPoint {
             incarnation: Incarnation(self.epoch),
@@ -268,72 +217,3 @@ impl Engine {
 
 /// The bits of a point that say which lane was told it.
 pub(crate) const LANE_BITS: u32 = 16;
-
-/// The owner of a range. Dropping it is like the death of its process: nothing is drained, and the next
-/// [`Synchrony::open`] finds what was ordered near.
-#[derive(Debug)]
-pub struct Synchrony(pub(crate) Arc<Engine>);
-
-impl Synchrony {
-    /// A lane with an order of its own, for one workflow's run: what is written in it stays in order far, and waits for
-    /// nothing but what it has read. It is given back when its last handle is dropped.
-    ///
-    /// Errors: `Unavailable` while [`Options::lanes_max`] lanes are held or not drained.
-    pub fn lane(&self) -> Result<Lane> {
-        self.0.open_lane()
-    }
-
-    /// Returns once this instance serves nobody any more, which is noticed by whoever uses a store then; with why.
-    pub fn ended(&self) -> impl Future<Output = Ended> + Send + use<> {
-        let engine = Arc::clone(&self.0);
-        async move {
-            engine.ended().await;
-            engine.state().ended.expect("it has ended")
-        }
-    }
-
-    /// From here on a write returns as `mode` says; those that wait go on waiting for what they waited for.
-    pub fn set_mode(&self, mode: Mode) {
-        self.0.state().stream.set_mode(mode);
-        self.0.work.notify_one();
-    }
-
-    /// How it goes.
-    pub fn health(&self) -> Health {
-        let now = self.0.clock.monotonic();
-        let state = self.0.state();
-        let load = state.stream.load();
-        Health {
-            pending_records: load.records,
-            pending_bytes: load.bytes,
-            pending_for: load
-                .oldest
-                .map_or(Duration::ZERO, |oldest| now.since(oldest)),
-            poisoned_lanes: load.poisoned,
-            answered: state.lease.proven.map(|proven| now.since(proven)),
-            failing: state.failing.clone(),
-            ended: state.ended.map(Ended::kind),
-        }
-    }
-
-    /// How many lanes somebody holds.
-    pub fn lanes_held(&self) -> usize {
-        self.0.state().stream.lanes_held()
-    }
-
-    /// What near rows and payloads take, about.
-    pub async fn near_bytes(&self) -> usize {
-        self.0.order.lock().await.resident_bytes
-    }
-
-    /// Which epoch of the range this is.
-    pub fn epoch(&self) -> u64 {
-        self.0.epoch
-    }
-}
-
-impl Drop for Synchrony {
-    fn drop(&mut self) {
-        self.0.end(Ended::Closed);
-    }
-}

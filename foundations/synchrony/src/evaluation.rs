@@ -17,14 +17,14 @@ const CURSOR: &str = "cursor";
 
 /// What a call decided: which of its rows change, and what it is answered.
 #[derive(Debug)]
-pub(crate) struct Judged<T> {
+pub(crate) struct Decision<T> {
     /// By the index of its key.
     pub(crate) changed: BTreeMap<usize, Stored>,
     pub(crate) answer: T,
 }
 
 /// A call that changes rows if they are as it wants them.
-pub(crate) trait Judge: Send + Sync + 'static {
+pub(crate) trait Operation: Send + Sync + 'static {
     type Answer: Send + 'static;
 
     /// Its rows, each once.
@@ -34,13 +34,13 @@ pub(crate) trait Judge: Send + Sync + 'static {
     fn check(&self, limits: &KeyValueLimits) -> Result<()>;
 
     /// What it makes of the rows of its keys.
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>>;
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>>;
 }
 
 /// [`ports::KeyValue::update`].
 pub(crate) struct One(pub(crate) Update);
 
-impl Judge for One {
+impl Operation for One {
     type Answer = (Outcome, Cost);
 
     fn keys(&self) -> Vec<RowKey> {
@@ -51,7 +51,7 @@ impl Judge for One {
         check_key(&self.0.key, limits)
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let stored = &rows[0];
         let evaluated = evaluate(stored, &self.0, limits)?;
         let cost = cost_of(&evaluated, stored);
@@ -65,7 +65,7 @@ impl Judge for One {
                 Outcome::Done(item)
             }
         };
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: (outcome, cost),
         })
@@ -81,7 +81,7 @@ pub(crate) enum Ended {
     Conflict(usize, Option<Arc<Item>>, Cost),
 }
 
-impl Judge for Several {
+impl Operation for Several {
     type Answer = Ended;
 
     fn keys(&self) -> Vec<RowKey> {
@@ -92,7 +92,7 @@ impl Judge for Several {
         check_limits(&self.0, limits)
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let (mut items, mut changed, mut cost) = (Vec::new(), BTreeMap::new(), Cost::default());
         for (index, (update, stored)) in self.0.iter().zip(rows).enumerate() {
             let evaluated = evaluate(stored, update, limits)?;
@@ -101,7 +101,7 @@ impl Judge for Several {
             match evaluated {
                 Evaluated::Refused => {
                     let answer = Ended::Conflict(index, stored.item.clone(), one);
-                    return Ok(Judged {
+                    return Ok(Decision {
                         changed: BTreeMap::new(),
                         answer,
                     });
@@ -113,7 +113,7 @@ impl Judge for Several {
                 }
             }
         }
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: Ended::Done(items, cost),
         })
@@ -157,7 +157,7 @@ pub(crate) enum InLine {
     Early(u64, Cost),
 }
 
-impl Judge for Lined {
+impl Operation for Lined {
     type Answer = InLine;
 
     fn keys(&self) -> Vec<RowKey> {
@@ -183,7 +183,7 @@ impl Judge for Lined {
             .try_for_each(|(key, _)| check_key(key, limits))
     }
 
-    fn judge(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Judged<Self::Answer>> {
+    fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>> {
         let cursor = rows[0]
             .item
             .as_ref()
@@ -192,13 +192,13 @@ impl Judge for Lined {
         let looked_at = Cost::of_read(None);
         let sequence = self.batch.sequence;
         if sequence <= cursor {
-            return Ok(Judged {
+            return Ok(Decision {
                 changed: BTreeMap::new(),
                 answer: InLine::Repeat(looked_at),
             });
         }
         if sequence > cursor + 1 {
-            return Ok(Judged {
+            return Ok(Decision {
                 changed: BTreeMap::new(),
                 answer: InLine::Early(cursor, looked_at),
             });
@@ -232,7 +232,7 @@ impl Judge for Lined {
                 memory: None,
             },
         );
-        Ok(Judged {
+        Ok(Decision {
             changed,
             answer: InLine::Done(cost),
         })

@@ -26,8 +26,11 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(engine: Arc<Engine>, id: LaneId) -> Self {
-        Self { engine, id }
+    pub(crate) fn open(engine: &Arc<Engine>) -> Result<Self> {
+        engine.check_open()?;
+        let id = engine.state().stream.open_lane()?;
+        let engine = Arc::clone(engine);
+        Ok(Self { engine, id })
     }
 
     /// What is written here from now on comes behind what `other` has written and read, and barriers here wait for it.
@@ -35,7 +38,7 @@ impl Lane {
     /// Errors: `Invalid` if it is a lane of another range or start.
     pub fn join(&self, other: &Lane) -> Result<()> {
         if !Arc::ptr_eq(&self.engine, &other.engine) {
-            return Err(Error::invalid("join lanes of different ranges"));
+            return Err(Error::invalid("join lanes of different shards"));
         }
         self.engine.state().stream.join(self.id, other.id);
         Ok(())
@@ -45,7 +48,7 @@ impl Lane {
     ///
     /// Errors: as those of [`Synchrony::lane`](crate::Synchrony::lane).
     pub fn another(&self) -> Result<Self> {
-        self.engine.open_lane()
+        Self::open(&self.engine)
     }
 
     /// A sign of life for half a lease at least: for who has something under way that neither writes nor waits, and whom a start
@@ -57,10 +60,6 @@ impl Lane {
         self.engine.renew_early().await
     }
 
-    pub(crate) fn id(&self) -> LaneId {
-        self.id
-    }
-
     fn receipt(&self, cost: ports::Cost, high: u64) -> Receipt {
         Receipt {
             point: self.engine.point(self.id, high),
@@ -69,7 +68,7 @@ impl Lane {
     }
 
     /// What an update rests on must not be lost (D4).
-    fn check_basis<'updates>(
+    fn check_dependencies<'updates>(
         &self,
         updates: impl IntoIterator<Item = &'updates Update>,
     ) -> Result<()> {
@@ -139,8 +138,11 @@ impl KeyValue for Lane {
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.check_basis([&update])?;
-        let ((outcome, cost), high) = self.engine.write(self, One(update)).await?;
+        self.check_dependencies([&update])?;
+        let ((outcome, cost), high) = self
+            .engine
+            .write((self.id, self.clone()), One(update))
+            .await?;
         Ok(Updated {
             outcome,
             receipt: self.receipt(cost, high),
@@ -148,8 +150,11 @@ impl KeyValue for Lane {
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.check_basis(&updates)?;
-        let (ended, high) = self.engine.write(self, Several(updates)).await?;
+        self.check_dependencies(&updates)?;
+        let (ended, high) = self
+            .engine
+            .write((self.id, self.clone()), Several(updates))
+            .await?;
         Ok(match ended {
             Ended::Done(items, cost) => Transacted::Done {
                 items,
@@ -164,7 +169,10 @@ impl KeyValue for Lane {
     }
 
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        let (in_line, high) = self.engine.write(self, Lined::new(batch)).await?;
+        let (in_line, high) = self
+            .engine
+            .write((self.id, self.clone()), Lined::new(batch))
+            .await?;
         Ok(match in_line {
             InLine::Done(cost) => Batched::Done(self.receipt(cost, high)),
             InLine::Repeat(cost) => Batched::Repeat(self.receipt(cost, high)),

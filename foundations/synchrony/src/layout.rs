@@ -51,7 +51,7 @@ pub(crate) struct LaneId {
 
 /// A record's place in its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct RecordId {
     pub(crate) lane: LaneId,
     pub(crate) sequence: u64,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Row {
     pub(crate) memory: Option<Box<Memory>>,
     pub(crate) content: Content,
     /// Who wrote it, and at which position; none: a fill.
-    pub(crate) writer: Option<(Place, u64)>,
+    pub(crate) writer: Option<(RecordId, u64)>,
 }
 
 impl Row {
@@ -131,9 +131,9 @@ pub(crate) struct Written {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) position: u64,
-    pub(crate) place: Place,
+    pub(crate) place: RecordId,
     /// What must be far-durable before it is sent.
-    pub(crate) dependencies: Vec<Place>,
+    pub(crate) dependencies: Vec<RecordId>,
     pub(crate) changes: Vec<Written>,
 }
 
@@ -183,7 +183,7 @@ fn prefixed(kind: u8, rest: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-pub(crate) fn record_sort(place: Place) -> Bytes {
+pub(crate) fn record_sort(place: RecordId) -> Bytes {
     let mut bytes = lane_sort(RECORDS, place.lane);
     bytes.put_u64(place.sequence);
     bytes.freeze()
@@ -212,6 +212,11 @@ pub(crate) fn lane_of(sort: &[u8]) -> Option<LaneId> {
     (*kind == CURSORS).then_some(id)
 }
 
+/// Where a lane's far cursor stands.
+pub(crate) fn cursor_of(item: &Item) -> Option<u64> {
+    item.integer(SEQUENCE).map(|sequence| sequence as u64)
+}
+
 pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
     let mut bytes = BytesMut::with_capacity(11);
     bytes.put_u8(PAYLOADS);
@@ -221,9 +226,9 @@ pub(crate) fn payload_sort(payload: PayloadId) -> Bytes {
 }
 
 /// A scan of everything of one kind.
-pub(crate) fn scan_kind(range: &Bytes, kind: u8, items_max: usize) -> Scan {
+pub(crate) fn scan_kind(shard: &Bytes, kind: u8, items_max: usize) -> Scan {
     Scan {
-        partition: range.clone(),
+        partition: shard.clone(),
         from: Bytes::copy_from_slice(&[kind]),
         until: Some(Bytes::copy_from_slice(&[kind + 1])),
         items_max,
@@ -281,9 +286,9 @@ pub(crate) fn row_of_far(item: Option<&Item>) -> Result<Row> {
 
 /// The items of a range as the far store has them: a causal prefix of what was written (E2), in the order of their keys. For whoever
 /// wants to look without owning the range.
-pub async fn far_items(far: &dyn KeyValue, range: &Bytes) -> Result<Vec<(Key, Arc<Item>)>> {
+pub async fn far_items(far: &dyn KeyValue, shard: &Bytes) -> Result<Vec<(Key, Arc<Item>)>> {
     let mut items = Vec::new();
-    let mut scan = scan_kind(range, ITEMS, PAGE_ITEMS);
+    let mut scan = scan_kind(shard, ITEMS, PAGE_ITEMS);
     loop {
         let page = far.scan(&scan).await?.value;
         for (sort, item) in page.items {

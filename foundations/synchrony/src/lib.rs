@@ -32,24 +32,23 @@
 //!
 //! From `external-synchrony.txt`, sections 3.1 to 3.5; ours differs in the stream at rest, batches under way together, and owners.
 
-mod barrier;
 mod broken;
 mod engine;
 mod evaluation;
+mod health;
 mod lane;
 mod layout;
 mod opening;
 mod options;
 mod owner;
-mod reader;
-mod resident;
-mod sender;
 mod stream;
-mod writer;
+mod synchrony;
 
 pub use broken::Broken;
-pub use engine::{Ended, Failing, Health, Stores, Synchrony};
+pub use engine::Stores;
+pub use health::{Ended, Failing, Health};
 pub use lane::Lane;
 pub use layout::far_items;
 pub use opening::Awaited;
 pub use options::{Mode, Options};
+pub use synchrony::Synchrony;

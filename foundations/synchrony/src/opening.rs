@@ -16,30 +16,29 @@ use bytes::Bytes;
 use ports::{
     Clock, Condition, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, Monotonic, Result,
     Update,
-    key_value::{Outcome, Scan, SharedKeyValue, Transacted, Updated},
+    key_value::{Outcome, Scan, SharedKeyValue, Transacted},
 };
 use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
-    engine::{Ended, Engine, Order, State, Stores, Synchrony},
+    engine::{Engine, Order, PAUSES, State, Stores},
     layout::{
         BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record,
-        Row, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
+        Row, cursor_of, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
     },
     options::{Options, limits_of},
     owner::{End, FarOwner, Lease, NearOwner, far_epoch_is, name_of, near_epoch_is},
-    sender::cursor_of,
     stream::{Pending, Stream},
 };
 
 /// What opening needs at each step.
-struct Opening {
-    stores: Stores,
-    clock: Arc<dyn Clock>,
-    entropy: Arc<dyn Entropy>,
-    options: Options,
-    tells: watch::Sender<Awaited>,
+pub(crate) struct Opening {
+    pub(crate) stores: Stores,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) options: Options,
+    pub(crate) awaited: watch::Sender<Awaited>,
 }
 
 /// What an opening waits for.
@@ -64,99 +63,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// The pause after a store did not answer.
 const PAUSE: Duration = Duration::from_millis(100);
 
-impl Synchrony {
-    /// Takes the range, and everything that an earlier start has left unsent. If another near store has it, or another process over
-    /// a shared one may have it, this waits until it is released or its lease has run out.
-    ///
-    /// Errors: `Invalid` if the stores cannot be paired; what the stores answer otherwise, unless waiting helps.
-    pub async fn open(
-        stores: Stores,
-        options: Options,
-        clock: Arc<dyn Clock>,
-        entropy: Arc<dyn Entropy>,
-    ) -> Result<Self> {
-        Self::open_telling(stores, options, (clock, entropy), watch::Sender::default()).await
-    }
-
-    /// The same; it `tells` what it waits for. That channel is of this one opening, and closed when that is over.
-    pub async fn open_telling(
-        stores: Stores,
-        options: Options,
-        (clock, entropy): (Arc<dyn Clock>, Arc<dyn Entropy>),
-        tells: watch::Sender<Awaited>,
-    ) -> Result<Self> {
-        let opening = Opening {
-            stores,
-            clock,
-            entropy,
-            options,
-            tells,
-        };
-        let engine = Arc::new(opening.open().await?);
-        tokio::spawn(Arc::clone(&engine).send_apart());
-        tokio::spawn(Arc::clone(&engine).chores_apart());
-        engine.chores.notify_one();
-        Ok(Self(engine))
-    }
-
-    /// Refuses new writes, and returns when everything is far-durable.
-    ///
-    /// Errors: that of the first poisoned lane; the others are drained all the same while it is asked again.
-    pub async fn drain(&self) -> Result<()> {
-        self.0.state().is_draining = true;
-        self.0.changed.notify_waiters();
-        // Whoever is writing now is waited for.
-        drop(self.0.order.lock().await);
-        let everything = self.0.state().stream.everything();
-        self.0.wait_until_far(&everything).await
-    }
-
-    /// Drains, and gives the range up: whoever opens it next need not wait for the lease.
-    pub async fn release(self) -> Result<()> {
-        self.drain().await?;
-        let engine = &self.0;
-        let key = Key::new(&engine.stores.range, OWNER);
-        let far = &engine.stores.far;
-        let position = engine.order.lock().await.position;
-        // The next owner may begin as soon as the row is there: the lease vouches for nothing any more.
-        engine.end(Ended::Closed);
-        loop {
-            let row = FarOwner::decode(far.get(&key).await?.value.as_deref())?;
-            if row.epoch != engine.epoch || row.claim != engine.claim {
-                return Err(Error::new(
-                    ErrorKind::Lost,
-                    "release a range that is another's",
-                ));
-            }
-            let mut ends = engine.ends.clone();
-            ends.push(End {
-                epoch: engine.epoch,
-                position,
-            });
-            let condition = row.unchanged();
-            let released = FarOwner {
-                is_released: true,
-                ends,
-                ..row
-            };
-            let update = Update::of(key.clone(), released.change()).when(condition);
-            match far.update(update).await {
-                Ok(Updated {
-                    outcome: Outcome::Done(_),
-                    receipt,
-                }) => {
-                    return far.externalize(receipt.point).await;
-                }
-                Ok(_) => {}
-                Err(error) if error.is_retryable() => engine.clock.sleep(PAUSE).await,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-}
-
 impl Opening {
-    async fn open(self) -> Result<Engine> {
+    pub(crate) async fn open(self) -> Result<Engine> {
         let limits = limits_of(&*self.stores.near, &*self.stores.far)?;
         let (mut near, claimed) = self.claim().await?;
         let near_point = self.settle_near(&mut near).await?;
@@ -176,6 +84,7 @@ impl Opening {
                 proven: Some(claimed.sent),
             },
             failing: None,
+            pauses: PAUSES.delays(),
             to_clean,
             wants_room: resident_bytes > self.options.near_bytes_max,
         };
@@ -198,7 +107,7 @@ impl Opening {
             changed: Notify::new(),
             over: Notify::new(),
             work: Notify::new(),
-            chores: Notify::new(),
+            cleaning: Notify::new(),
             limits,
             stores: self.stores,
             clock: self.clock,
@@ -215,7 +124,7 @@ impl Opening {
             let near = self.near_owner().await?;
             let before = self.far_owner().await?;
             let may_be_alive = self.may_be_alive(&near, &before);
-            self.tells.send_replace(if may_be_alive {
+            self.awaited.send_replace(if may_be_alive {
                 Awaited::Owner
             } else {
                 Awaited::Stores
@@ -223,7 +132,7 @@ impl Opening {
             if may_be_alive && !self.outlast(&near, &before).await? {
                 continue;
             }
-            self.tells.send_replace(Awaited::Stores);
+            self.awaited.send_replace(Awaited::Stores);
             let Some(taken) = self.take_near(&near, &before).await? else {
                 continue;
             };
@@ -358,8 +267,8 @@ impl Opening {
     }
 
     async fn delete_near(&self, kind: u8, epoch: u64) -> Result<()> {
-        let range = &self.stores.range;
-        let scan = scan_kind(range, kind, PAGE_ITEMS);
+        let shard = &self.stores.shard;
+        let scan = scan_kind(shard, kind, PAGE_ITEMS);
         let chunk = self
             .stores
             .near
@@ -377,7 +286,7 @@ impl Opening {
                 updates.extend(
                     items
                         .iter()
-                        .map(|(sort, _)| Update::delete(Key::new(range, sort))),
+                        .map(|(sort, _)| Update::delete(Key::new(shard, sort))),
                 );
                 let deleted = self
                     .again(|| async { self.stores.near.transact(updates.clone()).await })
@@ -394,7 +303,7 @@ impl Opening {
 
     async fn far_is_empty(&self) -> Result<bool> {
         for kind in [ITEMS, BATCH_CURSORS] {
-            let scan = scan_kind(&self.stores.range, kind, 1);
+            let scan = scan_kind(&self.stores.shard, kind, 1);
             let page = self
                 .again(|| async { self.stores.far.scan(&scan).await })
                 .await?
@@ -414,7 +323,7 @@ impl Opening {
     ) -> Result<(VecDeque<Arc<Record>>, BTreeMap<LaneId, Option<u64>>)> {
         let cursors = self.cursors().await?;
         let mut lanes: BTreeMap<LaneId, Vec<Record>> = BTreeMap::new();
-        let records = scan_kind(&self.stores.range, RECORDS, PAGE_ITEMS);
+        let records = scan_kind(&self.stores.shard, RECORDS, PAGE_ITEMS);
         for (_, item) in self.all(&self.stores.near, records).await? {
             let record: Record = decode_body(&item, "read a near record")?;
             lanes.entry(record.place.lane).or_default().push(record);
@@ -454,7 +363,7 @@ impl Opening {
             payloads.push(match written.payload {
                 None => None,
                 Some(payload) => {
-                    let key = Key::new(&self.stores.range, payload_sort(payload));
+                    let key = Key::new(&self.stores.shard, payload_sort(payload));
                     let read = self
                         .again(|| async { self.stores.near.get(&key).await })
                         .await?;
@@ -483,7 +392,7 @@ impl Opening {
         let rows = self
             .all(
                 &self.stores.far,
-                scan_kind(&self.stores.range, CURSORS, PAGE_ITEMS),
+                scan_kind(&self.stores.shard, CURSORS, PAGE_ITEMS),
             )
             .await?;
         let cursor = |(sort, item): &(Bytes, Arc<Item>)| Some((lane_of(sort)?, cursor_of(item)?));
@@ -495,7 +404,7 @@ impl Opening {
 
     /// Cursors of earlier epochs of whose lanes nothing is left: their batches are refused by the epoch.
     async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
-        let range = &self.stores.range;
+        let shard = &self.stores.shard;
         let done = kept
             .iter()
             .filter(|(lane, left)| left.is_none() && lane.epoch < epoch);
@@ -512,7 +421,7 @@ impl Opening {
             updates.extend(
                 lanes
                     .iter()
-                    .map(|lane| Update::delete(Key::new(range, cursor_sort(*lane)))),
+                    .map(|lane| Update::delete(Key::new(shard, cursor_sort(*lane)))),
             );
             self.again(|| async { self.stores.far.transact(updates.clone()).await })
                 .await?;
@@ -526,7 +435,7 @@ impl Opening {
             for (sort, item) in self
                 .all(
                     &self.stores.near,
-                    scan_kind(&self.stores.range, kind, PAGE_ITEMS),
+                    scan_kind(&self.stores.shard, kind, PAGE_ITEMS),
                 )
                 .await?
             {
@@ -554,7 +463,7 @@ impl Opening {
     }
 
     fn owner_key(&self) -> Key {
-        Key::new(&self.stores.range, OWNER)
+        Key::new(&self.stores.shard, OWNER)
     }
 
     async fn near_owner(&self) -> Result<NearOwner> {
@@ -608,5 +517,5 @@ impl Opening {
 }
 
 fn taken_by_another() -> Error {
-    Error::unavailable("open a range that another start is opening over the same near store")
+    Error::unavailable("open a shard that another start is opening over the same near store")
 }

@@ -3,19 +3,16 @@
 //! The far row's epoch is what every far write is checked against; the near row's epoch and position are what every near write
 //! is. A lease only saves asking: it lets a barrier return without a far call while no successor can have begun.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ports::{
-    Condition, Error, ErrorKind, Item, Key, Monotonic, Result, Update,
-    key_value::{Action, Change, Outcome, Test, Value},
+    Condition, Item, Key, Monotonic, Result, Update,
+    key_value::{Action, Change, Test, Value},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    engine::{Ended, Engine},
-    layout::{OWNER, decode, encode},
-};
+use crate::layout::{OWNER, decode, encode};
 
 const EPOCH: &str = "e";
 const CLAIM: &str = "c";
@@ -23,7 +20,7 @@ const NEXT_CLAIM: &str = "n";
 const POSITION: &str = "p";
 const COMPLETE: &str = "k";
 const VOID: &str = "d";
-const RENEWALS: &str = "n";
+pub(crate) const RENEWALS: &str = "n";
 const LEASE_MS: &str = "l";
 const RELEASED: &str = "f";
 const ENDS: &str = "x";
@@ -131,12 +128,12 @@ pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
 
 /// The part of each near transaction that makes it ours and the next one: the epoch is as it was, and the position. With a change it
 /// moves the position on by one.
-pub(crate) fn near_guard(range: &Bytes, epoch: u64, position: u64) -> Update {
+pub(crate) fn near_guard(shard: &Bytes, epoch: u64, position: u64) -> Update {
     let condition = Condition::All(vec![
         Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
         Condition::attribute(POSITION, Test::is_integer(position as i64)),
     ]);
-    Update::check(Key::new(range, OWNER), condition)
+    Update::check(Key::new(shard, OWNER), condition)
 }
 
 pub(crate) fn moving_on(guard: Update, position: u64) -> Update {
@@ -223,87 +220,4 @@ pub(crate) struct Lease {
     pub(crate) until: Option<Monotonic>,
     /// When the last far call was sent that found our epoch.
     pub(crate) proven: Option<Monotonic>,
-}
-
-impl Engine {
-    /// Makes sure that the range was still ours when the barrier began, or is (E10, E11).
-    pub(crate) async fn prove_ownership(&self, began: Monotonic) -> Result<()> {
-        if self.is_proven(began) {
-            return Ok(());
-        }
-        let _one_at_a_time = self.renewing.lock().await;
-        while !self.is_proven(began) {
-            self.check_open()?;
-            self.renew().await?;
-        }
-        self.check_open()
-    }
-
-    fn is_proven(&self, began: Monotonic) -> bool {
-        let now = self.clock.monotonic();
-        let state = self.state();
-        let holds = state.lease.until.is_some_and(|until| now < until);
-        state.ended.is_none() && (holds || state.lease.proven.is_some_and(|proven| proven >= began))
-    }
-
-    /// Renews the lease, unless more than half of it is left.
-    pub(crate) async fn renew_early(&self) -> Result<()> {
-        let _one_at_a_time = self.renewing.lock().await;
-        self.check_open()?;
-        let now = self.clock.monotonic();
-        let until = self.state().lease.until;
-        if until.is_some_and(|until| until.since(now) > self.options.lease / 2) {
-            return Ok(());
-        }
-        self.renew().await
-    }
-
-    /// Has a lease that is over renewed, while nobody waits for that: a barrier that a batch of its own has proven needs none, and who
-    /// has nothing but such barriers would seem dead to a start elsewhere.
-    pub(crate) fn renew_apart_if_over(self: &Arc<Self>) {
-        let now = self.clock.monotonic();
-        let is_over = self.state().lease.until.is_none_or(|until| until <= now);
-        if is_over && self.renewing.try_lock().is_ok() {
-            let engine = Arc::clone(self);
-            // Who uses the range hears what is wrong from what it asks for itself.
-            tokio::spawn(async move { engine.renew_early().await });
-        }
-    }
-
-    /// One renewal; a failure that waiting may help is waited for.
-    async fn renew(&self) -> Result<()> {
-        let sent = self.clock.monotonic();
-        let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
-        let update =
-            Update::of(Key::new(&self.stores.range, OWNER), renewal).when(far_epoch_is(self.epoch));
-        let renewed = async {
-            let updated = self.stores.far.update(update).await?;
-            // A renewal that the far store loses would let a successor begin early.
-            self.stores.far.externalize(updated.receipt.point).await?;
-            Ok::<_, Error>(updated.outcome)
-        };
-        match renewed.await {
-            Ok(Outcome::Done(_)) => {
-                let mut state = self.state();
-                state.lease.until = Some(sent + self.options.lease);
-                state.lease.proven = state.lease.proven.max(Some(sent));
-                state.failing = None;
-                Ok(())
-            }
-            Ok(Outcome::Conflict(_)) => {
-                self.end(Ended::Deposed);
-                self.check_open()
-            }
-            Err(error) if error.is_retryable() || error.kind() == ErrorKind::Lost => {
-                self.far_failed(&error);
-                self.clock.sleep(self.pause()).await;
-                Ok(())
-            }
-            // It says nothing of what was written: that is no refusal.
-            Err(error) => {
-                self.far_failed(&error);
-                Err(Error::unavailable("renew the lease of a range").caused_by(error))
-            }
-        }
-    }
 }

@@ -26,7 +26,7 @@ use ports::{DurabilityPoint, Error, ErrorKind, Monotonic};
 use primitives::Delays;
 
 use crate::{
-    layout::{LaneId, Place, Record},
+    layout::{LaneId, Record, RecordId},
     options::{Mode, Options},
 };
 
@@ -264,14 +264,14 @@ impl Stream {
     }
 
     /// Whether a place is far-durable: also if its lane is of an earlier epoch and nothing of it is left.
-    pub(crate) fn is_done(&self, place: Place) -> bool {
+    pub(crate) fn is_done(&self, place: RecordId) -> bool {
         match self.lanes.get(&place.lane) {
             Some(lane) => lane.done >= place.sequence,
             None => true,
         }
     }
 
-    fn poison_of(&self, place: Place) -> Option<&Poison> {
+    fn poison_of(&self, place: RecordId) -> Option<&Poison> {
         self.lanes.get(&place.lane)?.poisoned_at(place.sequence)
     }
 

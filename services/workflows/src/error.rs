@@ -46,7 +46,7 @@ pub enum Error {
     OutcomeUnknown {
         /// The id of the run.
         run: String,
-        /// What has happened to the run, and what to do next.
+        /// The state of the run, and the next step of the caller.
         state: String,
         /// Why the outcome is unknown.
         why: String,
@@ -71,8 +71,8 @@ impl Error {
         ))
     }
 
-    /// Whether this process must stop executing the run. The run is resumed from what is stored, here
-    /// or elsewhere.
+    /// Whether this process must stop executing the run. The run is resumed from its rows, here or
+    /// elsewhere.
     pub(crate) fn ends_execution(&self) -> bool {
         match self {
             Self::AttemptEnded => true,
@@ -100,8 +100,8 @@ impl Error {
         }
     }
 
-    /// The error of a call that has changed `run`, or may have: `state` says what has happened, and
-    /// what to do next.
+    /// The error of a call that has changed `run`, or may have. `state` names the state of the run,
+    /// and the next step of the caller.
     pub(crate) fn with_unknown_outcome(self, run: &str, state: String) -> Self {
         let is_unknown = match &self {
             Self::Refused(_) => true,

@@ -38,7 +38,7 @@ pub(crate) struct Executor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Execution {
     Ended,
-    /// It stopped, and is to be resumed from what is stored.
+    /// It stopped, and is to be resumed from its rows.
     Stopped,
 }
 

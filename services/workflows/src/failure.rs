@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_no_function_may_answer_with_is_refused_with_the_limit_of_a_step() {
+    fn a_response_that_is_too_long_is_refused_with_the_limit_of_a_step() {
         let payload = json!({ "errorType": "Function.ResponseSizeTooLarge", "errorMessage": "(6291456 bytes)." });
         let Failure::Failed(reported) =
             Failure::of_invocation("f", payload.to_string().as_bytes(), 4_153_344)
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(
             own,
             Failure::reported("f", br#"{"errorType":"E"}"#),
-            "what else it said stays"
+            "other failures stay"
         );
     }
 
@@ -155,7 +155,7 @@ mod tests {
             assert_eq!(end, format!("the beginning of {} bytes)", message.len()));
             assert_eq!(kept["errorType"], "E");
         }
-        // What is long may as well be its type or its trace, or there may be none.
+        // The type or the trace may be the long part, or the payload may not be JSON.
         let traced =
             json!({ "errorType": "E", "errorMessage": "m", "stackTrace": vec!["t"; 40_000] });
         let kept = reported(&traced.to_string());

@@ -1,4 +1,4 @@
-//! What callers learn of runs and of workflows' state, once it is durable (W3).
+//! Runs and workflows' state as callers see them, once durable (W3).
 
 mod response;
 mod runs;

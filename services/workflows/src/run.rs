@@ -1,4 +1,4 @@
-//! One active run: what it has committed, and what it has seen.
+//! One active run: its committed steps, and the latest state that it has seen.
 //!
 //! A run commits one step at a time per path. An atomic run is one transaction: its steps commit in
 //! an overlay, and the transaction commits when the last step has ended (W5).

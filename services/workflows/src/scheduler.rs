@@ -92,8 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Resumes the runs that earlier starts have left (W4), in whichever store they are. Those of a
-    /// far store are resumed each time its shard opens.
+    /// Resumes the runs that earlier starts have left (W4), in all stores. Those of a far
+    /// store are resumed each time its shard opens.
     pub(crate) async fn start(&self) -> Result<()> {
         let inner = &self.inner;
         let far = inner.placement.load().await?;

@@ -91,8 +91,8 @@ impl Service {
         }
     }
 
-    /// Resumes the runs that earlier starts have left (W4), in whichever store they are. Those of a
-    /// far store are resumed each time it becomes reachable.
+    /// Resumes the runs that earlier starts have left (W4), in all stores. Those of a far
+    /// store are resumed each time it becomes reachable.
     pub async fn start(&self) -> Result<()> {
         self.scheduler.start().await
     }

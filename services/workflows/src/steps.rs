@@ -1,4 +1,4 @@
-//! Attempts of steps: what one attempt writes, sends and reads until it commits.
+//! Attempts of steps: their writes, messages and reads until they commit.
 
 mod attempt;
 mod far_calls;

@@ -13,7 +13,7 @@ use primitives::Backoff;
 use super::{Lane, Pending, Poison, Stage, Stream};
 use crate::{
     broken::Broken,
-    layout::{LaneId, Place, Record, RowKey, Written},
+    layout::{LaneId, Record, RecordId, RowKey, Written},
     options::{FAR_ITEMS_RESERVE, Mode},
 };
 
@@ -152,7 +152,7 @@ impl Stream {
         let near = near || self.options.breaks(Broken::SendsBeforeNearIsDurable);
         let free = self.options.breaks(Broken::IgnoresDependencies)
             || self.options.breaks(Broken::OldOverwritesNewer);
-        let is_done = |place: &Place| free || place.lane == id || self.is_done(*place);
+        let is_done = |place: &RecordId| free || place.lane == id || self.is_done(*place);
         let is_sound = self.lanes[&id]
             .poisoned_at(pending.record.place.sequence)
             .is_none();
@@ -302,7 +302,7 @@ impl Stream {
             self.mark(batch, last);
         } else {
             self.poison(
-                Place {
+                RecordId {
                     lane: batch.lane,
                     sequence: first,
                 },
@@ -313,9 +313,9 @@ impl Stream {
     }
 
     /// Nothing of a lane is sent from `place` on, nor of those that depend on that.
-    pub(super) fn poison(&mut self, place: Place, kind: ErrorKind, why: &str) {
+    pub(super) fn poison(&mut self, place: RecordId, kind: ErrorKind, why: &str) {
         let mut left = vec![place];
-        while let Some(Place { lane: id, sequence }) = left.pop() {
+        while let Some(RecordId { lane: id, sequence }) = left.pop() {
             let lane = self.lane(id);
             if lane.poisoned_at(sequence).is_some() {
                 continue;
@@ -336,7 +336,7 @@ impl Stream {
     }
 
     /// The first record of each lane that depends on what `id` wrote from `sequence` on.
-    fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<Place> {
+    fn dependants_of(&self, id: LaneId, sequence: u64) -> Vec<RecordId> {
         let depends = |pending: &&Pending| {
             pending
                 .record

@@ -7,7 +7,7 @@ use ports::{Error, Result};
 use super::{Lane, Pending, Poison, Stream};
 use crate::{
     broken::Broken,
-    layout::{LaneId, Place},
+    layout::{LaneId, RecordId},
 };
 
 /// How many lanes that were let go are looked at for one that can be used again.
@@ -128,19 +128,19 @@ impl Stream {
     }
 
     /// Where the lane's next record stands and what it depends on; an error if the lane is poisoned (E6).
-    pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(Place, Vec<Place>)> {
+    pub(crate) fn next_place(&mut self, id: LaneId) -> Result<(RecordId, Vec<RecordId>)> {
         self.forget_what_is_done(id);
         let lane = &self.lanes[&id];
         if let Some(poison) = self.poison_over(id, u64::MAX) {
             return Err(poison.error());
         }
-        let of = |(lane, sequence): (&LaneId, &u64)| Place {
+        let of = |(lane, sequence): (&LaneId, &u64)| RecordId {
             lane: *lane,
             sequence: *sequence,
         };
         let dependencies = lane.inherited.iter().map(of).collect();
         Ok((
-            Place {
+            RecordId {
                 lane: id,
                 sequence: lane.next(),
             },
@@ -182,7 +182,7 @@ impl Stream {
     }
 
     /// A lane has seen what `writer` wrote.
-    pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(Place, u64)>) {
+    pub(crate) fn observe(&mut self, id: LaneId, writer: Option<(RecordId, u64)>) {
         let Some((place, position)) = writer else {
             return;
         };
@@ -202,15 +202,15 @@ impl Stream {
             return;
         };
         let position = joined.high;
-        let mut places: Vec<Place> = joined
+        let mut places: Vec<RecordId> = joined
             .inherited
             .iter()
-            .map(|(lane, sequence)| Place {
+            .map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
             .collect();
-        places.push(Place {
+        places.push(RecordId {
             lane: other,
             sequence: joined.next() - 1,
         });
@@ -225,7 +225,7 @@ impl Stream {
     }
 
     /// What a barrier of a lane waits for: its records up to a position, and what it has read.
-    pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<Place> {
+    pub(crate) fn frontier(&mut self, id: LaneId, position: u64) -> Vec<RecordId> {
         self.forget_what_is_done(id);
         let Some(lane) = self.lanes.get(&id) else {
             return Vec::new();
@@ -235,12 +235,12 @@ impl Stream {
             .iter()
             .take_while(|pending| pending.record.position <= position)
             .count();
-        let mut places = vec![Place {
+        let mut places = vec![RecordId {
             lane: id,
             sequence: lane.done + before as u64,
         }];
         if !self.options.breaks(Broken::ForgetsWhatWasRead) {
-            places.extend(lane.inherited.iter().map(|(lane, sequence)| Place {
+            places.extend(lane.inherited.iter().map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             }));
@@ -249,10 +249,10 @@ impl Stream {
     }
 
     /// Everything that is pending.
-    pub(crate) fn everything(&self) -> Vec<Place> {
+    pub(crate) fn everything(&self) -> Vec<RecordId> {
         self.lanes
             .iter()
-            .map(|(id, lane)| Place {
+            .map(|(id, lane)| RecordId {
                 lane: *id,
                 sequence: lane.next() - 1,
             })
@@ -260,10 +260,10 @@ impl Stream {
     }
 
     /// What is left of earlier epochs.
-    pub(crate) fn tail(&self) -> Vec<Place> {
+    pub(crate) fn tail(&self) -> Vec<RecordId> {
         self.tail
             .iter()
-            .map(|(lane, sequence)| Place {
+            .map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
@@ -271,7 +271,7 @@ impl Stream {
     }
 
     /// Whether all of these are far-durable; an error if one never will be.
-    pub(crate) fn is_settled(&self, places: &[Place]) -> Result<bool> {
+    pub(crate) fn is_settled(&self, places: &[RecordId]) -> Result<bool> {
         match places.iter().find_map(|place| self.poison_of(*place)) {
             Some(poison) => Err(poison.error()),
             None => Ok(places.iter().all(|place| self.is_done(*place))),
@@ -279,7 +279,7 @@ impl Stream {
     }
 
     /// Somebody waits for these: they do not linger, nor does what they depend on.
-    pub(crate) fn urge(&mut self, places: &[Place]) {
+    pub(crate) fn urge(&mut self, places: &[RecordId]) {
         let mut left = places.to_vec();
         while let Some(place) = left.pop() {
             let Some(lane) = self.lanes.get_mut(&place.lane) else {
@@ -304,7 +304,7 @@ impl Stream {
     fn poison_over(&self, id: LaneId, sequence: u64) -> Option<&Poison> {
         let lane = self.lanes.get(&id)?;
         let inherited = || {
-            lane.inherited.iter().map(|(lane, sequence)| Place {
+            lane.inherited.iter().map(|(lane, sequence)| RecordId {
                 lane: *lane,
                 sequence: *sequence,
             })
@@ -318,7 +318,7 @@ impl Stream {
             return;
         };
         lane.inherited.retain(|other, sequence| {
-            !self.is_done(Place {
+            !self.is_done(RecordId {
                 lane: *other,
                 sequence: *sequence,
             })

@@ -389,7 +389,7 @@ fn a_far_item_of_a_stranger_is_not_overwritten_silently() {
         let point = put(&lane, "key", 1).await;
         lane.externalize(point).await.expect("it becomes durable");
         let inner = [b"i".as_slice(), key("key").as_bytes()].concat();
-        let behind = ports::Key::new(crate::RANGE, inner);
+        let behind = ports::Key::new(crate::SHARD, inner);
         let forged = Update::modify(behind, vec![Action::set_integer("v", 1_000)]);
         pair.far
             .key_value()

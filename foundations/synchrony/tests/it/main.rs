@@ -21,7 +21,7 @@ use simulated::World;
 use synchrony::{Options, Stores, Synchrony};
 
 /// The range of most tests.
-const RANGE: Bytes = Bytes::from_static(b"range");
+const SHARD: Bytes = Bytes::from_static(b"range");
 
 /// Two stores, of two clouds: what happens to one does not happen to the other.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Pair {
         Stores {
             near: self.near.key_value(),
             far: self.far.key_value(),
-            range: RANGE,
+            shard: SHARD,
         }
     }
 
@@ -123,7 +123,7 @@ async fn number(store: &dyn ports::KeyValue, sort: &str) -> Option<i64> {
 
 /// The number under each key, as the far store has it.
 async fn far_numbers(far: &World) -> std::collections::BTreeMap<String, i64> {
-    let items = synchrony::far_items(&*far.key_value(), &RANGE)
+    let items = synchrony::far_items(&*far.key_value(), &SHARD)
         .await
         .expect("it is read");
     let number = |(key, item): (ports::Key, Arc<ports::Item>)| {

@@ -114,7 +114,7 @@ fn what_was_overwritten_and_deleted_leaves_nothing_near() {
         let left = pair
             .near
             .key_value()
-            .scan(&Scan::partition(crate::RANGE, 1_000))
+            .scan(&Scan::partition(crate::SHARD, 1_000))
             .await
             .expect("it is read");
         let left: Vec<_> = left.value.items.into_iter().map(|(sort, _)| sort).collect();

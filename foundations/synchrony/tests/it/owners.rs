@@ -386,9 +386,9 @@ fn of_two_starts_over_one_near_store_the_first_writes_no_more() {
 fn two_ranges_lie_beside_each_other() {
     simulated::run(async {
         let pair = Pair::new(1);
-        let open = async |range: &'static str| {
+        let open = async |shard: &'static str| {
             let stores = Stores {
-                range: range.into(),
+                shard: shard.into(),
                 ..pair.stores()
             };
             Synchrony::open(

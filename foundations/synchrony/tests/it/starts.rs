@@ -323,7 +323,7 @@ fn over_a_shared_near_store_a_start_waits_until_the_owner_gives_no_sign_of_life(
     }
 }
 
-/// E10: a range that its last owner has released, or of which there was none.
+/// E10: a shard that its last owner has released, or of which there was none.
 #[test]
 fn of_starts_that_race_over_a_shared_near_store_one_has_the_range_at_once_and_none_fails() {
     for seed in seeds(30) {
@@ -424,7 +424,7 @@ fn an_opening_tells_what_it_waits_for() {
         };
         let (tells, mut awaits) = watch::channel(Awaited::default());
         let parts = (pair.near.clock(), pair.near.entropy());
-        let opening = tokio::spawn(Synchrony::open_telling(
+        let opening = tokio::spawn(Synchrony::open_with_progress(
             stores,
             among_others(),
             parts,
@@ -445,7 +445,7 @@ fn an_opening_tells_what_it_waits_for() {
 
         let (tells, mut awaits) = watch::channel(Awaited::default());
         let parts = (pair.near.clock(), pair.near.entropy());
-        let again = Synchrony::open_telling(pair.stores(), among_others(), parts, tells);
+        let again = Synchrony::open_with_progress(pair.stores(), among_others(), parts, tells);
         again.await.expect("nobody has it");
         assert_eq!(*awaits.borrow_and_update(), Awaited::Stores);
     });

@@ -13,7 +13,7 @@ use simulated::World;
 use synchrony::{Options, Stores, Synchrony};
 
 use crate::{
-    Pair, RANGE, far_numbers, key, ms, number, put,
+    Pair, SHARD, far_numbers, key, ms, number, put,
     way::{Call, Fate, Way},
 };
 
@@ -127,7 +127,7 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
     let stores = Stores {
         near: mortal(&pair.near, pair.near.key_value(), &left, last),
         far: mortal(&pair.far, pair.far.key_value(), &left, last),
-        range: RANGE,
+        shard: SHARD,
     };
     told(&answered).released = false;
     let life = tokio::spawn(live(stores, pair.near.clone(), Arc::clone(&answered)));
@@ -153,7 +153,12 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
         (there % 2 == 1).then_some(there),
         "{what}"
     );
+    check_next_life(&pair, &was, there, near_restarts, &what).await;
+    was.released
+}
 
+/// The next life finds `there` entries at least, and continues.
+async fn check_next_life(pair: &Pair, was: &Answered, there: i64, near_restarts: bool, what: &str) {
     let synchrony = pair.open(Options::default()).await;
     let lane = synchrony.lane().expect("there are lanes");
     let found = count_entries(&lane).await;
@@ -181,7 +186,6 @@ async fn die_after(calls: i64, last: Last, near_restarts: bool) -> bool {
         (found, Some(&1)),
         "{what}"
     );
-    was.released
 }
 
 /// E1 to E5, E9, E10.

@@ -20,7 +20,7 @@ use synchrony::{Broken, Mode, Options, Synchrony};
 use tokio::task::JoinHandle;
 
 use crate::{
-    Pair, RANGE, ms,
+    Pair, SHARD, ms,
     way::{Call, Fate, Way},
 };
 use checks::{Far, Start};
@@ -148,7 +148,7 @@ impl Storm {
     }
 
     async fn look_far(&self) -> Far {
-        let far = Far::look(&*self.pair.far.key_value(), &RANGE).await;
+        let far = Far::look(&*self.pair.far.key_value(), &SHARD).await;
         let wrong = far.check(&self.shared.truth());
         self.shared.truth().violations.extend(wrong);
         far
@@ -244,9 +244,9 @@ impl Storm {
         };
         is_muted.store(false, Ordering::SeqCst);
         is_deposed.store(true, Ordering::SeqCst);
-        let before = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
+        let before = Far::look(&*self.pair.far.key_value(), &SHARD).await.entries;
         self.pair.near.clock().sleep(ms(300)).await;
-        let after = Far::look(&*self.pair.far.key_value(), &RANGE).await.entries;
+        let after = Far::look(&*self.pair.far.key_value(), &SHARD).await.entries;
         if before != after {
             self.shared.violated(format!(
                 "E10: {before:?} became {after:?}, written by a deposed owner"

@@ -26,7 +26,7 @@ const QUERY_LANES_MAX: usize = 2_000;
 /// fraction of the lease, and of the time that a caller elsewhere waits.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// What it takes to open a shard.
+/// The parameters of an opening.
 #[derive(Debug)]
 pub(super) struct Opening<'shard> {
     pub(super) stores: Stores,
@@ -66,7 +66,8 @@ impl Shard {
             ..synchrony::Options::default()
         };
         let (clock, entropy) = (Arc::clone(&env.clock), Arc::clone(&env.entropy));
-        let synchrony = Synchrony::open_telling(stores, options, (clock, entropy), awaited).await?;
+        let synchrony =
+            Synchrony::open_with_progress(stores, options, (clock, entropy), awaited).await?;
         let outbox = Outbox::open(synchrony.lane()?, engine, env).await?;
         Ok(Self {
             synchrony,

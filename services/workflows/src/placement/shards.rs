@@ -315,7 +315,7 @@ impl Shards {
             stores: Stores {
                 near: Arc::clone(&self.near_rows),
                 far,
-                range: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
+                shard: Bytes::from([SHARD_PREFIX, &slot.place].concat()),
             },
             mode: self.strictest_mode(&slot.place),
             ended_epoch,

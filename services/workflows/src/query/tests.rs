@@ -15,7 +15,7 @@ use crate::{FarStores, Options, Parts, Runner, Service};
 
 const AWAY: &str = "redis://away:1";
 
-/// A workflow whose far store is another one now.
+/// A workflow whose deployed definition names another far store than its runs have.
 #[derive(Debug)]
 struct Moved;
 
@@ -95,7 +95,7 @@ fn a_late_response_names_the_far_store_that_it_waited_for() {
         query
             .find("w", "run", &awaited)
             .await
-            .expect_err("it may be where nobody answers");
+            .expect_err("the run may be in the unreachable store");
         assert!(
             late().contains(&format!("the far store {AWAY} does not take it: ")),
             "{}",

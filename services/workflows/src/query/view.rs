@@ -11,9 +11,9 @@ use crate::storage::{RunRow, Status, StepRow};
 pub struct RunView {
     /// Its id.
     pub run: String,
-    /// How far it is.
+    /// Its state.
     pub status: Status,
-    /// What it came to.
+    /// Its output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
     /// Why it failed: `step`, `errorType`, `errorMessage`.
@@ -26,20 +26,20 @@ pub struct RunView {
     pub ended_ms: Option<u64>,
 }
 
-/// A step that counts, as callers see it.
+/// A committed step, as callers see it.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepView {
-    /// Where it stands in its workflow.
+    /// Its path in the workflow.
     pub path: String,
-    /// Which function, or what its code calls it.
+    /// The function, or the name that code gives the step.
     pub function: String,
     /// How often it was tried.
     pub tries: u32,
-    /// When the attempt that counts began, in milliseconds since the epoch.
+    /// When the committed attempt began, in milliseconds since the epoch.
     pub began_ms: u64,
     /// When it ended.
     pub ended_ms: u64,
-    /// Why it failed, if code went on after that: `step`, `errorType`, `errorMessage`.
+    /// Why it failed, if its code continued after that: `step`, `errorType`, `errorMessage`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Box<RawValue>>,
 }
@@ -58,7 +58,7 @@ impl RunView {
     }
 }
 
-/// What a list says of a failure.
+/// A failure as a list shows it.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Listed {
@@ -69,7 +69,7 @@ struct Listed {
 }
 
 impl RunView {
-    /// The same in a list, which says of what a run failed, and neither its output nor any words of a failure: each may be long.
+    /// The view for a list. It omits the output and the message of a failure, as each may be long.
     pub(crate) fn listed(run: String, row: &RunRow) -> Self {
         let whole = Self::of(run, row);
         let error = whole.error.as_ref().and_then(|error| {
@@ -105,7 +105,7 @@ impl StepView {
     }
 }
 
-/// JSON as it came; anything else as a string.
+/// JSON unchanged; anything else as a string.
 fn raw(bytes: &Bytes) -> Box<RawValue> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     RawValue::from_string(text.clone())

@@ -1,4 +1,4 @@
-//! What an attempt of a step has written and sent, and nobody else sees (rule W-1).
+//! The uncommitted writes and messages of an attempt, which it alone sees (rule W-1).
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{
     storage::{Changes, Writes, size},
 };
 
-/// What was written to a key.
+/// The write to a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Written {
     Nothing,
@@ -19,7 +19,7 @@ pub(crate) enum Written {
     Value(Bytes),
 }
 
-/// An overlay over what counts, or over another overlay.
+/// Writes over the committed state, or over another overlay.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     below: Option<Arc<Overlay>>,
@@ -38,7 +38,7 @@ impl Overlay {
         Self::of_attempt(below, 0)
     }
 
-    /// That of an attempt, which has drawn `attempt`.
+    /// The overlay of an attempt, which has the random number `attempt`.
     pub(crate) fn of_attempt(below: Option<Arc<Self>>, attempt: u64) -> Arc<Self> {
         let changes = Changes {
             attempt,
@@ -53,14 +53,14 @@ impl Overlay {
         })
     }
 
-    /// Whether it lies over `below`.
+    /// Whether its lower overlay is `below`.
     pub(crate) fn is_over(&self, below: &Arc<Self>) -> bool {
         self.below
             .as_ref()
             .is_some_and(|mine| Arc::ptr_eq(mine, below))
     }
 
-    /// What was written to `key` here or below.
+    /// The write to `key`, here or below.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Written> {
         let state = self.open()?;
         match state.changes.writes.get(key) {
@@ -73,7 +73,7 @@ impl Overlay {
         }
     }
 
-    /// What was written here or below to keys that begin with `prefix`.
+    /// The writes to keys that begin with `prefix`, here or below.
     pub(crate) fn written(&self, prefix: &[u8]) -> Result<Writes> {
         let state = self.open()?;
         let mut written = self
@@ -104,7 +104,8 @@ impl Overlay {
         Ok(())
     }
 
-    /// Errors: `AttemptEnded`; `TooLarge`, also if `sends_max` are sent here and below already.
+    /// Errors: `AttemptEnded`; `TooLarge`, also if this overlay and the ones below have `sends_max`
+    /// messages.
     pub(crate) fn send(&self, effect: Effect, sends_max: usize, options: &Options) -> Result<()> {
         let mut state = self.open()?;
         let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
@@ -119,28 +120,29 @@ impl Overlay {
         Ok(())
     }
 
-    /// How many are sent here and below.
+    /// How many messages are here and below.
     fn sends(&self) -> Result<usize> {
         let state = self.open()?;
         let below = self.below.as_ref().map_or(Ok(0), |below| below.sends())?;
         Ok(below + state.changes.sends.len())
     }
 
-    /// What was written so far, which stays, to count ahead of the step.
+    /// A copy of the present changes, to be committed ahead of the step.
     pub(crate) fn peek(&self) -> Result<Changes> {
         let mut state = self.open()?;
         state.changes.ahead = state.changes.sends.len();
         Ok(state.changes.clone())
     }
 
-    /// What was peeked at counts now: what has not been written again since is as if it had been read there.
+    /// Removes changes that have committed. A key that was written again since keeps its later
+    /// value.
     pub(crate) fn forget(&self, counts: &Changes) {
         let mut state = self.state.lock();
         state
             .changes
             .writes
             .retain(|key, value| counts.writes.get(key) != Some(value));
-        // After an end there may be fewer.
+        // An overlay that was closed has fewer.
         let sent = counts.sends.len().min(state.changes.sends.len());
         state.changes.sends.drain(..sent);
         state.changes.first += sent as u32;
@@ -148,14 +150,15 @@ impl Overlay {
         state.bytes = state.changes.bytes();
     }
 
-    /// Nothing more is taken; what was written goes.
+    /// Refuses further changes; returns the present ones.
     pub(crate) fn close(&self) -> Changes {
         let mut state = self.state.lock();
         state.is_closed = true;
         std::mem::take(&mut state.changes)
     }
 
-    /// What another one held is as if it had been written here: all of it, or nothing. Errors: `AttemptEnded`, `TooLarge`.
+    /// Adds the changes of another overlay: all of them, or none. Errors: `AttemptEnded`,
+    /// `TooLarge`.
     pub(crate) fn merge(&self, changes: Changes, options: &Options) -> Result<()> {
         let mut state = self.open()?;
         let there = &state.changes.writes;
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_be_sent_beyond_the_bound_is_refused_at_once() {
+    fn a_message_beyond_the_limit_is_refused_at_once() {
         let options = Options::default();
         let send = |overlay: &Overlay| {
             let effect = Effect::Message {
@@ -231,14 +234,14 @@ mod tests {
             matches!(send(&above), Err(Error::TooLarge(_))),
             "those of the whole atomic run"
         );
-        send(&below).expect("it does not know of what may never count");
-        // What counts already is in a transaction of its own.
+        send(&below).expect("it does not see the uncommitted ones above");
+        // Committed messages are in a transaction of their own.
         below.forget(&below.peek().expect("open"));
         send(&above).expect("room");
     }
 
     #[test]
-    fn what_is_written_is_seen_above_and_not_below() {
+    fn writes_are_seen_above_and_not_below() {
         let options = Options {
             step_bytes_max: 200,
             step_keys_max: 2,
@@ -280,7 +283,7 @@ mod tests {
         ));
         below.merge(above.close(), &options).expect("room");
         assert_eq!(below.get(b"k").expect("open"), Written::Deleted);
-        // What is too much is not merged by half.
+        // Changes that are too large are not merged in part.
         let more = Overlay::over(None);
         more.put("l".into(), value("2"), &options).expect("room");
         more.put("m".into(), value("2"), &options).expect("room");

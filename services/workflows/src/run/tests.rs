@@ -1,4 +1,4 @@
-//! What commits of an atomic run.
+//! Commits of atomic runs.
 
 use serde_json::json;
 use simulated::World;

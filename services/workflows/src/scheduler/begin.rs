@@ -25,7 +25,7 @@ const LATE_BEGIN_CHECK_EVERY: Duration = Duration::from_secs(2);
 /// begun again, or with the next start.
 const LATE_BEGIN_CHECKS: u32 = 5;
 
-/// What a begin has found in the store.
+/// The rows of a begin.
 struct Begun {
     /// The rows that it has written, or tried to.
     rows: (RunRow, Given),

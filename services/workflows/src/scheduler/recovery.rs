@@ -1,4 +1,4 @@
-//! How runs are resumed from what is stored (W4).
+//! How runs are resumed from their rows (W4).
 
 use std::{sync::Arc, time::Duration};
 

@@ -92,7 +92,7 @@ mod tests {
         Store::of_transactions(key_value, engine, &Options::default())
     }
 
-    /// Begins a run and has a step of it count.
+    /// Begins a run and commits one of its steps.
     async fn begin(store: &Store, began_ms: u64) -> RunRow {
         let row = RunRow::begun(began_ms, None);
         let workflow: Workflow = serde_json::from_str(r#"{"steps":["f"]}"#).expect("a workflow");
@@ -128,9 +128,10 @@ mod tests {
         row
     }
 
-    /// Two processes look for old runs at the same time, and somebody begins another under the id of one.
+    /// W8: two processes sweep at the same time, and a run begins again under the id of a forgotten
+    /// one.
     #[test]
-    fn what_another_process_has_forgotten_and_was_begun_anew_stays() {
+    fn a_run_that_began_again_under_a_forgotten_id_stays() {
         simulated::run(async {
             let near = World::new(1);
             let store = store(&near);
@@ -157,12 +158,9 @@ mod tests {
                 .run("w", "run")
                 .await
                 .expect("read")
-                .expect("it is under way");
+                .expect("it is active");
             assert_eq!(there, second);
-            store
-                .given("w", "run")
-                .await
-                .expect("it was given something");
+            store.given("w", "run").await.expect("it has an input");
             assert_eq!(store.steps("w", "run", 3).await.expect("read").0.len(), 1);
         });
     }

@@ -56,7 +56,7 @@ impl FarCalls {
         self.failed.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the attempt, whatever its function returns.
+    /// Ends the attempt, even if its function returns a result.
     pub(crate) fn interrupt(&self) {
         self.fail();
         self.interrupted.store(true, Ordering::Relaxed);

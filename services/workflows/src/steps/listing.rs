@@ -92,9 +92,9 @@ mod tests {
         overlaid(page, written.collect(), &listing, |key| key.name().clone())
     }
 
-    /// W2: what an attempt wrote is in its pages once, in order, and what it deleted is not.
+    /// W2: a page has each key that the attempt wrote once, in order, and no key that it deleted.
     #[test]
-    fn what_was_written_is_laid_over_what_counts() {
+    fn writes_of_the_attempt_are_laid_over_committed_keys() {
         let written = [
             ("a", true),
             ("c", true),
@@ -107,7 +107,7 @@ mod tests {
             (names(&page), page.next.clone()),
             (vec!["c", "e", "f", "g"], None)
         );
-        // Of what lies behind the page, nothing yet; and what is too much for this page is in the next.
+        // Keys after the end of the page wait for theirs. A page that is too long ends earlier.
         let page = over(&["c", "d", "f"], Some("f"), &written, 10);
         assert_eq!(
             (names(&page), page.next.clone()),

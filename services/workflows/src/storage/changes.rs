@@ -1,23 +1,23 @@
-//! What steps write and send, to be committed together.
+//! Writes and messages of steps, to be committed together.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use transactions::Effect;
 
-/// What was written, by key; none: deleted.
+/// Written values by key; none: deleted.
 pub(crate) type Writes = BTreeMap<Bytes, Option<Bytes>>;
 
-/// What is to count together.
+/// Changes that commit together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) writes: Writes,
     pub(crate) sends: Vec<Effect>,
-    /// The place of the first of them among what the attempt sends.
+    /// The position of the first message among those of the attempt.
     pub(crate) first: u32,
-    /// How many of them, the first ones, are to count by themselves, ahead of the step, or may already.
+    /// How many messages, from the first on, commit ahead of the step, or may have.
     pub(crate) ahead: usize,
-    /// What tells the attempt from others of its step.
+    /// Distinguishes the attempts of one step.
     pub(crate) attempt: u64,
 }
 

@@ -1,17 +1,18 @@
-//! Where everything of a workflow lies: one partition for each, so that a transaction within a partition suffices.
+//! The keys of all rows. A workflow has one partition, so a transaction within a partition
+//! suffices.
 //!
-//! | sort key | holds |
+//! | sort key | row |
 //! | --- | --- |
-//! | `r` run | the run: how far it is, what it came to |
-//! | `i` run | what it was given |
-//! | `a` run | nothing: the run is under way |
-//! | `f` end, run | nothing: the run has ended then |
-//! | `x` run | the run as it is said to have ended, where the far store has refused its own rows for good |
-//! | `j` run, 0, path | a step that counts, or is about to |
+//! | `r` run | the run: its status and outcome |
+//! | `i` run | its input and definition |
+//! | `a` run | none: the run is active |
+//! | `f` end, run | none: the run ended at this time |
+//! | `x` run | how the run failed, if the far store has permanently refused its own rows |
+//! | `j` run, 0, path | a step that has committed, or is about to |
 //!
-//! A partition of its own lists the workflows that have rows, and two more, near, in which far stores they have some, and which runs
-//! a process is asked to end by others. In a range what
-//! functions write lies in another, and in a third what they have sent and has not left, numbered.
+//! One more partition lists the workflows that have rows. Two further partitions exist near: one
+//! lists the far stores of each workflow, the other the runs that a process is asked to end. A
+//! shard has two more: functions' state, and the numbered rows of the outbox.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key, key_value::Scan};
@@ -22,17 +23,17 @@ use crate::model::StepAddress;
 
 /// The partition that lists workflows.
 const WORKFLOWS: &[u8] = b"w";
-/// What partitions of workflows begin with.
+/// The prefix of the partitions of workflows.
 const PARTITION: &[u8] = b"w/";
-/// The partition that lists which workflows have rows in which far stores.
+/// The partition that lists the far stores of each workflow.
 const FAR_STORES: &[u8] = b"h";
-/// The partition of the mark that tells a far store from the near one.
+/// The partition of the store's identity.
 const IDENTITY: &[u8] = b"m";
-/// The partition that lists which runs a node is asked to end.
+/// The partition that lists the runs that a node is asked to end.
 const CANCELS: &[u8] = b"c";
-/// In a range: what functions have written.
+/// In a shard: functions' state.
 const STATE: &[u8] = b"s";
-/// In a range: what steps that count have sent, and has not left.
+/// In a shard: messages of committed steps that are not sent yet.
 const OUTBOX: &[u8] = b"o";
 
 const RUN: u8 = b'r';
@@ -42,7 +43,7 @@ const FINISHED: u8 = b'f';
 const JOURNAL: u8 = b'j';
 const REFUSED: u8 = b'x';
 
-/// The longest id of a run.
+/// The longest run id, in bytes.
 pub(crate) const RUN_ID_BYTES_MAX: usize = 128;
 
 fn partition(workflow: &str) -> Bytes {
@@ -71,7 +72,7 @@ fn scan(workflow: &str, from: &[u8], items_max: usize) -> Scan {
     }
 }
 
-/// Where a workflow is listed.
+/// Lists a workflow.
 pub(crate) fn listed(workflow: &str) -> Key {
     Key::new(WORKFLOWS, workflow.as_bytes())
 }
@@ -81,12 +82,12 @@ pub(crate) fn all_listed(items_max: usize) -> Scan {
     Scan::partition(WORKFLOWS, items_max)
 }
 
-/// What no other store has; see [`mark`](crate::mark).
+/// The identity of a store; see [`placement`](crate::placement).
 pub(crate) fn store_identity() -> Key {
     Key::new(IDENTITY, IDENTITY)
 }
 
-/// That a workflow has rows in the far store at `place`.
+/// Lists the far store at `place` for a workflow.
 pub(crate) fn far_store(workflow: &str, place: &str) -> Key {
     Key::new(
         FAR_STORES,
@@ -94,12 +95,12 @@ pub(crate) fn far_store(workflow: &str, place: &str) -> Key {
     )
 }
 
-/// All such.
+/// All listed far stores.
 pub(crate) fn all_far_stores(items_max: usize) -> Scan {
     Scan::partition(FAR_STORES, items_max)
 }
 
-/// Those of one workflow.
+/// The listed far stores of one workflow.
 pub(crate) fn far_stores_of(workflow: &str, items_max: usize) -> Scan {
     let [from, until] = [0, 1].map(|end| Bytes::from([workflow.as_bytes(), &[end]].concat()));
     Scan {
@@ -110,13 +111,13 @@ pub(crate) fn far_stores_of(workflow: &str, items_max: usize) -> Scan {
     }
 }
 
-/// The workflow of such a row.
+/// The workflow in such a row's key.
 pub(crate) fn workflow_of(sort: &[u8]) -> Option<String> {
     let end = sort.iter().position(|byte| *byte == 0)?;
     String::from_utf8(sort[..end].to_vec()).ok()
 }
 
-/// That the node with this number is asked to end a run.
+/// Asks the node with this number to end a run.
 pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
     Key::new(
         CANCELS,
@@ -130,7 +131,7 @@ pub(crate) fn cancel(node: u32, workflow: &str, run: &str) -> Key {
     )
 }
 
-/// All that a node is asked to end.
+/// All runs that a node is asked to end.
 pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
     let from = Bytes::copy_from_slice(&node.to_be_bytes());
     let until = node
@@ -144,7 +145,7 @@ pub(crate) fn cancels(node: u32, items_max: usize) -> Scan {
     }
 }
 
-/// The workflow and the run of such a row.
+/// The workflow and the run in such a row's key.
 pub(crate) fn cancelled_of(sort: &[u8]) -> Option<(String, String)> {
     let names = sort.get(4..)?;
     let workflow = workflow_of(names)?;
@@ -152,7 +153,7 @@ pub(crate) fn cancelled_of(sort: &[u8]) -> Option<(String, String)> {
     Some((workflow, String::from_utf8(run).ok()?))
 }
 
-/// What a run was given.
+/// The input of a run.
 pub(crate) fn given(workflow: &str, run: &str) -> Key {
     key(workflow, GIVEN, &[run.as_bytes()])
 }
@@ -161,7 +162,7 @@ pub(crate) fn run(workflow: &str, run: &str) -> Key {
     key(workflow, RUN, &[run.as_bytes()])
 }
 
-/// The runs of a workflow behind `after`.
+/// The runs of a workflow after `after`.
 pub(crate) fn runs(workflow: &str, after: Option<&str>, items_max: usize) -> Scan {
     let all = scan(workflow, &[RUN], items_max);
     match after {
@@ -197,7 +198,7 @@ pub(crate) fn refused(workflow: &str, run: &str) -> Key {
     key(workflow, REFUSED, &[run.as_bytes()])
 }
 
-/// When the run of a row among the finished ones has ended, and which it is.
+/// The end and the id in the key of an ended run.
 pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     let (ended, run) = sort.get(1..)?.split_first_chunk::<8>()?;
     Some((
@@ -206,7 +207,7 @@ pub(crate) fn finished_of(sort: &[u8]) -> Option<(u64, String)> {
     ))
 }
 
-/// The run of a row of one that is, or is under way.
+/// The id in the key of a run or of an active run.
 pub(crate) fn run_of(sort: &[u8]) -> Option<String> {
     String::from_utf8(sort.get(1..)?.to_vec()).ok()
 }
@@ -223,37 +224,36 @@ pub(crate) fn steps(workflow: &str, run: &str, items_max: usize) -> Scan {
     )
 }
 
-/// The row of a step.
 pub(crate) fn step_row(address: StepAddress<'_>) -> Key {
     step(address.workflow, address.run, address.path)
 }
 
-/// The path of a step's row.
+/// The path in the key of a step.
 pub(crate) fn path_of(run: &str, sort: &[u8]) -> Option<String> {
     String::from_utf8(sort.get(run.len() + 2..)?.to_vec()).ok()
 }
 
-/// In a range: what functions call `key`.
+/// In a shard: the item of a key of functions' state.
 pub(crate) fn state(name: &[u8]) -> Key {
     Key::new(STATE, name)
 }
 
-/// In a range: some of what a step has sent.
+/// In a shard: one row of the outbox.
 pub(crate) fn unsent(number: u64) -> Key {
     Key::new(OUTBOX, Bytes::copy_from_slice(&number.to_be_bytes()))
 }
 
-/// All of that, in the order in which it came to count.
+/// All rows of the outbox, in the order in which they were numbered.
 pub(crate) fn all_unsent(items_max: usize) -> Scan {
     Scan::partition(OUTBOX, items_max)
 }
 
-/// The number of such a row.
+/// The number in the key of such a row.
 pub(crate) fn unsent_of(sort: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(sort.try_into().ok()?))
 }
 
-/// In a range: what functions call keys that begin with `prefix`, behind `after`.
+/// In a shard: the keys of functions' state that begin with `prefix`, after `after`.
 pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize) -> Scan {
     let from = after.map_or(prefix.clone(), |after| {
         prefix.clone().max([after, &[0][..]].concat().into())
@@ -271,7 +271,8 @@ pub(crate) fn state_keys(prefix: &Bytes, after: Option<&Bytes>, items_max: usize
     }
 }
 
-/// Another one for a run that is begun under an id whose first run was forgotten: names of transactions are remembered for longer.
+/// A digest of a step's address. The time of the begin is part of it: a run may begin again under
+/// the id of a forgotten run, and names of transactions are remembered for longer.
 fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     let mut hash = Sha256::new();
     for part in [workflow, run, path] {
@@ -287,16 +288,17 @@ fn digest(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
         .collect()
 }
 
-/// What the names of transactions begin with in which steps come to count: nobody else's may.
+/// The prefix of the names of transactions in which steps commit. Clients may not use it.
 pub const RESERVED_NAMES: &str = "workflow-";
 
-/// The transaction in which a step comes to count; the empty path: the whole of an atomic run.
+/// The transaction in which a step commits; with the empty path, that of a whole atomic run.
 pub(crate) fn transaction(workflow: &str, run: &str, began_ms: u64, path: &str) -> TransactionId {
     TransactionId::new([RESERVED_NAMES, &digest(workflow, run, began_ms, path)].concat())
         .expect("short and plain")
 }
 
-/// What names the messages that one attempt of a step has count ahead of it: the next attempt may send others in their places.
+/// The id prefix of messages that one attempt commits ahead of its step. The next attempt may send
+/// other messages in their positions.
 pub(crate) fn ahead(
     workflow: &str,
     run: &str,
@@ -307,10 +309,11 @@ pub(crate) fn ahead(
     transaction(workflow, run, began_ms, &format!("{path} {attempt:x}"))
 }
 
-/// What every attempt of a step is known by to its function: ids that it makes derive from it.
+/// The id that all attempts of a step show their function. Ids that its code derives from it stay
+/// the same.
 pub(crate) fn request_id(workflow: &str, run: &str, began_ms: u64, path: &str) -> String {
     let digits = digest(workflow, run, began_ms, path);
-    // As a random UUID (RFC 9562, version 4) is written.
+    // In the form of a random UUID (RFC 9562, version 4).
     let variant = char::from(b"89ab"[usize::from(digits.as_bytes()[16]) & 3]);
     format!(
         "{}-{}-4{}-{variant}{}-{}",
@@ -327,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_one_run_are_read_back_and_not_those_of_another() {
+    fn keys_are_decoded_and_belong_to_one_run() {
         assert_eq!(
             path_of("run", &step("w", "run", "0.1").sort()),
             Some("0.1".to_owned())
@@ -358,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_a_prefix_are_a_range() {
+    fn a_scan_of_a_prefix_has_its_keys_and_no_others() {
         let keys: Vec<Bytes> = ["", "a", "a\0", "ab", "b"]
             .map(|key| Bytes::from(key.to_owned()))
             .into();
@@ -373,7 +376,7 @@ mod tests {
                 for key in &all {
                     let is_within = *key >= from && until.as_ref().is_none_or(|until| key < until);
                     let is_asked = key.starts_with(prefix) && after.is_none_or(|after| key > after);
-                    // Behind all of a prefix the range is empty, wherever it begins.
+                    // After all keys of a prefix the range is empty, wherever it begins.
                     let is_empty = until.as_ref().is_some_and(|until| *until <= from);
                     assert_eq!(
                         is_within && !is_empty,
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_differ_and_stay() {
+    fn ids_are_unique_and_stable() {
         let id = request_id("w", "run", 1, "0");
         assert_eq!((id.len(), &id[14..15]), (36, "4"));
         assert_eq!(id, request_id("w", "run", 1, "0"));
@@ -398,12 +401,12 @@ mod tests {
         assert_ne!(
             transaction("w", "run", 1, "0"),
             transaction("w", "run", 2, "0"),
-            "begun anew"
+            "begun again"
         );
         assert_ne!(
             ahead("w", "run", 1, "0", 7),
             transaction("w", "run", 1, "0"),
-            "counts with its step"
+            "commits with its step"
         );
         assert_ne!(
             ahead("w", "run", 1, "0", 7),

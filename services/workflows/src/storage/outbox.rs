@@ -482,11 +482,11 @@ impl Row {
                 run: item.bytes(RUN)?.clone(),
                 id: TransactionId::new(item.bytes(ID)?.clone()).ok()?,
                 first: item.integer(FIRST)?.try_into().ok()?,
-                effects: decode(item.bytes(EFFECTS)?, "what a step has sent").ok()?,
+                effects: decode(item.bytes(EFFECTS)?, "messages of a step").ok()?,
                 sent: item.integer(SENT)?.try_into().ok()?,
             })
         };
-        Ok(decoded().ok_or_else(|| ports::Error::corrupt("read what a step has sent"))?)
+        Ok(decoded().ok_or_else(|| ports::Error::corrupt("read messages of a step"))?)
     }
 }
 

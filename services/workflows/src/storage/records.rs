@@ -1,4 +1,4 @@
-//! What rows say: of runs, and of steps.
+//! The contents of the rows of runs and steps.
 
 use bytes::Bytes;
 use functions::manifest::workflow::Workflow;
@@ -22,20 +22,20 @@ const FUNCTION: &str = "function";
 const TRIES: &str = "tries";
 const FAILURE: &str = "failure";
 
-/// Bits of the number of a begin that count the begins of one node.
+/// The bits of a begin's number that count the begins of one node.
 const SEQUENCE_BITS: u32 = 40;
 
-/// How far a run is.
+/// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// It is under way.
+    /// It is active.
     Running,
-    /// It has come to its end.
+    /// It ended with an output.
     Succeeded,
-    /// A step failed for good, or it ran out of time.
+    /// A step failed after all retries, or the run exceeded its time limit.
     Failed,
-    /// Somebody ended it.
+    /// A caller cancelled it.
     Cancelled,
 }
 
@@ -47,7 +47,7 @@ impl Status {
         (Self::Cancelled, 3, "cancelled"),
     ];
 
-    /// The status that is called `name`.
+    /// The status of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL
             .iter()
@@ -63,11 +63,12 @@ impl Status {
     }
 }
 
-/// What a run was given: written when it begins, and never again, so that what it comes to may be as long.
+/// The input and definition of a run. This row is written once, when the run begins, so that the
+/// output may be as long as the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) input: Bytes,
-    /// The workflow as it was when the run began.
+    /// The definition when the run began.
     pub(crate) workflow: Workflow,
 }
 
@@ -89,25 +90,26 @@ impl Given {
                 workflow,
             })
         };
-        decoded().ok_or_else(|| Error::corrupt("read what a run was given"))
+        decoded().ok_or_else(|| Error::corrupt("read the input of a run"))
     }
 }
 
-/// A run at rest.
+/// The row of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunRow {
     pub(crate) status: Status,
-    /// What it came to; of an atomic run that is under way, what it will if its transaction commits.
+    /// The output; of an active atomic run, its output if its transaction commits.
     pub(crate) output: Option<Bytes>,
-    /// Why it failed: an object in JSON.
+    /// Why it failed: a JSON object.
     pub(crate) error: Option<Bytes>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
-    /// Among several processes: which node of transactions is at it, or was. None: nobody among others.
+    /// Among several processes: the node that executes the run, or did last. None: no other process
+    /// shares the store.
     pub(crate) driver: Option<NodeId>,
 }
 
-/// Whether a run is under way, and this driver's.
+/// Holds if a run is active and has this driver.
 pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
     let is_running =
         ports::Condition::attribute(STATUS, Test::is_integer(Status::Running.number()));
@@ -121,19 +123,19 @@ pub(crate) fn is_driven_by(driver: Option<NodeId>) -> ports::Condition {
     ])
 }
 
-/// Whether it is a run that has ended then.
+/// Holds if a run ended at this time.
 pub(crate) fn has_ended(ended_ms: u64) -> ports::Condition {
     ports::Condition::attribute(ENDED, Test::is_integer(ended_ms as i64))
 }
 
-/// Whether nothing is there, or a run of the same id that began earlier.
+/// Holds if the row is absent, or belongs to an earlier run of the same id.
 pub(crate) fn is_of_earlier(began_ms: u64) -> ports::Condition {
     let earlier = ports::Condition::attribute(BEGAN, Test::Below(began_ms as i64));
     ports::Condition::Any(vec![ports::Condition::Absent, earlier])
 }
 
 impl RunRow {
-    /// A run that has begun.
+    /// A run that begins.
     pub(crate) fn begun(began_ms: u64, driver: Option<NodeId>) -> Self {
         Self {
             status: Status::Running,
@@ -145,14 +147,14 @@ impl RunRow {
         }
     }
 
-    /// The same, failed, since what it wrote was refused for good.
+    /// The same run as failed, because a store has permanently refused its writes.
     pub(crate) fn refused(&self, why: &crate::Error, now_ms: u64) -> Self {
-        let said = format!(
-            "{why}. A far store is sent it again by the next start of the server: \
+        let why = format!(
+            "{why}. The next start of the server sends it to the far store again: \
              begin another run in its place only after that"
         );
         let error = serde_json::json!({
-            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": said,
+            "step": "", "errorType": "Workflow.NotWritten", "errorMessage": why,
         });
         let error = Some(Bytes::from(error.to_string()));
         Self {
@@ -205,31 +207,32 @@ impl RunRow {
     }
 }
 
-/// What a step has come to: its output, or what it failed with, an object in JSON.
+/// The result of a step: its output, or its failure, a JSON object.
 pub type StepResult = std::result::Result<Bytes, Bytes>;
 
-/// A step at rest.
+/// The row of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StepRow {
-    /// Which function, or what its code calls it.
+    /// The function, or the name that code gives the step.
     pub(crate) function: String,
-    /// Only a step that code has called, and goes on after, is at rest as one that failed.
+    /// A failure is stored only for a step that code has called, when that code continues after it.
     pub(crate) result: StepResult,
-    /// Under which begin of its transaction it counts, if that commits; none: it counts.
+    /// The begin of the transaction with which the step commits. None: it has committed.
     pub(crate) attempt: Option<i64>,
-    /// How often it was tried since the run was last taken up.
+    /// How often the step was tried since the run was last resumed.
     pub(crate) tries: u32,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: u64,
 }
 
-/// The number of a begin: a later one of the same node has a higher.
+/// The number of a begin; a later begin of the same node has a higher one.
 pub(crate) fn number_of(attempt: Attempt) -> i64 {
     i64::from(attempt.node.0) << SEQUENCE_BITS | attempt.sequence as i64
 }
 
-/// Whether nothing is there, or an earlier begin of the same transaction. Of another node's begin, whichever it is, that is known: who
-/// asks this has begun it anew since (rule T-5), and a run may go on at a node with a lower number than the one that was at it.
+/// Holds if the row is absent, or has the number of an earlier begin of the same transaction. A
+/// begin of another node is earlier, even with a higher number: the caller has begun the transaction anew
+/// since (rule T-5), and a run may move to a node with a lower number.
 pub(crate) fn is_before(attempt: i64) -> ports::Condition {
     let last_of_node = attempt | ((1 << SEQUENCE_BITS) - 1);
     let is = |test| ports::Condition::attribute(ATTEMPT, test);

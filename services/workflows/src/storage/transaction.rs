@@ -1,4 +1,4 @@
-//! What a step or a run writes near, as one transaction: begun, filled with its changes, committed, and asked for afterwards.
+//! The transaction of a step or run near: begun, filled with its changes, and committed.
 
 use bytes::Bytes;
 use ports::DurabilityPoint;
@@ -10,12 +10,12 @@ use transactions::{
 use super::changes::Changes;
 use crate::{Error, Result};
 
-/// A key of functions' state, as transactions have it.
+/// A key of functions' state, as transactions take it.
 pub(crate) fn state_key(key: &Bytes) -> Result<Key> {
     Ok(Key::new(key.clone())?)
 }
 
-/// Begins; or says at which point it has committed before.
+/// Begins a transaction, or returns the point of its earlier commit.
 pub(crate) async fn begin(engine: &Engine, begin: Begin) -> Result<Result<Call, DurabilityPoint>> {
     let begun = engine.begin(begin).await?;
     Ok(match begun.value {
@@ -27,7 +27,7 @@ pub(crate) async fn begin(engine: &Engine, begin: Begin) -> Result<Result<Call, 
     })
 }
 
-/// Writes and sends all of it, and commits; or nothing of it counts.
+/// Writes and sends all changes and commits them; on an error none takes effect.
 pub(crate) async fn commit(
     engine: &Engine,
     call: &Call,
@@ -54,7 +54,7 @@ pub(crate) async fn commit(
     Ok(engine.commit_shown(call).await?.point)
 }
 
-/// Why nothing was sent there.
+/// Names the destination in an error.
 fn named(error: transactions::Error, destination: &str) -> Error {
     match error {
         transactions::Error::NoSuchQueue => {
@@ -67,7 +67,7 @@ fn named(error: transactions::Error, destination: &str) -> Error {
     }
 }
 
-/// Whether a transaction of this name has committed, as far as that is known still.
+/// Whether a transaction of this name has committed, as far as that is still known.
 pub(crate) async fn has_committed(
     engine: &Engine,
     name: &TransactionId,

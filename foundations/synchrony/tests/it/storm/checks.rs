@@ -19,8 +19,8 @@ pub(super) struct Far {
 }
 
 impl Far {
-    pub(super) async fn look(far: &dyn KeyValue, range: &Bytes) -> Self {
-        let items = steady(far, range).await;
+    pub(super) async fn look(far: &dyn KeyValue, shard: &Bytes) -> Self {
+        let items = steady(far, shard).await;
         let mut entries = Seen::default();
         for (worker, count) in entries.iter_mut().enumerate() {
             *count = (1..=i64::MAX)
@@ -146,10 +146,10 @@ impl Start {
 }
 
 /// All items at one moment: read until nothing changes meanwhile, since pages are read one after the other.
-async fn steady(far: &dyn KeyValue, range: &Bytes) -> Items {
+async fn steady(far: &dyn KeyValue, shard: &Bytes) -> Items {
     let mut last = None;
     loop {
-        let Ok(items) = far_items(far, range).await else {
+        let Ok(items) = far_items(far, shard).await else {
             continue;
         };
         let items = Some(items.into_iter().collect::<Items>());

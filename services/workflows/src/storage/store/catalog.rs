@@ -16,7 +16,7 @@ use crate::{Result, storage::layout};
 const ADDRESS: &str = "address";
 
 impl Store {
-    /// Notes that a workflow has rows.
+    /// Lists a workflow that has rows here.
     pub(crate) async fn list(&self, workflow: &str) -> Result<()> {
         let put = Update::put(layout::listed(workflow), Vec::<(Name, Value)>::new())
             .when(Condition::Absent);
@@ -24,7 +24,7 @@ impl Store {
         Ok(())
     }
 
-    /// Notes, near, that a workflow has rows in the far store at `address`.
+    /// Lists, near, that a workflow has rows in the far store at `address`.
     pub(crate) async fn list_far_store(&self, workflow: &str, address: &str) -> Result<()> {
         let says = vec![(
             ADDRESS.into(),
@@ -39,14 +39,14 @@ impl Store {
         Ok(())
     }
 
-    /// Removes such a row.
+    /// Removes such an entry.
     pub(crate) async fn unlist_far_store(&self, workflow: &str, place: &str) -> Result<()> {
         let row = layout::far_store(workflow, place);
         self.rows.update(Update::delete(row)).await?;
         Ok(())
     }
 
-    /// The workflows that have rows in far stores, with the addresses of those as they were said last.
+    /// The workflows that have rows in far stores, with the latest address of each.
     pub(crate) async fn listed_far_stores(&self) -> Result<Vec<(String, String)>> {
         let (rows, _) = self.rows_of(layout::all_far_stores(PAGE_ROWS)).await?;
         let home = |(sort, item): &(Bytes, Arc<Item>)| {
@@ -56,7 +56,7 @@ impl Store {
         Ok(rows.iter().filter_map(home).collect())
     }
 
-    /// The addresses of the far stores that this workflow has rows in.
+    /// The addresses of the far stores in which this workflow has rows.
     pub(crate) async fn far_stores_of(&self, workflow: &str) -> Result<Vec<String>> {
         let (rows, _) = self
             .rows_of(layout::far_stores_of(workflow, PAGE_ROWS))
@@ -75,7 +75,7 @@ impl Store {
             .is_some())
     }
 
-    /// The workflows that have rows.
+    /// The workflows that have rows here.
     pub(crate) async fn listed(&self) -> Result<Vec<String>> {
         let (rows, _) = self.rows_of(layout::all_listed(PAGE_ROWS)).await?;
         Ok(rows

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Store {
-    /// Errors: `TooLarge` for a key that no item here can have.
+    /// Errors: `TooLarge` for a key that is too long for an item.
     pub(crate) fn check_key(&self, bytes: usize) -> Result<()> {
         let most = self.rows.limits().key_bytes_max;
         if self.is_far() && bytes > most {
@@ -28,7 +28,7 @@ impl Store {
         }
     }
 
-    /// The last value of `key` that counts.
+    /// The latest committed value of `key`.
     pub(crate) async fn get(&self, key: &Bytes) -> Result<(Option<Bytes>, DurabilityPoint)> {
         match &self.state {
             State::Transactions(engine) => {
@@ -45,7 +45,7 @@ impl Store {
         }
     }
 
-    /// Reads in a transaction.
+    /// The value of `key` in a transaction.
     pub(crate) async fn get_in(
         &self,
         call: &Call,
@@ -58,7 +58,7 @@ impl Store {
         Ok((shown.value, shown.point))
     }
 
-    /// A page of the keys that count.
+    /// A page of the committed keys.
     pub(crate) async fn list_keys(&self, listing: &Listing) -> Result<(Page, DurabilityPoint)> {
         let State::Transactions(engine) = &self.state else {
             return self.list_shard(listing).await;
@@ -77,7 +77,8 @@ impl Store {
         } = loop {
             let read = self.rows.scan(&scan).await?;
             match &read.value.next {
-                // All there was is deleted, near and not yet far; where to go on is said by a key that is shown.
+                // All keys of this page were deleted near, and not yet far. A page has to end with
+                // a key, so we read on.
                 Some(next) if read.value.items.is_empty() => scan.from = next.clone(),
                 _ => break read,
             }
@@ -113,7 +114,7 @@ pub(crate) fn listed(key: Key, value: Bytes) -> Listed {
     }
 }
 
-/// Ends a page where it has enough.
+/// Ends a page once it has enough keys or bytes.
 pub(crate) fn cut(page: &mut Page, keys_max: usize) {
     let mut bytes = 0;
     let is_full = |listed: &Listed| {

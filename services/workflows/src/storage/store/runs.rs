@@ -14,20 +14,20 @@ use crate::{
     },
 };
 
-/// Steps of a run that are forgotten at once.
+/// Steps of a run that are deleted in one transaction.
 const FORGOTTEN_AT_ONCE: usize = 50;
 
-/// Some runs of a workflow, in the order of their ids.
+/// A page of a workflow's runs, in the order of their ids.
 #[derive(Debug)]
 pub(crate) struct Runs {
     pub(crate) rows: Vec<(String, RunRow)>,
-    /// Whether there may be more behind the last one.
+    /// Whether more runs may follow.
     pub(crate) has_more: bool,
     pub(crate) point: DurabilityPoint,
 }
 
 impl Store {
-    /// Begins a run, unless there is one of this id: then that.
+    /// Begins a run, or returns the existing run of this id.
     pub(crate) async fn begin_run(
         &self,
         workflow: &str,
@@ -49,7 +49,7 @@ impl Store {
         }
     }
 
-    /// Ends a run as `row` says. Errors: `RunEnded` if it has been ended otherwise, or has another driver.
+    /// Ends a run with `row`. Errors: `RunEnded` if it has ended otherwise, or has another driver.
     pub(crate) async fn end_run(
         &self,
         workflow: &str,
@@ -86,16 +86,17 @@ impl Store {
         Ok(row.map(|row| (row, read.point)))
     }
 
-    /// What a run was given that there is.
+    /// The input and definition of an existing run.
     pub(crate) async fn given(&self, workflow: &str, run: &str) -> Result<Given> {
         let read = self.rows.get(&layout::given(workflow, run)).await?;
         let item = read
             .value
-            .ok_or_else(|| ports::Error::corrupt("find what a run was given"))?;
+            .ok_or_else(|| ports::Error::corrupt("find the input of a run"))?;
         Ok(Given::decode(&item)?)
     }
 
-    /// The run that began then, as it is said to have ended where the far store has refused its rows for good.
+    /// The note that a run has failed whose rows the far store has permanently refused; none: there
+    /// is no note of the run that began then.
     pub(crate) async fn refused(
         &self,
         workflow: &str,
@@ -107,14 +108,14 @@ impl Store {
         }
         let read = self.rows.get(&layout::refused(workflow, run)).await?;
         let row = read.value.as_deref().map(RunRow::decode).transpose()?;
-        // An earlier run of this id may have been lost with its near store, all but its note.
+        // The note may belong to an earlier run of this id, which was lost with its near store.
         Ok(row
             .filter(|row| row.began_ms == began_ms)
             .map(|row| (row, read.point)))
     }
 
-    /// Notes beside the rows of a run, behind which nothing can be written any more, how it has ended; what was noted of it first
-    /// stays. To be asked of a store that has read none of them.
+    /// Notes how a run has failed whose rows can no longer be written. An earlier note stays. The
+    /// lane of this store must not have read the refused rows.
     pub(crate) async fn note_refused(&self, workflow: &str, run: &str, row: &RunRow) -> Result<()> {
         let put = Update::put(layout::refused(workflow, run), row.encode());
         self.rows
@@ -123,7 +124,7 @@ impl Store {
         Ok(())
     }
 
-    /// Some runs behind `after`, and whether there may be more behind the last of them.
+    /// A page of runs after `after`.
     pub(crate) async fn runs(
         &self,
         workflow: &str,
@@ -151,7 +152,7 @@ impl Store {
         })
     }
 
-    /// The runs under way.
+    /// The active runs.
     pub(crate) async fn active(&self, workflow: &str) -> Result<Vec<String>> {
         let (rows, _) = self
             .rows_of(layout::all_active(workflow, PAGE_ROWS))
@@ -162,7 +163,7 @@ impl Store {
             .collect())
     }
 
-    /// Runs that have ended, the oldest first, with when.
+    /// The ended runs with their ends, the oldest first.
     pub(crate) async fn finished(&self, workflow: &str) -> Result<Vec<(u64, String)>> {
         let (rows, _) = self
             .rows_of(layout::all_finished(workflow, PAGE_ROWS))
@@ -173,8 +174,9 @@ impl Store {
             .collect())
     }
 
-    /// Removes a run that has ended then, unless another of its id has begun since. Its row goes last, and with that among the ended,
-    /// so that a death leaves something to go on from, and who begins another under its id meets neither.
+    /// Forgets a run that ended at this time, unless a later run of its id has begun. The last
+    /// transaction deletes its row and its entry among the ended runs. So after a death the next
+    /// sweep finds the entry, and a later run under the same id meets no remains.
     pub(crate) async fn forget(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
         let is_it = || Update::check(layout::run(workflow, run), has_ended(ended_ms));
         let (steps, _) = self
@@ -208,7 +210,7 @@ impl Store {
         }
     }
 
-    /// Removes what is left of a run that somebody else has forgotten, perhaps nothing.
+    /// Deletes the remaining entry of a run that another process has forgotten.
     async fn forget_end(&self, workflow: &str, ended_ms: u64, run: &str) -> Result<()> {
         self.rows
             .update(Update::delete(layout::finished(workflow, ended_ms, run)))

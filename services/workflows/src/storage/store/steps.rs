@@ -1,4 +1,4 @@
-//! How a step commits.
+//! How steps and atomic runs commit.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -33,7 +33,7 @@ fn value(value: Option<&Bytes>) -> ports::key_value::Change {
 }
 
 impl Store {
-    /// Has `changes` count now, by themselves.
+    /// Commits `changes` now, by themselves.
     pub(crate) async fn publish(
         &self,
         address: StepAddress<'_>,
@@ -55,15 +55,15 @@ impl Store {
             State::Shard(outbox) => match self.record(outbox, address, None, &changes).await? {
                 Transacted::Done { receipt, .. } => Ok(receipt.point),
                 Transacted::Conflict { .. } => {
-                    Err(ports::Error::corrupt("write behind what is unsent").into())
+                    Err(ports::Error::corrupt("write a new row of the outbox").into())
                 }
             },
         }
     }
 
-    /// Has a step count with its changes, unless it does already; returns what counts.
+    /// Commits a step with its changes, unless it has committed; returns the committed result.
     ///
-    /// Errors: `AttemptEnded` if another process has taken the step up.
+    /// Errors: `AttemptEnded` if another process executes the run.
     pub(crate) async fn commit_step(
         &self,
         address: StepAddress<'_>,
@@ -105,13 +105,13 @@ impl Store {
             Transacted::Conflict { item, receipt, .. } => {
                 let there = item.as_deref().map(StepRow::decode).transpose()?;
                 let there = there
-                    .ok_or_else(|| ports::Error::corrupt("find the step that is in the way"))?;
+                    .ok_or_else(|| ports::Error::corrupt("read the conflicting row of a step"))?;
                 Ok((there.result, receipt.point))
             }
         }
     }
 
-    /// One record of a lane: a step's row, if it is to count, what it has written and what it sends.
+    /// Writes one record of a lane: the row of a step, if it commits, its writes and its messages.
     async fn record(
         &self,
         outbox: &Arc<Outbox>,
@@ -137,7 +137,8 @@ impl Store {
         if changes.sends.is_empty() {
             return Ok(self.rows.transact(updates).await?);
         }
-        // A run that is cancelled meanwhile stops waiting; what counts is sent all the same.
+        // If the run is cancelled meanwhile, its task stops. The messages of a committed step are
+        // sent all the same.
         let (rows, outbox) = (Arc::clone(&self.rows), Arc::clone(outbox));
         let recorded = tokio::spawn(async move {
             let transacted = rows.transact(updates).await?;
@@ -148,7 +149,7 @@ impl Store {
         });
         recorded
             .await
-            .unwrap_or_else(|_| Err(ports::Error::unavailable("have a step count").into()))
+            .unwrap_or_else(|_| Err(ports::Error::unavailable("commit a step").into()))
     }
 
     async fn commit_in_transaction(
@@ -158,7 +159,7 @@ impl Store {
         row: &StepRow,
         changes: &Changes,
     ) -> Result<(StepResult, DurabilityPoint)> {
-        // Before its begin ends that of whoever is at the run now.
+        // We check this first: our begin would end the begin of the run's present driver.
         self.check_own(address)?;
         let name = layout::transaction(
             address.workflow,
@@ -200,18 +201,18 @@ impl Store {
         Ok((row.result.clone(), point.max(written)))
     }
 
-    /// Has the row of a step that counts say so by itself, whether or not the name of its transaction is remembered.
+    /// Marks the row of a committed step, so that it needs no transaction name any more.
     pub(crate) async fn confirm_step(&self, address: StepAddress<'_>) -> Result<()> {
         let update = Update::modify(
             layout::step_row(address),
             vec![Action::Unset(ATTEMPT.into())],
         );
-        // It is missing where it was forgotten meanwhile.
+        // The row is missing if the run was forgotten meanwhile.
         self.rows.update(update.when(Condition::Exists)).await?;
         Ok(())
     }
 
-    /// What a step has come to whose transaction has committed.
+    /// The result of a step whose transaction has committed.
     async fn committed(
         &self,
         address: StepAddress<'_>,
@@ -219,11 +220,11 @@ impl Store {
     ) -> Result<(StepResult, DurabilityPoint)> {
         let read = self.rows.get(&layout::step_row(address)).await?;
         let row = read.value.as_deref().map(StepRow::decode).transpose()?;
-        let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a step that counts"))?;
+        let row = row.ok_or_else(|| ports::Error::corrupt("find the row of a committed step"))?;
         Ok((row.result, read.point.max(point)))
     }
 
-    /// The steps of a run that count, by their paths.
+    /// The committed steps of a run, by path.
     pub(crate) async fn steps(
         &self,
         workflow: &str,
@@ -254,7 +255,8 @@ impl Store {
         Ok((steps, point))
     }
 
-    /// Begins the transaction of an atomic run; none: it has committed. Errors: `AttemptEnded` for who is not its driver any more.
+    /// Begins the transaction of an atomic run; none: it has committed. Errors: `AttemptEnded` if
+    /// this process is no longer the driver of the run.
     pub(crate) async fn begin_atomic(
         &self,
         address: StepAddress<'_>,
@@ -286,7 +288,7 @@ impl Store {
         Ok(begun)
     }
 
-    /// Commits an atomic run: what it comes to stands in its row before.
+    /// Commits an atomic run. Its output is stored in its row before that.
     pub(crate) async fn commit_atomic(
         &self,
         address: StepAddress<'_>,

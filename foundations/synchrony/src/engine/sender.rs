@@ -8,14 +8,15 @@ use futures_util::{
     stream::{FuturesUnordered, StreamExt},
 };
 use ports::{
-    Condition, DurabilityPoint, Error, ErrorKind, Item, Key, Result, Update,
+    Condition, DurabilityPoint, Error, ErrorKind, Key, Result, Update,
     key_value::{Change, Test, Transacted, Value},
 };
 
+use super::Engine;
 use crate::{
     broken::Broken,
-    engine::{Ended, Engine},
-    layout::{OWNER, SEQUENCE, VERSION, cursor_sort, far_change},
+    health::Ended,
+    layout::{OWNER, SEQUENCE, VERSION, cursor_of, cursor_sort, far_change},
     owner::far_epoch_is,
     stream::{Outgoing, Verdict},
 };
@@ -90,11 +91,11 @@ impl Engine {
 
     fn land(&self, batch: &Outgoing, verdict: Verdict) {
         let now = self.clock.monotonic();
+        if matches!(verdict, Verdict::AppliedUntil(_)) {
+            self.far_responded();
+        }
         let done = {
             let mut state = self.state();
-            if matches!(verdict, Verdict::AppliedUntil(_)) {
-                state.failing = None;
-            }
             state.stream.settle(batch, verdict, now, &*self.entropy)
         };
         self.have_cleaned(done);
@@ -104,7 +105,7 @@ impl Engine {
     async fn fly(self: Arc<Self>, batch: Outgoing) -> Landed {
         let sent = self.clock.monotonic();
         let answer = self.stores.far.transact(self.far_updates(&batch)).await;
-        let verdict = self.judge_answer(&batch, answer).await;
+        let verdict = self.verdict_of_answer(&batch, answer).await;
         let mut verdict = verdict.unwrap_or_else(|error| self.verdict_of(error));
         if matches!(verdict, Verdict::AppliedUntil(_) | Verdict::Early) {
             let mut state = self.state();
@@ -118,7 +119,7 @@ impl Engine {
 
     /// The batch as a far transaction: the epoch is ours, the lane's cursor is where the batch begins, each key's version is lower.
     fn far_updates(&self, batch: &Outgoing) -> Vec<Update> {
-        let range = &self.stores.range;
+        let shard = &self.stores.shard;
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
         let epoch = match self.options.broken {
             Some(Broken::DeposedWritesOn) => Condition::Always,
@@ -134,8 +135,8 @@ impl Engine {
         };
         let moved = Change::Put(vec![(SEQUENCE.into(), Value::Integer(last as i64))]);
         let mut updates = vec![
-            Update::check(Key::new(range, OWNER), epoch),
-            Update::of(Key::new(range, cursor_sort(batch.lane)), moved).when(cursor),
+            Update::check(Key::new(shard, OWNER), epoch),
+            Update::of(Key::new(shard, cursor_sort(batch.lane)), moved).when(cursor),
         ];
         for (key, (written, payload)) in &batch.changes {
             let change = far_change(written.version, written.memory.as_deref(), payload.as_ref());
@@ -145,12 +146,16 @@ impl Engine {
             ]);
             let free = self.options.breaks(Broken::OldOverwritesNewer);
             let condition = if free { Condition::Always } else { is_lower };
-            updates.push(Update::of(Key::new(range, key), change).when(condition));
+            updates.push(Update::of(Key::new(shard, key), change).when(condition));
         }
         updates
     }
 
-    async fn judge_answer(&self, batch: &Outgoing, answer: Result<Transacted>) -> Result<Verdict> {
+    async fn verdict_of_answer(
+        &self,
+        batch: &Outgoing,
+        answer: Result<Transacted>,
+    ) -> Result<Verdict> {
         let (index, item, point) = match answer? {
             Transacted::Done { receipt, .. } => {
                 self.stores.far.externalize(receipt.point).await?;
@@ -198,16 +203,11 @@ impl Engine {
     }
 
     /// The sender in a task of its own; without it nothing would become durable, so its end ends this instance.
-    pub(crate) async fn send_apart(self: Arc<Self>) {
+    pub(crate) async fn run_sender(self: Arc<Self>) {
         let engine = Arc::clone(&self);
-        let ended: Result<()> = self.apart(async move { engine.send().await }).await;
+        let ended: Result<()> = self.detached(async move { engine.send().await }).await;
         if ended.is_err() {
             self.end(Ended::NearLost);
         }
     }
-}
-
-/// Where a lane's far cursor stands.
-pub(crate) fn cursor_of(item: &Item) -> Option<u64> {
-    item.integer(SEQUENCE).map(|sequence| sequence as u64)
 }

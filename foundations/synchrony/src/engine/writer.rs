@@ -12,12 +12,12 @@ use ports::{
     key_value::{Change, Read, Transacted, Value, evaluate::Stored},
 };
 
+use super::{Engine, Order};
 use crate::{
-    engine::{Ended, Engine, Order},
-    evaluation::Judge,
-    lane::Lane,
+    evaluation::Operation,
+    health::Ended,
     layout::{
-        BODY, Content, LaneId, OWNER, PayloadId, Place, Record, Row, RowKey, Written, body,
+        BODY, Content, LaneId, OWNER, PayloadId, Record, RecordId, Row, RowKey, Written, body,
         decode_body, encode_attributes, far_change, payload_sort, record_sort,
     },
     options::Mode,
@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// A row as a writer finds it.
-struct Found {
+struct CurrentRow {
     row: Option<Row>,
     stored: Stored,
 }
@@ -45,16 +45,20 @@ pub(crate) type Answered<T> = (T, u64);
 
 impl Engine {
     /// Makes a call in a lane.
-    pub(crate) async fn write<J: Judge>(
+    pub(crate) async fn write<O: Operation>(
         self: &Arc<Self>,
-        lane: &Lane,
-        judge: J,
-    ) -> Result<Answered<J::Answer>> {
-        judge.check(&self.limits)?;
+        (lane, held): (LaneId, impl Send + 'static),
+        operation: O,
+    ) -> Result<Answered<O::Answer>> {
+        operation.check(&self.limits)?;
         // It goes on if its caller gives up, and comes behind what its lane has read, which is known while that is held.
-        let (engine, lane) = (Arc::clone(self), lane.clone());
-        let task = async move { engine.write_here(lane.id(), judge).await };
-        let (answer, written, high) = self.apart(task).await?;
+        let engine = Arc::clone(self);
+        let task = async move {
+            let written = engine.write_here(lane, operation).await;
+            drop(held);
+            written
+        };
+        let (answer, written, high) = self.detached(task).await?;
         let is_sync = self.state().stream.mode() == Mode::Sync;
         if let Some(place) = written.filter(|_| is_sync) {
             self.wait_until_far(&[place]).await?;
@@ -62,12 +66,12 @@ impl Engine {
         Ok((answer, high))
     }
 
-    async fn write_here<J: Judge>(
+    async fn write_here<O: Operation>(
         &self,
         lane: LaneId,
-        judge: J,
-    ) -> Result<(J::Answer, Option<Place>, u64)> {
-        let keys = judge.keys();
+        operation: O,
+    ) -> Result<(O::Answer, Option<RecordId>, u64)> {
+        let keys = operation.keys();
         loop {
             self.wait_for_room().await?;
             let mut order = self.order.lock().await;
@@ -85,7 +89,7 @@ impl Engine {
             };
             let (place, dependencies) = self.join_in(lane, &found)?;
             let stored: Vec<Stored> = found.iter().map(|found| found.stored.clone()).collect();
-            let judged = judge.judge(&stored, &self.limits)?;
+            let judged = operation.decide(&stored, &self.limits)?;
             if judged.changed.is_empty() {
                 return Ok((judged.answer, None, self.state().stream.high(lane)));
             }
@@ -111,7 +115,7 @@ impl Engine {
         self.until(|state| {
             if state.is_draining {
                 return Some(Err(Error::unavailable(
-                    "write to a range that is being released",
+                    "write to a shard that is being released",
                 )));
             }
             (!state.stream.is_full(self.clock.monotonic(), 0)).then_some(Ok(()))
@@ -120,7 +124,7 @@ impl Engine {
     }
 
     /// All rows, or the keys of which nothing is known near.
-    async fn find_all(&self, keys: &[RowKey]) -> Result<Result<Vec<Found>, Vec<RowKey>>> {
+    async fn find_all(&self, keys: &[RowKey]) -> Result<Result<Vec<CurrentRow>, Vec<RowKey>>> {
         let rows = try_join_all(keys.iter().map(|key| self.near_row(key))).await?;
         let is_complete = self.is_complete();
         let missing = keys
@@ -141,13 +145,13 @@ impl Engine {
                 }
                 None => Stored::default(),
             };
-            Ok(Found { row, stored })
+            Ok(CurrentRow { row, stored })
         });
         try_join_all(found).await.map(Ok)
     }
 
     /// The lane has seen the rows, and writes behind them.
-    fn join_in(&self, lane: LaneId, found: &[Found]) -> Result<(Place, Vec<Place>)> {
+    fn join_in(&self, lane: LaneId, found: &[CurrentRow]) -> Result<(RecordId, Vec<RecordId>)> {
         let mut state = self.state();
         for row in found.iter().filter_map(|found| found.row.as_ref()) {
             state.stream.observe(lane, row.writer);
@@ -158,68 +162,74 @@ impl Engine {
     fn plan(
         &self,
         keys: &[RowKey],
-        found: &[Found],
+        current: &[CurrentRow],
         changed: BTreeMap<usize, Stored>,
-        mut record: Record,
+        record: Record,
         order: &Order,
     ) -> Result<Plan> {
-        let range = &self.stores.range;
-        let guard = near_guard(range, self.epoch, order.position).resting_on(order.near);
+        let shard = &self.stores.shard;
+        let guard = near_guard(shard, self.epoch, order.position).resting_on(order.near);
         let mut plan = Plan {
             updates: vec![moving_on(guard, record.position)],
-            record: record.clone(),
+            record,
             payloads: Vec::new(),
             resident_added: 0,
             resident_removed: 0,
         };
-        for (index, (at, next)) in changed.into_iter().enumerate() {
-            let (key, before) = (&keys[at], found[at].row.as_ref());
-            let payload = next.item.as_deref().map(encode_attributes);
-            self.check_far_size(key, &next, payload.as_ref())?;
-            let id = PayloadId {
-                position: record.position,
-                index: index as u16,
-            };
-            let content = match &payload {
-                Some(bytes) => {
-                    let item = Change::Put(vec![(BODY.into(), Value::Bytes(bytes.clone()))]);
-                    plan.updates
-                        .push(Update::of(Key::new(range, payload_sort(id)), item));
-                    Content::At(id, bytes.len() as u32)
-                }
-                None => Content::Nothing,
-            };
-            let writer = Some((record.place, record.position));
-            let row = Row {
-                version: next.version,
-                memory: next.memory.clone(),
-                content,
-                writer,
-            };
-            plan.updates
-                .push(Update::of(Key::new(range, key), body(&row)));
-            plan.resident_added += row.bytes(key);
-            plan.resident_removed += before.map_or(0, |before| before.bytes(key));
-            plan.updates
-                .extend(before.and_then(|before| self.delete_unreferred(before)));
-            let payload_id = payload.is_some().then_some(id);
-            let Stored {
-                version, memory, ..
-            } = next;
-            record.changes.push(Written {
-                key: key.clone(),
-                version,
-                memory,
-                payload: payload_id,
-            });
-            plan.payloads.push(payload);
+        for (at, next) in changed {
+            self.plan_change(&mut plan, &keys[at], current[at].row.as_ref(), next)?;
         }
         plan.updates.push(Update::of(
-            Key::new(range, record_sort(record.place)),
-            body(&record),
+            Key::new(shard, record_sort(plan.record.place)),
+            body(&plan.record),
         ));
-        plan.record = record;
         Ok(plan)
+    }
+
+    /// Adds the change of one row to a plan.
+    fn plan_change(
+        &self,
+        plan: &mut Plan,
+        key: &RowKey,
+        before: Option<&Row>,
+        next: Stored,
+    ) -> Result<()> {
+        let shard = &self.stores.shard;
+        let payload = next.item.as_deref().map(encode_attributes);
+        self.check_far_size(key, &next, payload.as_ref())?;
+        let id = PayloadId {
+            position: plan.record.position,
+            index: plan.record.changes.len() as u16,
+        };
+        let content = match &payload {
+            Some(bytes) => {
+                let item = Change::Put(vec![(BODY.into(), Value::Bytes(bytes.clone()))]);
+                plan.updates
+                    .push(Update::of(Key::new(shard, payload_sort(id)), item));
+                Content::At(id, bytes.len() as u32)
+            }
+            None => Content::Nothing,
+        };
+        let row = Row {
+            version: next.version,
+            memory: next.memory.clone(),
+            content,
+            writer: Some((plan.record.place, plan.record.position)),
+        };
+        plan.updates
+            .push(Update::of(Key::new(shard, key), body(&row)));
+        plan.resident_added += row.bytes(key);
+        plan.resident_removed += before.map_or(0, |before| before.bytes(key));
+        plan.updates
+            .extend(before.and_then(|before| self.delete_unreferred(before)));
+        plan.record.changes.push(Written {
+            key: key.clone(),
+            version: next.version,
+            memory: next.memory,
+            payload: payload.is_some().then_some(id),
+        });
+        plan.payloads.push(payload);
+        Ok(())
     }
 
     /// A clean row's payload goes with the row; a dirty one's belongs to its record, and goes when that is cleaned.
@@ -228,7 +238,7 @@ impl Engine {
         let is_clean = self.state().stream.is_done(place);
         let payload = before.payload().filter(|_| is_clean)?;
         Some(Update::delete(Key::new(
-            &self.stores.range,
+            &self.stores.shard,
             payload_sort(payload),
         )))
     }
@@ -272,7 +282,7 @@ impl Engine {
         drop(state);
         self.work.notify_one();
         if wants_room {
-            self.chores.notify_one();
+            self.cleaning.notify_one();
         }
         Ok(())
     }
@@ -297,7 +307,7 @@ impl Engine {
 
     /// The near owner row, however often it takes: until it is known whether a write happened, nobody may write.
     async fn near_owner(&self) -> Result<(NearOwner, DurabilityPoint)> {
-        let key = Key::new(&self.stores.range, OWNER);
+        let key = Key::new(&self.stores.shard, OWNER);
         loop {
             match self.near_get(&key).await {
                 Ok(read) => return Ok((NearOwner::decode(read.value.as_deref())?, read.point)),
@@ -339,7 +349,7 @@ impl Engine {
     }
 
     pub(crate) async fn near_row(&self, key: &RowKey) -> Result<Option<Row>> {
-        let read = self.near_get(&Key::new(&self.stores.range, key)).await?;
+        let read = self.near_get(&Key::new(&self.stores.shard, key)).await?;
         read.value
             .map(|item| decode_body(&item, "read a near row"))
             .transpose()
@@ -352,7 +362,7 @@ impl Engine {
             Content::Inline(bytes) => Ok(Some(Some(bytes.clone()))),
             Content::At(payload, _) => {
                 let read = self
-                    .near_get(&Key::new(&self.stores.range, payload_sort(*payload)))
+                    .near_get(&Key::new(&self.stores.shard, payload_sort(*payload)))
                     .await?;
                 Ok(read
                     .value

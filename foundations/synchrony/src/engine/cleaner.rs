@@ -8,9 +8,9 @@ use std::{
 use bytes::Bytes;
 use ports::{Error, Key, Result, Update, key_value::Scan};
 
+use super::{Engine, Order};
 use crate::{
     broken::Broken,
-    engine::{Engine, Order},
     layout::{BATCH_CURSORS, Content, ITEMS, Record, Row, decode_body, payload_sort, record_sort},
     owner::{near_guard, no_longer_complete},
 };
@@ -22,11 +22,11 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Cleans and evicts whenever there is something to, until this instance ends.
-    pub(crate) async fn do_chores(self: Arc<Self>) -> Result<()> {
+    pub(crate) async fn clean_and_evict(self: Arc<Self>) -> Result<()> {
         loop {
-            let chores = self.chores.notified();
-            tokio::pin!(chores);
-            chores.as_mut().enable();
+            let cleaning = self.cleaning.notified();
+            tokio::pin!(cleaning);
+            cleaning.as_mut().enable();
             let next = self.state().to_clean.front().cloned();
             let did = match next {
                 Some(record) => self.clean(&record).await.map(|()| {
@@ -37,7 +37,7 @@ impl Engine {
             };
             match did {
                 Ok(true) => {}
-                Ok(false) => chores.await,
+                Ok(false) => cleaning.await,
                 Err(error) if error.is_retryable() => self.clock.sleep(PAUSE).await,
                 Err(error) => return Err(error),
             }
@@ -46,10 +46,10 @@ impl Engine {
 
     /// Takes what is left near of a far-durable record, except what rows refer to.
     async fn clean(&self, record: &Record) -> Result<()> {
-        let range = &self.stores.range;
+        let shard = &self.stores.shard;
         let mut order = self.order.lock().await;
         let mut updates =
-            vec![near_guard(range, self.epoch, order.position).resting_on(order.near)];
+            vec![near_guard(shard, self.epoch, order.position).resting_on(order.near)];
         let mut removed = 0;
         for written in &record.changes {
             let row = self.near_row(&written.key).await?;
@@ -58,16 +58,16 @@ impl Engine {
                 .is_some_and(|row| row.payload() == written.payload);
             match (written.payload, row) {
                 (Some(payload), _) if !refers => {
-                    updates.push(Update::delete(Key::new(range, payload_sort(payload))));
+                    updates.push(Update::delete(Key::new(shard, payload_sort(payload))));
                 }
-                (None, Some(row)) if is_grave(&row, record) => {
+                (None, Some(row)) if is_tombstone(&row, record) => {
                     removed += row.bytes(&written.key);
-                    updates.push(Update::delete(Key::new(range, &written.key)));
+                    updates.push(Update::delete(Key::new(shard, &written.key)));
                 }
                 _ => {}
             }
         }
-        updates.push(Update::delete(Key::new(range, record_sort(record.place))));
+        updates.push(Update::delete(Key::new(shard, record_sort(record.place))));
         if removed > 0 {
             self.removals.fetch_add(1, Ordering::AcqRel);
         }
@@ -87,7 +87,7 @@ impl Engine {
             return Ok(false);
         }
         let scan = Scan {
-            partition: self.stores.range.clone(),
+            partition: self.stores.shard.clone(),
             from: order
                 .evict_from
                 .clone()
@@ -129,17 +129,17 @@ impl Engine {
     }
 
     async fn evict(&self, order: &mut Order, rows: Vec<(Bytes, Row)>) -> Result<()> {
-        let range = &self.stores.range;
-        let guard = near_guard(range, self.epoch, order.position).resting_on(order.near);
+        let shard = &self.stores.shard;
+        let guard = near_guard(shard, self.epoch, order.position).resting_on(order.near);
         let mut updates = vec![no_longer_complete(guard)];
         let mut removed = 0;
         for (key, row) in rows {
             removed += row.bytes(&key);
             updates.extend(
                 row.payload()
-                    .map(|id| Update::delete(Key::new(range, payload_sort(id)))),
+                    .map(|id| Update::delete(Key::new(shard, payload_sort(id)))),
             );
-            updates.push(Update::delete(Key::new(range, &key)));
+            updates.push(Update::delete(Key::new(shard, &key)));
         }
         // Before the rows go: who misses one from now on asks the far store.
         self.is_complete.store(false, Ordering::Release);
@@ -156,21 +156,23 @@ impl Engine {
         state.to_clean.extend(records);
         state.wants_room |= is_large;
         drop(state);
-        self.chores.notify_one();
+        self.cleaning.notify_one();
     }
 
     /// A near store that refuses for good ends this instance: it cannot be cleaned.
-    pub(crate) async fn chores_apart(self: Arc<Self>) {
+    pub(crate) async fn run_cleaner(self: Arc<Self>) {
         let engine = Arc::clone(&self);
-        let ended: Result<(), Error> = self.apart(async move { engine.do_chores().await }).await;
+        let ended: Result<(), Error> = self
+            .detached(async move { engine.clean_and_evict().await })
+            .await;
         if ended.is_err() {
-            self.end(crate::engine::Ended::NearLost);
+            self.end(crate::health::Ended::NearLost);
         }
     }
 }
 
 /// Whether a row is what is left of a deletion by this record, with nothing to remember.
-fn is_grave(row: &Row, record: &Record) -> bool {
+fn is_tombstone(row: &Row, record: &Record) -> bool {
     let is_its = row.writer.is_some_and(|(place, _)| place == record.place);
     is_its
         && row.content == Content::Nothing

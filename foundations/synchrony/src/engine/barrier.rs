@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use ports::{DurabilityPoint, Error, ErrorKind, Incarnation, Result};
 
-use crate::{
-    engine::{Engine, LANE_BITS},
-    layout::{LaneId, Place},
-};
+use super::{Engine, LANE_BITS};
+use crate::layout::{LaneId, RecordId};
 
 impl Engine {
     /// Waits until everything that a point stands for is far-durable, and the range was ours until then (E3, E10).
@@ -25,7 +23,7 @@ impl Engine {
     }
 
     /// Waits until all of these are far-durable; they are sent at once.
-    pub(crate) async fn wait_until_far(&self, places: &[Place]) -> Result<()> {
+    pub(crate) async fn wait_until_far(&self, places: &[RecordId]) -> Result<()> {
         let is_settled = {
             let mut state = self.state();
             state.stream.urge(places);
@@ -44,7 +42,7 @@ impl Engine {
     }
 
     /// What a point stands for. Of an earlier epoch: all that it left, if the point lies within.
-    pub(crate) fn places_of(&self, point: DurabilityPoint) -> Result<Vec<Place>> {
+    pub(crate) fn places_of(&self, point: DurabilityPoint) -> Result<Vec<RecordId>> {
         if point == DurabilityPoint::DURABLE {
             return Ok(Vec::new());
         }

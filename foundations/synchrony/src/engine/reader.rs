@@ -12,10 +12,10 @@ use ports::{
     key_value::{Page, Scan, evaluate::check_key},
 };
 
+use super::Engine;
 use crate::{
     broken::Broken,
-    engine::Engine,
-    layout::{LaneId, Place, Row, RowKey, body, decode_body, item_row, row_of_far},
+    layout::{LaneId, RecordId, Row, RowKey, body, decode_body, item_row, row_of_far},
     owner::near_guard,
 };
 
@@ -53,7 +53,7 @@ impl Engine {
         }
     }
 
-    fn saw(&self, lane: LaneId, writers: impl IntoIterator<Item = Option<(Place, u64)>>) -> u64 {
+    fn saw(&self, lane: LaneId, writers: impl IntoIterator<Item = Option<(RecordId, u64)>>) -> u64 {
         let mut state = self.state();
         for writer in writers {
             state.stream.observe(lane, writer);
@@ -64,7 +64,7 @@ impl Engine {
     /// Fetches a row that is not near and puts it there; none if the key may have changed meanwhile: look again.
     pub(crate) async fn fill(&self, key: &RowKey) -> Result<Option<Row>> {
         let removals = self.removals.load(Ordering::Acquire);
-        let place = Key::new(&self.stores.range, key);
+        let place = Key::new(&self.stores.shard, key);
         let row = row_of_far(self.stores.far.get(&place).await?.value.as_deref())?;
         let mut order = self.order.lock().await;
         let is_bold = self.options.breaks(Broken::FillsOverAWrite);
@@ -75,7 +75,7 @@ impl Engine {
             return Ok(None);
         }
         let guard =
-            near_guard(&self.stores.range, self.epoch, order.position).resting_on(order.near);
+            near_guard(&self.stores.shard, self.epoch, order.position).resting_on(order.near);
         match self
             .repeat_near(vec![guard, Update::of(place, body(&row))])
             .await
@@ -84,7 +84,7 @@ impl Engine {
                 order.resident_bytes += row.bytes(key);
                 if order.resident_bytes > self.options.near_bytes_max {
                     self.state().wants_room = true;
-                    self.chores.notify_one();
+                    self.cleaning.notify_one();
                 }
                 Ok(Some(row))
             }
@@ -159,7 +159,7 @@ impl Engine {
             None => behind(&item_row(&Key::new(&scan.partition, b""))),
         };
         Scan {
-            partition: self.stores.range.clone(),
+            partition: self.stores.shard.clone(),
             from: item_row(&Key::new(&scan.partition, &scan.from)),
             until: Some(until),
             items_max,
