@@ -22,7 +22,6 @@ use ports::{
     Clock, DurabilityPoint, Entropy, Error, Incarnation, Result,
     key_value::{KeyValueLimits, SharedKeyValue},
 };
-use primitives::{Backoff, Delays};
 use tokio::sync::Notify;
 
 use crate::{
@@ -33,49 +32,47 @@ use crate::{
     stream::Stream,
 };
 
-/// The two stores of a range, and its name: the partition that it takes of each, which nobody else uses.
+/// The two stores of a shard, and its name. The name is the partition of the shard in both stores,
+/// which no other user may write.
 #[derive(Debug, Clone)]
 pub struct Stores {
-    /// Orders at once; transacts.
+    /// The near store: orders writes at once; has transactions.
     pub near: SharedKeyValue,
-    /// Durable and distant; transacts within a partition.
+    /// The far store: durable and distant; has transactions within a partition.
     pub far: SharedKeyValue,
-    /// The range.
+    /// The name of the shard.
     pub shard: Bytes,
 }
 
-/// What one writer at a time changes: near order is position order.
+/// State that the present writer changes under a lock, so that near order is position order.
 #[derive(Debug)]
 pub(crate) struct Order {
     /// The last position.
     pub(crate) position: u64,
-    /// What the near store has told last: the next transaction rests on it.
+    /// The latest near point: the next transaction depends on it.
     pub(crate) near: DurabilityPoint,
-    /// What rows and payloads take, about.
+    /// About how many bytes rows and payloads take.
     pub(crate) resident_bytes: usize,
-    /// Where eviction goes on.
+    /// The key from which eviction continues.
     pub(crate) evict_from: Bytes,
 }
 
-/// What is changed without waiting.
+/// State that is changed without waiting.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) stream: Stream,
     pub(crate) ended: Option<Ended>,
-    /// No new writes: the range is being released.
+    /// Whether the shard is being released and refuses new writes.
     pub(crate) is_draining: bool,
-    /// The last position that was ordered.
+    /// The last ordered position.
     pub(crate) position: u64,
     pub(crate) lease: Lease,
     pub(crate) failing: Option<Failing>,
-    /// The pauses after failed calls, until the far store responds.
-    pub(crate) pauses: Delays,
-    /// Far-durable records that still lie near.
+    /// Records that are durable far and still stored near.
     pub(crate) to_clean: VecDeque<Arc<Record>>,
     pub(crate) wants_room: bool,
 }
 
-/// One start of a range's owner.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) stores: Stores,
@@ -86,33 +83,30 @@ pub(crate) struct Engine {
     pub(crate) epoch: u64,
     pub(crate) claim: Bytes,
     pub(crate) near_incarnation: Incarnation,
-    /// Where earlier epochs ended.
+    /// The last positions of earlier epochs.
     pub(crate) ends: Vec<End>,
     pub(crate) order: tokio::sync::Mutex<Order>,
     pub(crate) renewing: tokio::sync::Mutex<()>,
     pub(crate) state: Mutex<State>,
-    /// Everything that the range has lies near.
+    /// Whether all items of the shard are near.
     pub(crate) is_complete: AtomicBool,
-    /// How often rows were taken away: what was read far before may be older than what was near.
+    /// How often rows were removed near. A far read that began before a removal may be older than
+    /// the row that was removed.
     pub(crate) removals: AtomicU64,
-    /// Something was settled, or it ended.
+    /// A record was settled, or this instance has ended.
     pub(crate) changed: Notify,
-    /// It ended.
+    /// This instance has ended.
     pub(crate) over: Notify,
-    /// The sender has something to do.
+    /// The sender has work.
     pub(crate) work: Notify,
-    /// The cleaner has.
+    /// The cleaner has work.
     pub(crate) cleaning: Notify,
 }
 
 /// The shortest pause after a failed call.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// What is added to it, until the far store responds. There is no last attempt.
-pub(crate) const PAUSES: Backoff = Backoff {
-    first: PAUSE_MIN,
-    longest: Duration::from_millis(500),
-    attempts_max: u32::MAX,
-};
+const PAUSE_MS_MIN: u64 = 5;
+/// The most milliseconds that are added to it.
+const PAUSE_MS_MAX: u64 = 500;
 
 impl Engine {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -125,14 +119,14 @@ impl Engine {
             .map_or(Ok(()), |ended| Err(ended.error()))
     }
 
-    /// This instance serves nobody from now on; everybody who waits is told.
+    /// Ends this instance, and wakes all waiting callers.
     pub(crate) fn end(&self, ended: Ended) {
         self.state().ended.get_or_insert(ended);
         self.changed.notify_waiters();
         self.over.notify_waiters();
     }
 
-    /// A far call failed in a way that waiting may help.
+    /// A far call failed with a transient error.
     pub(crate) fn far_failed(&self, error: &Error) {
         let now = self.clock.monotonic();
         let mut state = self.state();
@@ -145,20 +139,20 @@ impl Engine {
         failing.reason = error.to_string();
     }
 
-    /// The far store has responded as it should.
-    pub(crate) fn far_responded(&self) {
-        let mut state = self.state();
-        state.failing = None;
-        state.pauses = PAUSES.delays();
-    }
-
-    /// How long to wait before a call is repeated: longer while the far store fails for longer.
+    /// How long to wait before a call is repeated: longer while the far store fails for longer. All
+    /// repeated calls share this state, so it is no loop with a backoff of its own. A near call is
+    /// repeated quickly while the far store responds.
     pub(crate) fn pause(&self) -> Duration {
-        let delay = self.state().pauses.next_delay(&*self.entropy);
-        PAUSE_MIN + delay.unwrap_or(PAUSES.longest)
+        let attempts = self
+            .state()
+            .failing
+            .as_ref()
+            .map_or(0, |failing| failing.attempts);
+        let ceiling = (PAUSE_MS_MIN << attempts.min(10)).min(PAUSE_MS_MAX);
+        Duration::from_millis(PAUSE_MS_MIN + self.entropy.below(ceiling))
     }
 
-    /// Waits until `look` finds something; looks again whenever something changed.
+    /// Waits until `look` returns a value; calls it again after each change.
     pub(crate) async fn until<T>(
         &self,
         mut look: impl FnMut(&mut State) -> Option<T>,
@@ -185,7 +179,8 @@ impl Engine {
         }
     }
 
-    /// Runs `task` beside everything else until it ends or this instance does: a caller that gives up leaves no half of it.
+    /// Runs `task` in the background until it ends or this instance does, so that a caller that
+    /// gives up leaves no half of it.
     pub(crate) async fn detached<T: Send + 'static>(
         self: &Arc<Self>,
         task: impl Future<Output = Result<T>> + Send + 'static,
@@ -199,13 +194,13 @@ impl Engine {
             }
         });
         running.await.unwrap_or_else(|error| {
-            // A panic is a bug of ours: what it left half done must not be built on.
+            // A panic is our bug, and later calls must not build on its partial effects.
             self.end(Ended::Closed);
             Err(Error::unavailable("run a call apart").caused_by(error))
         })
     }
 
-    /// The point of what a lane knows at `position`.
+    /// The point of a lane that knows all up to `position`.
     pub(crate) fn point(&self, lane: LaneId, position: u64) -> DurabilityPoint {
         let position = ports::Position(position << LANE_BITS | u64::from(lane.number));
         DurabilityPoint {
@@ -215,5 +210,5 @@ impl Engine {
     }
 }
 
-/// The bits of a point that say which lane was told it.
+/// The bits of a point that name its lane.
 pub(crate) const LANE_BITS: u32 = 16;

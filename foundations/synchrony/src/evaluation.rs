@@ -1,4 +1,5 @@
-//! What a call makes of the rows it names: the port's own `evaluate`, over one item, several, or a batch.
+//! Calls evaluated over their rows, with the port's own `evaluate`: one update, a transaction, or a
+//! batch.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,28 +13,28 @@ use ports::{
 
 use crate::layout::{RowKey, batch_cursor_row, item_row};
 
-/// The attribute of a user's lane cursor.
+/// The attribute of a user's batch cursor.
 const CURSOR: &str = "cursor";
 
-/// What a call decided: which of its rows change, and what it is answered.
+/// The changes and the result of a call.
 #[derive(Debug)]
 pub(crate) struct Decision<T> {
-    /// By the index of its key.
+    /// Changed rows, by the index of their keys.
     pub(crate) changed: BTreeMap<usize, Stored>,
     pub(crate) answer: T,
 }
 
-/// A call that changes rows if they are as it wants them.
+/// A call that changes rows under conditions.
 pub(crate) trait Operation: Send + Sync + 'static {
     type Answer: Send + 'static;
 
-    /// Its rows, each once.
+    /// The keys of its rows, each once.
     fn keys(&self) -> Vec<RowKey>;
 
-    /// Refuses what exceeds the limits, before anything is read.
+    /// Refuses a call that exceeds the limits, before any read.
     fn check(&self, limits: &KeyValueLimits) -> Result<()>;
 
-    /// What it makes of the rows of its keys.
+    /// Evaluates the call over the rows of its keys.
     fn decide(&self, rows: &[Stored], limits: &KeyValueLimits) -> Result<Decision<Self::Answer>>;
 }
 
@@ -75,7 +76,7 @@ impl Operation for One {
 /// [`ports::KeyValue::transact`].
 pub(crate) struct Several(pub(crate) Vec<Update>);
 
-/// How a transaction ended, without its point.
+/// The outcome of a transaction, without its point.
 pub(crate) enum Ended {
     Done(Vec<Option<Arc<Item>>>, Cost),
     Conflict(usize, Option<Arc<Item>>, Cost),
@@ -120,12 +121,12 @@ impl Operation for Several {
     }
 }
 
-/// [`ports::KeyValue::write_batch`]: the lane's cursor is a row like others, in the same record.
+/// [`ports::KeyValue::write_batch`]: the cursor of the user's lane is a row of the same record.
 pub(crate) struct Lined {
     batch: Batch,
     /// The cursor's row, then those of the items, each once.
     keys: Vec<RowKey>,
-    /// By change, the index of its row.
+    /// For each change, the index of its row.
     places: Vec<usize>,
 }
 
@@ -150,7 +151,7 @@ impl Lined {
     }
 }
 
-/// How a batch ended, without its point.
+/// The outcome of a batch, without its point.
 pub(crate) enum InLine {
     Done(Cost),
     Repeat(Cost),

@@ -4,44 +4,45 @@ use std::time::Duration;
 
 use ports::{Error, ErrorKind, Monotonic};
 
-/// How it goes.
+/// The health of a shard's owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
-    /// Records that are not yet far-durable.
+    /// Records that are not yet durable far.
     pub pending_records: usize,
-    /// What they hold.
+    /// The bytes of these records.
     pub pending_bytes: usize,
     /// How long the oldest of them has waited.
     pub pending_for: Duration,
     /// Lanes that a permanent error has stopped.
     pub poisoned_lanes: usize,
-    /// How long ago the last write or renewal was sent that the far store has answered; who has nothing to do there sends none.
+    /// The time since the last write or renewal was sent that the far store has answered. An idle
+    /// owner sends none.
     pub answered: Option<Duration>,
-    /// The far store does not answer as it should.
+    /// Set while the far store fails.
     pub failing: Option<Failing>,
-    /// Why this instance serves nobody any more, if so.
+    /// The cause, if this instance has ended.
     pub ended: Option<ErrorKind>,
 }
 
 /// An outage of the far store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failing {
-    /// For how long.
+    /// When it began.
     pub since: Monotonic,
     /// How many attempts have failed.
     pub attempts: u64,
-    /// Why the last one did.
+    /// The error of the last attempt.
     pub reason: String,
 }
 
-/// Why an instance serves nobody any more.
+/// Why an instance has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The range has another owner.
+    /// Another process owns the shard.
     Deposed,
-    /// The near store went back or restarted: open anew.
+    /// The near store went back or restarted: open the shard again.
     NearLost,
-    /// It was given up.
+    /// The shard was released.
     Closed,
 }
 

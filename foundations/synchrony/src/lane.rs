@@ -14,11 +14,12 @@ use crate::{
     layout::LaneId,
 };
 
-/// A [`KeyValue`] whose writes are far in the order in which they were made, and behind what was read here.
+/// A [`KeyValue`] whose writes become far in their order, and after all that was read here.
 ///
-/// A point that it gives is that of what this lane knows, and whichever lane is asked to externalize it waits for that: for what was
-/// written here at any time, for what was only read as long as a handle to this lane is held. Whoever goes on in another lane with
-/// what was read here, such as a function that this one calls, tells it by [`Lane::join`].
+/// A point from this lane covers all that the lane knows. Any lane that externalizes it waits for
+/// all writes of this lane, and for its reads as long as a handle to it is held. Code that
+/// continues in another lane with values read here, such as a called function, calls
+/// [`Lane::join`].
 #[derive(Debug)]
 pub struct Lane {
     engine: Arc<Engine>,
@@ -33,9 +34,10 @@ impl Lane {
         Ok(Self { engine, id })
     }
 
-    /// What is written here from now on comes behind what `other` has written and read, and barriers here wait for it.
+    /// Later writes here follow all that `other` has written and read, and barriers here wait for
+    /// it.
     ///
-    /// Errors: `Invalid` if it is a lane of another range or start.
+    /// Errors: `Invalid` if it is a lane of another shard or start.
     pub fn join(&self, other: &Lane) -> Result<()> {
         if !Arc::ptr_eq(&self.engine, &other.engine) {
             return Err(Error::invalid("join lanes of different shards"));
@@ -44,18 +46,18 @@ impl Lane {
         Ok(())
     }
 
-    /// Another lane of the same range, which has read nothing of what this one has.
+    /// Another lane of the same shard, which has read nothing that this one has.
     ///
     /// Errors: as those of [`Synchrony::lane`](crate::Synchrony::lane).
     pub fn another(&self) -> Result<Self> {
         Self::open(&self.engine)
     }
 
-    /// A sign of life for half a lease at least: for who has something under way that neither writes nor waits, and whom a start
-    /// elsewhere would take for dead. Makes a far call once in half a lease; one that fails in a way that waiting may help is not
-    /// repeated.
+    /// Gives a sign of life for half a lease at least. This is for an owner with work that neither
+    /// writes nor waits, which a start elsewhere would otherwise take for dead. Makes one far call
+    /// per half a lease; after a transient error it is not repeated.
     ///
-    /// Errors: `Lost` if the range has another owner now.
+    /// Errors: `Lost` if another process owns the shard now.
     pub async fn renew_lease(&self) -> Result<()> {
         self.engine.renew_early().await
     }
@@ -67,7 +69,7 @@ impl Lane {
         }
     }
 
-    /// What an update rests on must not be lost (D4).
+    /// Errors: `Lost` if a dependency of an update is lost (D4).
     fn check_dependencies<'updates>(
         &self,
         updates: impl IntoIterator<Item = &'updates Update>,

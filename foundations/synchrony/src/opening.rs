@@ -1,7 +1,8 @@
-//! Opening, draining and releasing a range.
+//! How a start takes a shard.
 //!
-//! What a death between two of the steps leaves is said in `docs/design/0004-synchrony.md`, section 5: the claim is written near before
-//! it is written far, so that the next start knows its own, and `void` stays until what belongs to another is deleted.
+//! The claim is written near before it is written far, so that the next start recognises its own.
+//! `void` stays until all that belongs to another owner is deleted.
+//! `docs/design/0004-synchrony.md`, section 5, describes the state after a death between the steps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -22,7 +23,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::{
     broken::Broken,
-    engine::{Engine, Order, PAUSES, State, Stores},
+    engine::{Engine, Order, State, Stores},
     layout::{
         BATCH_CURSORS, BODY, CURSORS, ITEMS, LaneId, OWNER, PAGE_ITEMS, PAYLOADS, RECORDS, Record,
         Row, cursor_of, cursor_sort, decode_body, lane_of, payload_sort, scan_kind,
@@ -32,7 +33,7 @@ use crate::{
     stream::{Pending, Stream},
 };
 
-/// What opening needs at each step.
+/// The parameters of an opening.
 pub(crate) struct Opening {
     pub(crate) stores: Stores,
     pub(crate) clock: Arc<dyn Clock>,
@@ -41,26 +42,26 @@ pub(crate) struct Opening {
     pub(crate) awaited: watch::Sender<Awaited>,
 }
 
-/// What an opening waits for.
+/// The cause of a wait during an opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Awaited {
-    /// What its stores answer.
+    /// A response of one of its stores.
     #[default]
     Stores,
-    /// That somebody else releases the range, or has given no sign of life for a lease.
+    /// That another owner releases the shard, or gives no sign of life for a lease.
     Owner,
 }
 
-/// A claim that the far store has taken.
+/// A claim that the far store has accepted.
 struct Claimed {
     epoch: u64,
     claim: Bytes,
     sent: Monotonic,
 }
 
-/// How long between two looks at somebody else's lease.
+/// The time between two reads of another owner's lease.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// The pause after a store did not answer.
+/// The pause after a store failed.
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Opening {
@@ -84,7 +85,6 @@ impl Opening {
                 proven: Some(claimed.sent),
             },
             failing: None,
-            pauses: PAUSES.delays(),
             to_clean,
             wants_room: resident_bytes > self.options.near_bytes_max,
         };
@@ -116,9 +116,10 @@ impl Opening {
         })
     }
 
-    /// Steps 1 to 4: takes the near row, then claims the range far. Each turn reads both rows anew: the owner and other starts over the
-    /// same near store may have moved them. Near first: while that row stays as it was read, no start over this store can have claimed
-    /// the range that is not seen far, and so what is another's far cannot have become ours.
+    /// Steps 1 to 4: takes the near row, then claims the shard far. Each turn reads both rows anew,
+    /// as the owner and other starts over the same near store may have changed them. It reads the
+    /// near row first. While that row is unchanged, no start over this store can have claimed the
+    /// shard unseen. So a far row that names another owner cannot have become ours.
     async fn claim(&self) -> Result<(NearOwner, Claimed)> {
         loop {
             let near = self.near_owner().await?;
@@ -148,7 +149,8 @@ impl Opening {
         }
     }
 
-    /// Takes the near row if it is as it was: from here on no earlier start over the same near store writes. None: it has changed.
+    /// Takes the near row if it is unchanged: from here on no earlier start over the same near
+    /// store writes. None: it has changed.
     async fn take_near(&self, near: &NearOwner, before: &FarOwner) -> Result<Option<NearOwner>> {
         let mut taken = near.clone();
         let name = if near.belongs_to(before) {
@@ -174,17 +176,20 @@ impl Opening {
         Ok(self.put_near_owner(&taken, condition).await?.map(|_| taken))
     }
 
-    /// Whether somebody who has the range may be alive. What a near store that nobody else has was the owner of is this one's past.
+    /// Whether an owner of the shard may be alive. An owner over a near store that no other process
+    /// uses is an earlier start of ours.
     fn may_be_alive(&self, near: &NearOwner, before: &FarOwner) -> bool {
         let is_shared =
             self.options.near_is_shared && !self.options.breaks(Broken::TakesFromTheLiving);
         let is_owned = !before.is_released && self.options.ended_epoch != Some(before.epoch);
-        // Who has taken the near row alone is about to claim the range: taking that row, too, would make both fail.
+        // A start that has only taken the near row is about to claim the shard. If we took the row
+        // from it, both would fail.
         let is_being_taken = is_shared && near.epoch > before.epoch;
         is_being_taken || is_owned && (is_shared || !near.belongs_to(before))
     }
 
-    /// Waits until an owner has given no sign of life for all the length of its lease; false: it has, or the range is released.
+    /// Waits until an owner has given no sign of life for a whole lease. False: it has given one,
+    /// or has released the shard.
     async fn outlast(&self, near: &NearOwner, before: &FarOwner) -> Result<bool> {
         let began = self.clock.monotonic();
         let lease = if before.lease.is_zero() {
@@ -192,7 +197,7 @@ impl Opening {
         } else {
             before.lease
         };
-        // Clocks that differ in pace by a tenth do no harm.
+        // A tenth more tolerates clocks that differ in speed by a tenth.
         let length = lease + lease / 10;
         while self.clock.monotonic().since(began) < length {
             self.clock.sleep(LOOK_AGAIN).await;
@@ -202,7 +207,8 @@ impl Opening {
             {
                 return Ok(false);
             }
-            // Whose writes wait for nobody, or have barriers that need no renewal, moves this row alone.
+            // An owner whose writes have no waiting callers, or whose barriers need no renewal,
+            // changes this row alone.
             if self.options.near_is_shared && self.near_owner().await? != *near {
                 return Ok(false);
             }
@@ -210,13 +216,13 @@ impl Opening {
         Ok(true)
     }
 
-    /// Bytes that nobody else draws.
+    /// A random name.
     fn draw(&self) -> Bytes {
         let halves = [self.entropy.next_u64(), self.entropy.next_u64()];
         halves.iter().flat_map(|half| half.to_be_bytes()).collect()
     }
 
-    /// Takes the far row if it is as it was; whether that was done, and durably.
+    /// Takes the far row if it is unchanged; returns whether it did so durably.
     async fn claim_far(&self, before: &FarOwner, near: &NearOwner) -> Result<bool> {
         let taken = FarOwner {
             epoch: near.epoch,
@@ -252,8 +258,8 @@ impl Opening {
         }
     }
 
-    /// Steps 5 and 6: deletes what is another's past, and makes the near store ours. Another start over the same near store may take
-    /// it meanwhile: what lies there is not touched then.
+    /// Steps 5 and 6: deletes the rows of another owner's past, and makes the near store ours. If
+    /// another start over the same near store takes it meanwhile, its rows stay.
     async fn settle_near(&self, near: &mut NearOwner) -> Result<DurabilityPoint> {
         if near.is_void {
             for kind in [RECORDS, ITEMS, BATCH_CURSORS, PAYLOADS] {
@@ -315,7 +321,8 @@ impl Opening {
         Ok(true)
     }
 
-    /// Step 7: what was not sent is in place again (E9). Returns what only has to be cleaned, and the lanes of which something is left.
+    /// Step 7: restores the unsent tail (E9). Returns the records that only need cleaning, and the
+    /// lanes with remains.
     async fn restore(
         &self,
         stream: &mut Stream,
@@ -387,7 +394,7 @@ impl Opening {
         ))
     }
 
-    /// Where the far cursors stand.
+    /// The positions of the far cursors.
     async fn cursors(&self) -> Result<BTreeMap<LaneId, u64>> {
         let rows = self
             .all(
@@ -402,7 +409,8 @@ impl Opening {
         cursors.collect()
     }
 
-    /// Cursors of earlier epochs of whose lanes nothing is left: their batches are refused by the epoch.
+    /// Deletes the cursors of lanes of earlier epochs without remains. Late batches of these lanes
+    /// fail the check of the epoch.
     async fn forget_cursors(&self, epoch: u64, kept: &BTreeMap<LaneId, Option<u64>>) -> Result<()> {
         let shard = &self.stores.shard;
         let done = kept
@@ -446,7 +454,7 @@ impl Opening {
         Ok(bytes)
     }
 
-    /// Everything that a scan finds.
+    /// All items of a scan.
     async fn all(&self, store: &SharedKeyValue, mut scan: Scan) -> Result<Vec<(Bytes, Arc<Item>)>> {
         let mut items = Vec::new();
         loop {
@@ -480,7 +488,7 @@ impl Opening {
         FarOwner::decode(read.value.as_deref())
     }
 
-    /// Writes the near owner row, for good; none: the condition does not hold.
+    /// Writes the near owner row durably; none: the condition does not hold.
     async fn put_near_owner(
         &self,
         near: &NearOwner,
@@ -490,7 +498,8 @@ impl Opening {
         let updated = self
             .again(|| async { self.stores.near.update(put.clone()).await })
             .await?;
-        // Its answer may have been lost, and then it is there: no other start has this claim.
+        // The response of an earlier attempt may have been lost. If so, the row has our claim,
+        // which no other start has.
         if matches!(updated.outcome, Outcome::Conflict(_))
             && self.near_owner().await?.claim != near.claim
         {
@@ -502,7 +511,7 @@ impl Opening {
         Ok(Some(point))
     }
 
-    /// Makes a call that may be repeated until it is answered.
+    /// Retries a repeatable call until it succeeds or fails permanently.
     async fn again<T, F: Future<Output = Result<T>>>(
         &self,
         mut call: impl FnMut() -> F,

@@ -1,7 +1,8 @@
-//! Who owns a range: the two owner rows, and the lease.
+//! The owner of a shard: its near and far rows, and its lease.
 //!
-//! The far row's epoch is what every far write is checked against; the near row's epoch and position are what every near write
-//! is. A lease only saves asking: it lets a barrier return without a far call while no successor can have begun.
+//! Every far write checks the epoch in the far row. Every near write checks epoch and position in
+//! the near row. The lease only saves calls: while it holds, no successor can have begun, so a
+//! barrier returns without a far call.
 
 use std::time::Duration;
 
@@ -25,36 +26,38 @@ const LEASE_MS: &str = "l";
 const RELEASED: &str = "f";
 const ENDS: &str = "x";
 
-/// Where earlier epochs ended, as many as are remembered: a point of one before that is lost.
+/// How many ends of earlier epochs are remembered. A point of an older epoch is lost.
 const ENDS_MAX: usize = 256;
 
-/// An epoch and the last position that is left of it.
+/// An epoch and its last remaining position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
 }
 
-/// The first bytes of a claim name a near store since it was emptied last; the rest are those of one start over it.
+/// The first bytes of a claim name a near store since it was last emptied; the rest name one start
+/// over it.
 pub(crate) const NAME_BYTES: usize = 16;
 
-/// What a claim names.
+/// The near store that a claim names.
 pub(crate) fn name_of(claim: &Bytes) -> Bytes {
     claim.slice(..claim.len().min(NAME_BYTES))
 }
 
-/// The near owner row. Each start that takes it gives it a higher epoch, also one that never gets the range.
+/// The near owner row. Each start that takes it increases its epoch, even if that start never gets
+/// the shard.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct NearOwner {
     pub(crate) epoch: u64,
     pub(crate) position: u64,
-    /// Of the start that has taken it.
+    /// The claim of the start that has taken the row.
     pub(crate) claim: Bytes,
-    /// What earlier versions wrote before they claimed the range.
+    /// The claim that earlier versions wrote before they claimed the shard.
     pub(crate) next_claim: Bytes,
-    /// What lies here is another's past, to be deleted.
+    /// Whether the near rows are another owner's past, to be deleted.
     pub(crate) is_void: bool,
-    /// Everything that the range has lies here.
+    /// Whether all items of the shard are near.
     pub(crate) is_complete: bool,
     pub(crate) ends: Vec<End>,
 }
@@ -77,7 +80,8 @@ impl NearOwner {
         })
     }
 
-    /// Whether what lies here is of the range as `far` has it. One that came back older than that start is not.
+    /// Whether the near rows belong to the shard of `far`. Rows that came back older than that
+    /// start do not.
     pub(crate) fn belongs_to(&self, far: &FarOwner) -> bool {
         let name = name_of(&far.claim);
         let is_named = [&self.claim, &self.next_claim]
@@ -86,7 +90,7 @@ impl NearOwner {
         far.epoch > 0 && self.epoch >= far.epoch && is_named
     }
 
-    /// That the row is still like this: no start has taken it, and no owner has written.
+    /// Holds if the row is unchanged: no start has taken it, and no owner has written.
     pub(crate) fn unchanged(&self) -> Condition {
         if self.epoch == 0 {
             return Condition::Absent;
@@ -121,13 +125,13 @@ fn ends_of(item: &Item) -> Result<Vec<End>> {
     })
 }
 
-/// That no start has taken the near row since it was given this epoch.
+/// Holds if no start has taken the near row since it got this epoch.
 pub(crate) fn near_epoch_is(epoch: u64) -> Condition {
     Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
-/// The part of each near transaction that makes it ours and the next one: the epoch is as it was, and the position. With a change it
-/// moves the position on by one.
+/// The guard of each near transaction: epoch and position are unchanged. With [`moving_on`], it
+/// increases the position by one.
 pub(crate) fn near_guard(shard: &Bytes, epoch: u64, position: u64) -> Update {
     let condition = Condition::All(vec![
         Condition::attribute(EPOCH, Test::is_integer(epoch as i64)),
@@ -196,7 +200,7 @@ impl FarOwner {
         ])
     }
 
-    /// That the row is still like this.
+    /// Holds if the row is unchanged.
     pub(crate) fn unchanged(&self) -> Condition {
         if self.epoch == 0 {
             return Condition::Absent;
@@ -208,15 +212,15 @@ impl FarOwner {
     }
 }
 
-/// That the far store still has this epoch.
+/// Holds if the far store still has this epoch.
 pub(crate) fn far_epoch_is(epoch: u64) -> Condition {
     Condition::attribute(EPOCH, Test::is_integer(epoch as i64))
 }
 
-/// When a far call has last told that the range is ours.
+/// The latest proofs that we own the shard.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Lease {
-    /// No successor begins before.
+    /// No successor begins before this time.
     pub(crate) until: Option<Monotonic>,
     /// When the last far call was sent that found our epoch.
     pub(crate) proven: Option<Monotonic>,

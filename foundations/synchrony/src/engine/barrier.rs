@@ -1,4 +1,4 @@
-//! The barrier: who lets something out waits here until it may be known.
+//! The barrier: callers wait here before they make output visible.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use super::{Engine, LANE_BITS};
 use crate::layout::{LaneId, RecordId};
 
 impl Engine {
-    /// Waits until everything that a point stands for is far-durable, and the range was ours until then (E3, E10).
+    /// Waits until all that a point covers is durable far, and proves that we owned the shard until
+    /// then (E3, E10).
     pub(crate) async fn barrier(self: &Arc<Self>, point: DurabilityPoint) -> Result<()> {
         let began = self.clock.monotonic();
         self.check_open()?;
@@ -22,7 +23,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Waits until all of these are far-durable; they are sent at once.
+    /// Waits until all these records are durable far; they are sent at once.
     pub(crate) async fn wait_until_far(&self, places: &[RecordId]) -> Result<()> {
         let is_settled = {
             let mut state = self.state();
@@ -41,7 +42,8 @@ impl Engine {
         .await?
     }
 
-    /// What a point stands for. Of an earlier epoch: all that it left, if the point lies within.
+    /// The records that a point covers. For an earlier epoch: its whole tail, if the point is
+    /// within that epoch.
     pub(crate) fn places_of(&self, point: DurabilityPoint) -> Result<Vec<RecordId>> {
         if point == DurabilityPoint::DURABLE {
             return Ok(Vec::new());

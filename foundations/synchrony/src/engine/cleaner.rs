@@ -1,4 +1,5 @@
-//! What stays near: records leave when they are far-durable, clean rows when there is no room.
+//! The cleaner: removes records that are durable far, and evicts clean rows when the near store is
+//! full.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -15,13 +16,13 @@ use crate::{
     owner::{near_guard, no_longer_complete},
 };
 
-/// Rows looked at in one turn of eviction.
+/// Rows examined in one turn of eviction.
 const EVICTION_ROWS: usize = 32;
-/// How long the cleaner waits after the near store refused something.
+/// The pause after the near store failed.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Engine {
-    /// Cleans and evicts whenever there is something to, until this instance ends.
+    /// Cleans and evicts whenever there is work, until this instance ends.
     pub(crate) async fn clean_and_evict(self: Arc<Self>) -> Result<()> {
         loop {
             let cleaning = self.cleaning.notified();
@@ -44,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// Takes what is left near of a far-durable record, except what rows refer to.
+    /// Deletes the rest of a record that is durable far, except payloads that rows refer to.
     async fn clean(&self, record: &Record) -> Result<()> {
         let shard = &self.stores.shard;
         let mut order = self.order.lock().await;
@@ -76,7 +77,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Evicts one page of clean rows if there are too many; whether there may be more to do.
+    /// Evicts one page of clean rows if the near store holds too much; returns whether there may be
+    /// more to do.
     async fn make_room(&self) -> Result<bool> {
         if !self.state().wants_room {
             return Ok(false);
@@ -122,7 +124,8 @@ impl Engine {
             self.evict(&mut order, clean).await?;
         }
         if is_idle {
-            // Everything that is left may be dirty: what becomes clean next calls again.
+            // All remaining rows may be dirty. The next record that becomes durable far wakes us
+            // again.
             self.state().wants_room = false;
         }
         Ok(!is_idle)
@@ -141,7 +144,8 @@ impl Engine {
             );
             updates.push(Update::delete(Key::new(shard, &key)));
         }
-        // Before the rows go: who misses one from now on asks the far store.
+        // We set this before the rows are deleted, so that a reader that misses one asks the far
+        // store.
         self.is_complete.store(false, Ordering::Release);
         self.removals.fetch_add(1, Ordering::AcqRel);
         self.repeat_near(updates).await?;
@@ -149,7 +153,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Far-durable records are to be cleaned, and what they wrote may be evicted.
+    /// Queues records that are durable far for cleaning, and their rows for eviction.
     pub(crate) fn have_cleaned(&self, records: Vec<Arc<Record>>) {
         let is_large = !records.is_empty();
         let mut state = self.state();
@@ -159,7 +163,7 @@ impl Engine {
         self.cleaning.notify_one();
     }
 
-    /// A near store that refuses for good ends this instance: it cannot be cleaned.
+    /// A permanent error of the near store ends this instance, as the near store cannot be cleaned.
     pub(crate) async fn run_cleaner(self: Arc<Self>) {
         let engine = Arc::clone(&self);
         let ended: Result<(), Error> = self
@@ -171,7 +175,7 @@ impl Engine {
     }
 }
 
-/// Whether a row is what is left of a deletion by this record, with nothing to remember.
+/// Whether a row is a tombstone of this record without remembered operations.
 fn is_tombstone(row: &Row, record: &Record) -> bool {
     let is_its = row.writer.is_some_and(|(place, _)| place == record.place);
     is_its

@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Makes sure that the range was still ours when the barrier began, or is (E10, E11).
+    /// Proves that we owned the shard at some time since the barrier began (E10, E11).
     pub(crate) async fn prove_ownership(&self, began: Monotonic) -> Result<()> {
         if self.is_proven(began) {
             return Ok(());
@@ -47,19 +47,20 @@ impl Engine {
         self.renew().await
     }
 
-    /// Has a lease that is over renewed, while nobody waits for that: a barrier that a batch of its own has proven needs none, and who
-    /// has nothing but such barriers would seem dead to a start elsewhere.
+    /// Renews an expired lease in the background. A barrier whose own batch has proven ownership
+    /// needs no renewal. Without this, an owner with only such barriers would look dead to a start
+    /// elsewhere.
     pub(crate) fn renew_apart_if_over(self: &Arc<Self>) {
         let now = self.clock.monotonic();
         let is_over = self.state().lease.until.is_none_or(|until| until <= now);
         if is_over && self.renewing.try_lock().is_ok() {
             let engine = Arc::clone(self);
-            // Who uses the range hears what is wrong from what it asks for itself.
+            // The users of the shard see this error in their own calls.
             tokio::spawn(async move { engine.renew_early().await });
         }
     }
 
-    /// One renewal; a failure that waiting may help is waited for.
+    /// Renews once; waits after a transient error.
     async fn renew(&self) -> Result<()> {
         let sent = self.clock.monotonic();
         let renewal = Change::Modify(vec![Action::Add(RENEWALS.into(), 1)]);
@@ -67,7 +68,7 @@ impl Engine {
             Update::of(Key::new(&self.stores.shard, OWNER), renewal).when(far_epoch_is(self.epoch));
         let renewed = async {
             let updated = self.stores.far.update(update).await?;
-            // A renewal that the far store loses would let a successor begin early.
+            // If the far store lost the renewal, a successor would begin early.
             self.stores.far.externalize(updated.receipt.point).await?;
             Ok::<_, Error>(updated.outcome)
         };
@@ -76,8 +77,7 @@ impl Engine {
                 let mut state = self.state();
                 state.lease.until = Some(sent + self.options.lease);
                 state.lease.proven = state.lease.proven.max(Some(sent));
-                drop(state);
-                self.far_responded();
+                state.failing = None;
                 Ok(())
             }
             Ok(Outcome::Conflict(_)) => {
@@ -89,7 +89,8 @@ impl Engine {
                 self.clock.sleep(self.pause()).await;
                 Ok(())
             }
-            // It says nothing of what was written: that is no refusal.
+            // This error concerns the lease alone, so callers must not take it for a refusal of
+            // their writes.
             Err(error) => {
                 self.far_failed(&error);
                 Err(Error::unavailable("renew the lease of a shard").caused_by(error))

@@ -1,4 +1,5 @@
-//! Reads: near first, then far; what the far store brings is put near unless the key may have changed meanwhile.
+//! Reads: near first, then far. A fetched row is stored near unless the key may have changed
+//! meanwhile.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +20,7 @@ use crate::{
     owner::near_guard,
 };
 
-/// Rows of one of the user's partitions by sort key, and up to where they are known.
+/// Rows of one of the user's partitions by sort key, and the key up to which they are complete.
 struct Stretch {
     rows: BTreeMap<Bytes, Row>,
     known_until: Option<Bytes>,
@@ -44,7 +45,7 @@ impl Engine {
                     None => continue,
                 },
             };
-            // A payload that is gone has been superseded, and its row with it.
+            // If the payload is gone, a later write has replaced the row, too.
             let Some(attributes) = self.attributes_of(&row).await? else {
                 continue;
             };
@@ -61,7 +62,8 @@ impl Engine {
         state.stream.high(lane)
     }
 
-    /// Fetches a row that is not near and puts it there; none if the key may have changed meanwhile: look again.
+    /// Fetches a row that is not near and stores it there; none: the key may have changed
+    /// meanwhile, so the caller looks again.
     pub(crate) async fn fill(&self, key: &RowKey) -> Result<Option<Row>> {
         let removals = self.removals.load(Ordering::Acquire);
         let place = Key::new(&self.stores.shard, key);
@@ -88,13 +90,13 @@ impl Engine {
                 }
                 Ok(Some(row))
             }
-            // It can be read all the same.
+            // A full near store does not prevent the read.
             Err(error) if error.kind() == ErrorKind::NoRoom => Ok(Some(row)),
             Err(error) => Err(error),
         }
     }
 
-    /// A near transaction that moves nothing on and does the same when repeated.
+    /// A near transaction that keeps the position and has the same effect when repeated.
     pub(crate) async fn repeat_near(&self, updates: Vec<Update>) -> Result<()> {
         loop {
             match self.near_transact(updates.clone()).await {
@@ -128,7 +130,7 @@ impl Engine {
             } else {
                 Some(self.far_stretch(scan, items_max).await?)
             };
-            // Nobody writes while the near rows are read, so that a page shows no half of a call.
+            // The lock keeps writers out, so that the page shows no half of a call.
             let _order = self.order.lock().await;
             if self.removals.load(Ordering::Acquire) == removals {
                 let stretch = self.merge(scan, items_max, far).await?;
@@ -152,7 +154,7 @@ impl Engine {
         })
     }
 
-    /// The same stretch of the range's partition.
+    /// The same scan in the shard's partition.
     fn scan_of_rows(&self, scan: &Scan, items_max: usize) -> Scan {
         let until = match &scan.until {
             Some(until) => item_row(&Key::new(&scan.partition, until)),
@@ -166,7 +168,7 @@ impl Engine {
         }
     }
 
-    /// Near rows over far ones, until there are more than enough that are not deleted.
+    /// Lays near rows over far ones, until there are more than enough that are not deleted.
     async fn merge(&self, scan: &Scan, items_max: usize, far: Option<Stretch>) -> Result<Stretch> {
         let mut merged = far.unwrap_or(Stretch {
             rows: BTreeMap::new(),
@@ -254,7 +256,7 @@ fn is_nothing(row: &Row) -> bool {
     row.content == crate::layout::Content::Nothing
 }
 
-/// The first key behind all that begin with `prefix`, which begins with a letter.
+/// The first key after all that begin with `prefix`, which begins with a letter.
 fn behind(prefix: &[u8]) -> Bytes {
     let kept = prefix
         .iter()

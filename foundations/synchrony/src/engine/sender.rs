@@ -1,4 +1,4 @@
-//! The sender: carries out what the stream decides. It waits for nothing that it could do beside something else.
+//! The sender: executes the decisions of the stream, all independent calls at the same time.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
 /// A batch with its verdict.
 type Landed = (Outgoing, Verdict);
 
-/// Where far items of a batch begin among its updates: behind owner row and cursor.
+/// The index of the first item among the updates of a batch: after owner row and cursor.
 const ITEMS_FROM: usize = 2;
 
 impl Engine {
@@ -70,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Nothing leaves before the near store has it for good (E1).
+    /// Makes the near store durable up to a position, before any of it is sent (E1).
     async fn make_near_durable(
         self: Arc<Self>,
         position: u64,
@@ -91,11 +91,11 @@ impl Engine {
 
     fn land(&self, batch: &Outgoing, verdict: Verdict) {
         let now = self.clock.monotonic();
-        if matches!(verdict, Verdict::AppliedUntil(_)) {
-            self.far_responded();
-        }
         let done = {
             let mut state = self.state();
+            if matches!(verdict, Verdict::AppliedUntil(_)) {
+                state.failing = None;
+            }
             state.stream.settle(batch, verdict, now, &*self.entropy)
         };
         self.have_cleaned(done);
@@ -117,7 +117,8 @@ impl Engine {
         (batch, verdict)
     }
 
-    /// The batch as a far transaction: the epoch is ours, the lane's cursor is where the batch begins, each key's version is lower.
+    /// The far transaction of a batch. Its conditions: the epoch is ours, the lane's cursor is just
+    /// before the batch, and each key's far version is lower.
     fn far_updates(&self, batch: &Outgoing) -> Vec<Update> {
         let shard = &self.stores.shard;
         let (first, last) = (*batch.sequences.start(), *batch.sequences.end());
@@ -177,7 +178,8 @@ impl Engine {
                 if cursor < *batch.sequences.start() {
                     return Ok(Verdict::Early);
                 }
-                // An earlier attempt arrived, perhaps of fewer records; its answer did not.
+                // An earlier attempt arrived, perhaps with fewer records, and its response was
+                // lost.
                 self.stores.far.externalize(point).await?;
                 Ok(Verdict::AppliedUntil(cursor.min(*batch.sequences.end())))
             }
@@ -193,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// What a far error makes of a batch. Lost: the far store restarted and has taken it back.
+    /// The verdict for an error. `Lost`: the far store restarted and lost the batch.
     fn verdict_of(&self, error: Error) -> Verdict {
         if error.is_retryable() || error.kind() == ErrorKind::Lost {
             self.far_failed(&error);
@@ -202,7 +204,8 @@ impl Engine {
         Verdict::Refused(error)
     }
 
-    /// The sender in a task of its own; without it nothing would become durable, so its end ends this instance.
+    /// The sender in a task of its own. Its end ends this instance, as nothing would become durable
+    /// without it.
     pub(crate) async fn run_sender(self: Arc<Self>) {
         let engine = Arc::clone(&self);
         let ended: Result<()> = self.detached(async move { engine.send().await }).await;

@@ -1,7 +1,9 @@
-//! Writes: judged over the rows, ordered near in one transaction with their record, told to the stream.
+//! Writes: evaluated over the rows, ordered near in one transaction with their record, and passed
+//! to the stream.
 //!
-//! One at a time holds the order lock from reading the rows to the near store's answer, so that near order is position order. What
-//! may take long, a far read or waiting for room, is done without it.
+//! One writer at a time holds the order lock, from its read of the rows to the near store's
+//! response. So near order is position order. Slow parts, such as a far read or a wait for
+//! capacity, run without the lock.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,13 +27,13 @@ use crate::{
     stream::Pending,
 };
 
-/// A row as a writer finds it.
+/// The present row of a key.
 struct CurrentRow {
     row: Option<Row>,
     stored: Stored,
 }
 
-/// What one write does to the near store.
+/// The near transaction of one write.
 struct Plan {
     updates: Vec<Update>,
     record: Record,
@@ -40,18 +42,19 @@ struct Plan {
     resident_removed: usize,
 }
 
-/// The answer with the highest position that its lane knows.
+/// The result of a call, with the highest position that its lane knows.
 pub(crate) type Answered<T> = (T, u64);
 
 impl Engine {
-    /// Makes a call in a lane.
+    /// Makes a call in a lane. `held` is a handle to the lane.
     pub(crate) async fn write<O: Operation>(
         self: &Arc<Self>,
         (lane, held): (LaneId, impl Send + 'static),
         operation: O,
     ) -> Result<Answered<O::Answer>> {
         operation.check(&self.limits)?;
-        // It goes on if its caller gives up, and comes behind what its lane has read, which is known while that is held.
+        // The write continues if its caller gives up. It follows what its lane has read, which the
+        // lane forgets when its last handle is dropped. So the task holds a handle.
         let engine = Arc::clone(self);
         let task = async move {
             let written = engine.write_here(lane, operation).await;
@@ -123,7 +126,7 @@ impl Engine {
         .await?
     }
 
-    /// All rows, or the keys of which nothing is known near.
+    /// The rows of all keys, or the keys that are not known near.
     async fn find_all(&self, keys: &[RowKey]) -> Result<Result<Vec<CurrentRow>, Vec<RowKey>>> {
         let rows = try_join_all(keys.iter().map(|key| self.near_row(key))).await?;
         let is_complete = self.is_complete();
@@ -150,7 +153,7 @@ impl Engine {
         try_join_all(found).await.map(Ok)
     }
 
-    /// The lane has seen the rows, and writes behind them.
+    /// Notes that the lane has seen the rows, and returns the place of its next record.
     fn join_in(&self, lane: LaneId, found: &[CurrentRow]) -> Result<(RecordId, Vec<RecordId>)> {
         let mut state = self.state();
         for row in found.iter().filter_map(|found| found.row.as_ref()) {
@@ -232,7 +235,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A clean row's payload goes with the row; a dirty one's belongs to its record, and goes when that is cleaned.
+    /// A clean row's payload is deleted with the row. A dirty row's payload belongs to its record,
+    /// and is deleted when that is cleaned.
     fn delete_unreferred(&self, before: &Row) -> Option<Update> {
         let (place, _) = before.writer?;
         let is_clean = self.state().stream.is_done(place);
@@ -243,7 +247,7 @@ impl Engine {
         )))
     }
 
-    /// Refuses what the far store would (E8).
+    /// Refuses a write that is too large for the far store (E8).
     fn check_far_size(&self, key: &RowKey, next: &Stored, payload: Option<&Bytes>) -> Result<()> {
         let Change::Put(attributes) = far_change(next.version, next.memory.as_deref(), payload)
         else {
@@ -265,7 +269,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Orders a plan near and tells the stream.
+    /// Orders a plan near, and passes its record to the stream.
     async fn carry_out(&self, order: &mut Order, plan: Plan) -> Result<()> {
         let near = self.order_near(order.position, plan.updates).await?;
         order.position += 1;
@@ -287,7 +291,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a near transaction that begins with the guard that moves the position on. If its answer is lost, the owner row tells.
+    /// Makes a near transaction that moves the position. If its response is lost, the owner row
+    /// tells the outcome.
     async fn order_near(&self, position: u64, updates: Vec<Update>) -> Result<DurabilityPoint> {
         loop {
             match self.near_transact(updates.clone()).await {
@@ -305,7 +310,8 @@ impl Engine {
         }
     }
 
-    /// The near owner row, however often it takes: until it is known whether a write happened, nobody may write.
+    /// Reads the near owner row, with as many attempts as it takes. Until the outcome of a write is
+    /// known, no other write may begin.
     async fn near_owner(&self) -> Result<(NearOwner, DurabilityPoint)> {
         let key = Key::new(&self.stores.shard, OWNER);
         loop {
@@ -334,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// Reads near, and notices if the near store has restarted.
+    /// Reads near, and detects a restart of the near store.
     pub(crate) async fn near_get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.stores.near.get(key).await?;
         self.same_start(read.point)?;
@@ -355,7 +361,8 @@ impl Engine {
             .transpose()
     }
 
-    /// A row's attributes, none if it is deleted; none at all if its payload is gone: the row was superseded.
+    /// A row's attributes; `Some(None)`: the row is deleted; `None`: its payload is gone, as a
+    /// later write has replaced the row.
     pub(crate) async fn attributes_of(&self, row: &Row) -> Result<Option<Option<Bytes>>> {
         match &row.content {
             Content::Nothing => Ok(Some(None)),

@@ -1,4 +1,4 @@
-//! What must hold of the far store at any moment, and of what a new start reads.
+//! Checks of the far store at any moment, and of the reads of a new start.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::workload::{
 
 type Items = BTreeMap<Key, std::sync::Arc<Item>>;
 
-/// A look at the far store from outside.
+/// A snapshot of the far store, read directly.
 pub(super) struct Far {
     items: Items,
     pub(super) entries: Seen,
@@ -34,7 +34,7 @@ impl Far {
         self.items.get(key)?.integer(name)
     }
 
-    /// E2, E3, E4: a causal prefix that has everything that was externalized, each once.
+    /// E2, E3, E4: a causal prefix with all externalized writes, each once.
     pub(super) fn check(&self, truth: &Truth) -> Vec<String> {
         let mut wrong = Vec::new();
         for worker in 0..WORKERS {
@@ -73,7 +73,7 @@ impl Far {
         wrong
     }
 
-    /// E2: nothing is there without what it had seen.
+    /// E2: each entry has the entries that it had seen.
     fn check_causes(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for (key, item) in self
@@ -93,7 +93,7 @@ impl Far {
     }
 }
 
-/// What a start reads of everything.
+/// All that a start reads.
 pub(super) struct Start {
     pub(super) entries: Seen,
     pub(super) known: Seen,
@@ -119,7 +119,8 @@ impl Start {
         }
     }
 
-    /// E9, E1: what was acknowledged is there if the near store is, what was externalized in any case, and nothing far is missing.
+    /// E9, E1: a start finds all acknowledged writes if the near store is kept, all externalized
+    /// ones in any case, and all far ones.
     pub(super) fn check(&self, shared: &Shared, far: &Seen, keeps_everything: bool) {
         for (worker, (&found, &there)) in self.entries.iter().zip(far).enumerate() {
             let (acknowledged, externalized) = {
@@ -145,7 +146,7 @@ impl Start {
     }
 }
 
-/// All items at one moment: read until nothing changes meanwhile, since pages are read one after the other.
+/// All items at one moment. Pages are read one after the other, so we read until two passes agree.
 async fn steady(far: &dyn KeyValue, shard: &Bytes) -> Items {
     let mut last = None;
     loop {
