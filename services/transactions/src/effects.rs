@@ -1,13 +1,15 @@
 //! Effects: queue messages and invocations that leave once their transaction has committed.
 //!
 //! A transaction gathers them like writes; they are at rest before its decision row is, so they are decided with the
-//! writes. What becomes of them then is [`outbox`](crate::outbox)'s.
+//! writes. What becomes of them then is [`outbox`](crate::effects::outbox)'s.
 //!
 //! Invariants
 //! - Each has a place within its transaction, in the order of the calls, and a call that is repeated under its place
 //!   changes nothing: clients repeat requests whose answers were lost.
 //! - The id that its receiver sees is derived from the transaction's id and that place alone, so whoever sends it, and
 //!   however often, it is the same (T13).
+
+pub(crate) mod outbox;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +23,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
     Error, Result,
+    attempts::transaction::Transaction,
     engine::Core,
     model::{Call, TransactionId},
-    transaction::Transaction,
 };
 
 /// What names of clients' queues begin with at their provider: the house has queues of its own there.
@@ -238,8 +240,8 @@ impl Core {
 
     /// An effect has to fit an item of its own.
     fn effect_bytes_max(&self) -> usize {
-        let item_bytes_max = self.key_value.limits().item_bytes_max;
-        self.config.effect_bytes_max.min(item_bytes_max / 2)
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        self.context.config.effect_bytes_max.min(item_bytes_max / 2)
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
@@ -280,22 +282,25 @@ impl Core {
         effect: &Effect,
         place: Option<u32>,
     ) -> Result<()> {
-        if self.outbox.is_full(self.config.unsent_max) {
+        if self.outbox.is_full(self.context.config.unsent_max) {
             return Err(Error::TooMuchBuffered);
         }
         let mut state = transaction.state();
-        state.touch(self.clock.monotonic())?;
+        state.touch(self.context.clock.monotonic())?;
         transaction.node.store.standing()?;
         let bytes = effect.bytes_len();
         if !self
+            .context
             .counters
-            .buffer(bytes, self.config.node_buffer_bytes_max)
+            .buffer(bytes, self.context.config.node_buffer_bytes_max)
         {
             return Err(Error::TooMuchBuffered);
         }
-        let added = state.effects.add(effect, place, self.config.effects_max);
+        let added = state
+            .effects
+            .add(effect, place, self.context.config.effects_max);
         if !matches!(added, Ok(true)) {
-            self.counters.unbuffer(bytes);
+            self.context.counters.unbuffer(bytes);
         }
         added.map(drop)
     }
@@ -372,8 +377,8 @@ mod tests {
         let id = |name: &'static str| TransactionId::new(name).expect("a name");
         assert_eq!(effect_id(&id("order-17"), 3), "order-17/3");
         assert_ne!(effect_id(&id("a/1"), 0), effect_id(&id("a"), 10));
-        let longest =
-            TransactionId::new(vec![b'x'; crate::transaction_id::ID_BYTES_MAX]).expect("a name");
+        let longest = TransactionId::new(vec![b'x'; crate::model::transaction_id::ID_BYTES_MAX])
+            .expect("a name");
         assert!(effect_id(&longest, u32::MAX).len() <= ports::queue::DEDUPLICATION_BYTES_MAX);
     }
 }

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use ports::DurabilityPoint;
 use serde::{Deserialize, Serialize};
 
-pub use crate::transaction_id::TransactionId;
+pub mod transaction_id;
+
+pub use self::transaction_id::TransactionId;
 use crate::{Error, Result};
 
 /// The longest key, in bytes.

@@ -7,12 +7,14 @@ use primitives::{Backoff, Delays};
 
 use crate::{
     Error, Result,
+    cluster::{
+        membership::{Alone, Membership},
+        peers::Peers,
+    },
     config::Config,
     effects::Destinations,
     engine::Engine,
-    membership::{Alone, Membership},
-    pack::SharedObjects,
-    peers::Peers,
+    packing::SharedObjects,
 };
 
 /// What the service is made of.
@@ -156,15 +158,15 @@ impl Service {
         let core = &self.engine.core;
         let mut outage: Option<Outage> = None;
         loop {
-            let began = core.clock.monotonic();
-            while !core.has_fallen() {
-                core.fell.notified().await;
+            let began = core.context.clock.monotonic();
+            while !core.serving.has_fallen() {
+                core.serving.fell.notified().await;
             }
-            if core.clock.monotonic().since(began) >= SERVED_WELL {
+            if core.context.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;
             }
             if let Some(outage) = &mut outage {
-                core.pause(&mut outage.delays).await;
+                core.context.pause(&mut outage.delays).await;
             } else {
                 tracing::warn!(
                     "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
@@ -172,7 +174,7 @@ impl Service {
             }
             let outage = outage.get_or_insert_with(Outage::default);
             if let Err(error) = core.start_over().await {
-                outage.say(core.clock.monotonic(), &error);
+                outage.say(core.context.clock.monotonic(), &error);
             }
         }
     }

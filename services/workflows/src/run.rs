@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use ports::DurabilityPoint;
 use tokio::sync::{RwLock, watch};
 use transactions::{
-    listing::{Listed, Listing, Page},
+    list::{Listed, Listing, Page},
     model::Call,
 };
 

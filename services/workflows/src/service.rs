@@ -7,7 +7,7 @@ use functions::manifest::workflow::Workflow;
 use ports::{Clock, Entropy, ErrorKind, key_value::SharedKeyValue};
 use transactions::{
     Effect, Engine,
-    listing::{Listing, Page},
+    list::{Listing, Page},
 };
 
 use crate::{

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use transactions::{
     Effect, Engine,
-    listing::{Listing, Page},
+    list::{Listing, Page},
 };
 
 use crate::{

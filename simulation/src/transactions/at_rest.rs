@@ -15,7 +15,7 @@ use primitives::{Cursor, FencedLog};
 use transactions::{
     layout,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId, Version},
-    pack::PackId,
+    packing::PackId,
     records::{Entry, Place, SequencedSlot, StoredRecord, StoredSlot, Write, WriteSet, decode},
 };
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use transactions::{
     Figures,
     model::{Attempt, Key, Version},
-    pack::PackId,
+    packing::PackId,
     records::Write,
 };
 

@@ -21,7 +21,7 @@ use ports::{
 use transactions::{
     layout,
     model::{Attempt, NodeId, TransactionId},
-    pack::PackId,
+    packing::PackId,
     records::{Place, SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 

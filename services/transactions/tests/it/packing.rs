@@ -13,9 +13,9 @@ use transactions::{
     Config, Error, Parts, Service,
     broken::Broken,
     layout::{self, Buckets},
-    listing::Listing,
+    list::Listing,
     model::Key,
-    pack::PackId,
+    packing::PackId,
 };
 
 use crate::{

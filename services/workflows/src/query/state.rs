@@ -1,7 +1,7 @@
 //! The state of workflows.
 
 use bytes::Bytes;
-use transactions::listing::{Listing, Page};
+use transactions::list::{Listing, Page};
 
 use super::{AwaitedStore, Query};
 use crate::{Error, Result, storage::Store};

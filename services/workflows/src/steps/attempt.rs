@@ -18,7 +18,7 @@ use std::{
 use bytes::Bytes;
 use transactions::{
     Effect,
-    listing::{Listing, Page},
+    list::{Listing, Page},
 };
 
 use super::{far_calls::FarCalls, listing::overlaid};

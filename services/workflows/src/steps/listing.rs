@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use transactions::{
-    listing::{KEYS_MAX, Listed, Listing, Page},
+    list::{KEYS_MAX, Listed, Listing, Page},
     model::Key,
 };
 

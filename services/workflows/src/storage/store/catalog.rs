@@ -49,11 +49,11 @@ impl Store {
     /// The workflows that have rows in far stores, with the latest address of each.
     pub(crate) async fn listed_far_stores(&self) -> Result<Vec<(String, String)>> {
         let (rows, _) = self.rows_of(layout::all_far_stores(PAGE_ROWS)).await?;
-        let home = |(sort, item): &(Bytes, Arc<Item>)| {
+        let far_store = |(sort, item): &(Bytes, Arc<Item>)| {
             let address = String::from_utf8(item.bytes(ADDRESS)?.to_vec()).ok()?;
             Some((layout::workflow_of(sort)?, address))
         };
-        Ok(rows.iter().filter_map(home).collect())
+        Ok(rows.iter().filter_map(far_store).collect())
     }
 
     /// The addresses of the far stores in which this workflow has rows.
