@@ -16,7 +16,7 @@ use ports::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{Config, Error, Result, figures::Counters};
+use crate::{Config, Error, Result, figures::Counters, storage::node_log::Bounds};
 
 /// What the parts of the engine share. It holds no state of the protocol.
 #[derive(Debug)]
@@ -45,6 +45,27 @@ impl Context {
             Err(Error::NoRoom)
         } else {
             Ok(())
+        }
+    }
+
+    /// A slot has to fit an item, with room for what a large last entry adds.
+    pub(crate) fn slot_bytes_max(&self) -> usize {
+        self.config
+            .slot_bytes_max
+            .min(self.key_value.limits().item_bytes_max / 2)
+    }
+
+    /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
+    pub(crate) fn slot_bounds(&self) -> Bounds {
+        let limits = self.key_value.limits();
+        let items = if limits.transact_across_partitions {
+            limits.transact_items_max
+        } else {
+            0
+        };
+        Bounds {
+            slot_bytes: self.slot_bytes_max(),
+            group_items: self.config.group_items_max.min(items),
         }
     }
 

@@ -9,9 +9,10 @@
 //! - The id that its receiver sees is derived from the transaction's id and that place alone, so whoever sends it, and
 //!   however often, it is the same (T13).
 
-pub(crate) mod outbox;
-
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::Bytes;
 use ports::{
@@ -19,14 +20,10 @@ use ports::{
     queue::{GROUP_BYTES_MAX, SharedQueue},
 };
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{
-    Error, Result,
-    attempts::transaction::Transaction,
-    engine::Core,
-    model::{Call, TransactionId},
-};
+use crate::{Error, Result, context::Context, effects::outbox::Outbox, model::TransactionId};
+
+pub(crate) mod outbox;
 
 /// What names of clients' queues begin with at their provider: the house has queues of its own there.
 const QUEUE_PREFIX: &str = "user/";
@@ -190,18 +187,23 @@ impl KnownQueues {
     }
 }
 
-impl Core {
-    /// Has `effect` happen once `call`'s transaction has committed.
-    pub(crate) async fn send(
-        self: &Arc<Self>,
-        call: &Call,
-        effect: Effect,
-        place: Option<u32>,
-    ) -> Result<()> {
-        self.check_effect(&effect)?;
-        let transaction = self.here(call).await?;
-        self.check_destination(&effect).await?;
-        self.buffer_effect(&transaction, &effect, place)
+/// Where effects go, and those on their way.
+#[derive(Debug)]
+pub(crate) struct Effects {
+    context: Arc<Context>,
+    destinations: Destinations,
+    known_queues: KnownQueues,
+    pub(crate) outbox: Outbox,
+}
+
+impl Effects {
+    pub(crate) fn new(context: Arc<Context>, destinations: Destinations) -> Self {
+        Self {
+            context,
+            destinations,
+            known_queues: KnownQueues::default(),
+            outbox: Outbox::default(),
+        }
     }
 
     /// Errors: `Invalid` and `TooLarge`, as its destination would say when it is too late.
@@ -274,35 +276,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-
-    fn buffer_effect(
-        &self,
-        transaction: &Transaction,
-        effect: &Effect,
-        place: Option<u32>,
-    ) -> Result<()> {
-        if self.outbox.is_full(self.context.config.unsent_max) {
-            return Err(Error::TooMuchBuffered);
-        }
-        let mut state = transaction.state();
-        state.touch(self.context.clock.monotonic())?;
-        transaction.node.store.standing()?;
-        let bytes = effect.bytes_len();
-        if !self
-            .context
-            .counters
-            .buffer(bytes, self.context.config.node_buffer_bytes_max)
-        {
-            return Err(Error::TooMuchBuffered);
-        }
-        let added = state
-            .effects
-            .add(effect, place, self.context.config.effects_max);
-        if !matches!(added, Ok(true)) {
-            self.context.counters.unbuffer(bytes);
-        }
-        added.map(drop)
     }
 }
 

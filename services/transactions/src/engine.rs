@@ -1,36 +1,46 @@
 //! The public API over all of it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ports::{DurabilityPoint, key_value::Room};
-use tokio::sync::{self, Semaphore};
+use ports::{Clock, DurabilityPoint, Entropy, KeyValue, key_value::Room};
+use tokio::sync::Semaphore;
 
 use crate::{
     Config, Result,
     attempts::open_attempts::Attempts,
     cache::Cache,
     calls::{
+        Calls,
         begin::FULL_LOOK_UPS_MAX,
+        forward::Failed,
         list::{Listing, Page},
     },
-    cluster::{
-        announcement_batch::Cluster,
-        forward::{Failed, Owner},
-        membership::Membership,
-        peers::Peers,
-        probe::Looks,
-    },
-    collection::idempotency_keys::IdempotencyKeys,
+    cluster::{Cluster, membership::Membership, owner::Owner, peers::Peers},
+    collection::Collection,
     context::{Context, Tasks},
-    effects::{Destinations, Effect, KnownQueues, outbox::Outbox},
+    effects::{Destinations, Effect, Effects},
     figures::{Counters, Figures},
+    idempotency_keys::IdempotencyKeys,
+    loader::Loader,
     model::{Begin, Begun, Call, Committed, Key, Outcome, Shown, TransactionId},
-    packing::SharedObjects,
-    serializable::keyspace::Keyspaces,
-    service::Parts,
+    packing::{Packing, SharedObjects},
+    peer_server::PeerServer,
+    recovery::Recovery,
+    serializable::Serializable,
     serving::Serving,
 };
+
+/// What the service is made of.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// Where everything lives. A node alone ends whoever had it before; others share it.
+    pub key_value: Arc<dyn KeyValue>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Chance.
+    pub entropy: Arc<dyn Entropy>,
+}
 
 /// Transactions on one node. Clones share it; when the last one is dropped, everything under way stops where it is.
 #[derive(Debug, Clone)]
@@ -39,34 +49,19 @@ pub struct Engine {
     _tasks: Arc<Tasks>,
 }
 
-/// What the parts of the engine share.
+/// The parts of the engine that its public face calls.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) context: Arc<Context>,
-    pub(crate) membership: Arc<dyn Membership>,
-    /// The way to the other nodes; none: this one is alone.
-    pub(crate) peers: Option<Arc<dyn Peers>>,
-    pub(crate) destinations: Destinations,
-    pub(crate) known_queues: KnownQueues,
-    pub(crate) outbox: Outbox,
-    /// Where packs go; none: values stay in the store.
-    pub(crate) objects: Option<SharedObjects>,
-    /// What the names of packs begin with, once that is known.
-    pub(crate) home: OnceLock<String>,
-    /// Memory for values in chunks that are being read, in bytes.
-    pub(crate) reading: Arc<Semaphore>,
-    pub(crate) serving: Serving,
-    pub(crate) cache: Cache,
-    pub(crate) attempts: Attempts,
-    pub(crate) cluster: Cluster,
-    pub(crate) keyspaces: Keyspaces,
-    pub(crate) idempotency_keys: IdempotencyKeys,
-    /// Held while a keyspace is marked.
-    pub(crate) marking: sync::Mutex<()>,
-    /// How many more begins may ask the store at a time whether they have committed, while there is no room for them.
-    pub(crate) full_look_ups: Semaphore,
-    /// At which other nodes is being looked.
-    pub(crate) looks: Looks,
+    pub(crate) serving: Arc<Serving>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) attempts: Arc<Attempts>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) idempotency_keys: Arc<IdempotencyKeys>,
+    pub(crate) effects: Arc<Effects>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) recovery: Arc<Recovery>,
+    pub(crate) peer_server: PeerServer,
 }
 
 impl Engine {
@@ -79,9 +74,7 @@ impl Engine {
         config: Config,
     ) -> Self {
         let tasks = Arc::<Tasks>::default();
-        let cache = Cache::new(&config);
-        let reading = config.read_bytes_max.min(Semaphore::MAX_PERMITS);
-        let context = Context {
+        let context = Arc::new(Context {
             key_value: parts.key_value,
             clock: parts.clock,
             entropy: parts.entropy,
@@ -89,29 +82,9 @@ impl Engine {
             counters: Counters::default(),
             is_alone: peers.is_none(),
             tasks: Arc::downgrade(&tasks),
-        };
-        let core = Core {
-            context: Arc::new(context),
-            membership,
-            peers,
-            destinations,
-            known_queues: KnownQueues::default(),
-            outbox: Outbox::default(),
-            objects,
-            home: OnceLock::new(),
-            reading: Arc::new(Semaphore::new(reading)),
-            serving: Serving::default(),
-            cache,
-            attempts: Attempts::default(),
-            cluster: Cluster::default(),
-            keyspaces: Keyspaces::new(),
-            idempotency_keys: IdempotencyKeys::default(),
-            marking: sync::Mutex::default(),
-            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
-            looks: Looks::default(),
-        };
+        });
         Self {
-            core: Arc::new(core),
+            core: Arc::new(Core::new(context, destinations, objects, membership, peers)),
             _tasks: tasks,
         }
     }
@@ -126,7 +99,7 @@ impl Engine {
             // A name is written down; without one a transaction may read on a full disk.
             self.core.context.check_room(Room::Free)?;
         }
-        self.core.begin(begin).await
+        self.core.calls.begin(begin).await
     }
 
     /// The value of `key` for this transaction; none: there is none, or it is deleted.
@@ -134,9 +107,9 @@ impl Engine {
     /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable begin did not name,
     /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
-        match self.core.owner_elsewhere(call).await? {
-            Some(owner) => self.core.forward_get(&owner, call, key).await,
-            None => self.core.get(call, key).await,
+        match self.core.calls.owner_elsewhere(call).await? {
+            Some(owner) => self.core.calls.forward_get(&owner, call, key).await,
+            None => self.core.calls.get(call, key).await,
         }
     }
 
@@ -158,9 +131,14 @@ impl Engine {
     }
 
     async fn write(&self, call: &Call, key: Key, value: Option<Bytes>) -> Result<()> {
-        match self.core.owner_elsewhere(call).await? {
-            Some(owner) => self.core.forward_write(&owner, call, key, value).await,
-            None => self.core.write(call, key, value).await,
+        match self.core.calls.owner_elsewhere(call).await? {
+            Some(owner) => {
+                self.core
+                    .calls
+                    .forward_write(&owner, call, key, value)
+                    .await
+            }
+            None => self.core.calls.write(call, key, value).await,
         }
     }
 
@@ -170,9 +148,14 @@ impl Engine {
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`, `TransactionFinished`,
     /// `NoSuchTransaction`, `Unavailable`.
     pub async fn send(&self, call: &Call, effect: Effect, place: Option<u32>) -> Result<()> {
-        match self.core.owner_elsewhere(call).await? {
-            Some(owner) => self.core.forward_send(&owner, call, effect, place).await,
-            None => self.core.send(call, effect, place).await,
+        match self.core.calls.owner_elsewhere(call).await? {
+            Some(owner) => {
+                self.core
+                    .calls
+                    .forward_send(&owner, call, effect, place)
+                    .await
+            }
+            None => self.core.calls.send(call, effect, place).await,
         }
     }
 
@@ -180,8 +163,8 @@ impl Engine {
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `Invalid`, `Unavailable`.
     pub async fn check_effect(&self, effect: &Effect) -> Result<()> {
-        self.core.check_effect(effect)?;
-        self.core.check_destination(effect).await
+        self.core.effects.check_effect(effect)?;
+        self.core.effects.check_destination(effect).await
     }
 
     /// How many effects one transaction has at the most.
@@ -194,7 +177,7 @@ impl Engine {
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `Unavailable`, `OutcomeUnknown`.
     pub async fn send_now(&self, effect: Effect, id: Bytes) -> Result<()> {
-        self.core.send_one(effect, id).await?;
+        self.core.effects.send_one(effect, id).await?;
         self.core.context.counters.sent();
         Ok(())
     }
@@ -204,35 +187,35 @@ impl Engine {
     /// Errors: `OutcomeUnknown`: repeat it; `Conflict` and `SnapshotTooOld` of a serializable one: begin again;
     /// `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
-        if let Some(owner) = self.core.owner_elsewhere(call).await? {
-            match self.core.forward_commit(&owner, call).await {
+        if let Some(owner) = self.core.calls.owner_elsewhere(call).await? {
+            match self.core.calls.forward_commit(&owner, call).await {
                 Err(Failed::Unreachable(_)) => note_unreachable(&owner),
                 answer => return Ok(answer?),
             }
         }
-        self.core.commit(call).await
+        self.core.calls.commit(call).await
     }
 
     /// Makes all writes count, all at once, and does not wait until that is durable: whoever takes the answer out of the house
     /// [waits](Self::externalize) for its point. Errors: as [`Engine::commit`].
     pub async fn commit_shown(&self, call: &Call) -> Result<Shown<Committed>> {
-        if self.core.owner_elsewhere(call).await?.is_some() {
+        if self.core.calls.owner_elsewhere(call).await?.is_some() {
             return self.commit(call).await.map(Shown::durable);
         }
-        self.core.commit_shown(call).await
+        self.core.calls.commit_shown(call).await
     }
 
     /// Drops all writes. A repeat is answered alike.
     ///
     /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.
     pub async fn abort(&self, call: &Call) -> Result<()> {
-        if let Some(owner) = self.core.owner_elsewhere(call).await? {
-            match self.core.forward_abort(&owner, call).await {
+        if let Some(owner) = self.core.calls.owner_elsewhere(call).await? {
+            match self.core.calls.forward_abort(&owner, call).await {
                 Err(Failed::Unreachable(_)) => note_unreachable(&owner),
                 answer => return Ok(answer?),
             }
         }
-        self.core.abort(call).await
+        self.core.calls.abort(call).await
     }
 
     /// What has become of the latest attempt of a transaction. Errors: as [`Engine::status_of`].
@@ -242,26 +225,26 @@ impl Engine {
 
     /// What has become of a transaction, or of one attempt of it. Errors: `NoSuchTransaction`, `Unavailable`.
     pub async fn status_of(&self, call: &Call) -> Result<Shown<Outcome>> {
-        self.core.end_if_begun_elsewhere(call).await?;
-        if let Some(owner) = self.core.owner_elsewhere(call).await? {
-            match self.core.forward_status(&owner, call).await {
+        self.core.calls.end_if_begun_elsewhere(call).await?;
+        if let Some(owner) = self.core.calls.owner_elsewhere(call).await? {
+            match self.core.calls.forward_status(&owner, call).await {
                 Err(Failed::Unreachable(_)) => note_unreachable(&owner),
                 answer => return Ok(Shown::durable(answer?)),
             }
         }
-        self.core.status(call).await
+        self.core.calls.status(call).await
     }
 
     /// Plain state: the newest committed value of `key`.
     pub async fn get_now(&self, key: &Key) -> Result<Shown<Option<Bytes>>> {
-        self.core.get_now(key).await
+        self.core.calls.get_now(key).await
     }
 
     /// Plain state: a page of its keys with their values, as they are while it is read (T18).
     ///
     /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
     pub async fn list_now(&self, listing: &Listing) -> Result<Shown<Page>> {
-        self.core.list_now(listing).await
+        self.core.calls.list_now(listing).await
     }
 
     /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
@@ -271,7 +254,7 @@ impl Engine {
         } else {
             Room::Scarce
         })?;
-        self.core.put_now(key, value).await
+        self.core.calls.put_now(key, value).await
     }
 
     /// Waits until everything at or before `point` is durable.
@@ -286,14 +269,14 @@ impl Engine {
 
     /// Answers a message of another node, whatever it says.
     pub async fn answer_peer(&self, message: Bytes) -> Bytes {
-        self.core.answer_peer(message).await
+        self.core.peer_server.answer_peer(message).await
     }
 
     /// What it has done and holds.
     pub fn figures(&self) -> Figures {
         let node = self.core.serving.current();
         let figures = self.core.context.counters.figures();
-        let (effects_unsent, effects_failing) = self.core.outbox.counts();
+        let (effects_unsent, effects_failing) = self.core.effects.outbox.counts();
         let (packs, packs_bytes) = node.as_ref().map_or((0, 0), |node| node.packs.sums());
         let (index_bytes, data_cache_bytes) = {
             let cache = self.core.cache.lock();
@@ -327,4 +310,99 @@ fn note_unreachable(owner: &Owner) {
         ?owner,
         "the node of a transaction does not answer: its row does"
     );
+}
+
+impl Core {
+    /// Each part is given those that it stands on.
+    fn new(
+        context: Arc<Context>,
+        destinations: Destinations,
+        objects: Option<SharedObjects>,
+        membership: Arc<dyn Membership>,
+        peers: Option<Arc<dyn Peers>>,
+    ) -> Self {
+        let serving = Arc::<Serving>::default();
+        let cache = Arc::new(Cache::new(&context.config));
+        let attempts = Arc::<Attempts>::default();
+        let cluster = Arc::new(Cluster::new(
+            Arc::clone(&context),
+            Arc::clone(&cache),
+            Arc::clone(&attempts),
+            membership,
+            peers,
+        ));
+        let idempotency_keys = Arc::new(IdempotencyKeys::new(Arc::clone(&context)));
+        let serializable = Arc::new(Serializable::new(
+            Arc::clone(&context),
+            Arc::clone(&cache),
+            Arc::clone(&cluster),
+            Arc::clone(&idempotency_keys),
+        ));
+        let packing = Arc::new(Packing::new(Arc::clone(&context), objects));
+        let effects = Arc::new(Effects::new(Arc::clone(&context), destinations));
+        let loader = Arc::new(Loader::new(
+            Arc::clone(&context),
+            Arc::clone(&cache),
+            Arc::clone(&attempts),
+            Arc::clone(&cluster),
+            Arc::clone(&serializable),
+            Arc::clone(&packing),
+        ));
+        let collection = Arc::new(Collection {
+            context: Arc::clone(&context),
+            cache: Arc::clone(&cache),
+            attempts: Arc::clone(&attempts),
+            cluster: Arc::clone(&cluster),
+            serializable: Arc::clone(&serializable),
+            idempotency_keys: Arc::clone(&idempotency_keys),
+            packing: Arc::clone(&packing),
+            loader: Arc::clone(&loader),
+        });
+        let calls = Arc::new(Calls {
+            context: Arc::clone(&context),
+            serving: Arc::clone(&serving),
+            cache: Arc::clone(&cache),
+            attempts: Arc::clone(&attempts),
+            cluster: Arc::clone(&cluster),
+            serializable: Arc::clone(&serializable),
+            idempotency_keys: Arc::clone(&idempotency_keys),
+            effects: Arc::clone(&effects),
+            packing: Arc::clone(&packing),
+            loader,
+            collection: Arc::clone(&collection),
+            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
+        });
+        let recovery = Arc::new(Recovery {
+            context: Arc::clone(&context),
+            serving: Arc::clone(&serving),
+            cache: Arc::clone(&cache),
+            attempts: Arc::clone(&attempts),
+            cluster: Arc::clone(&cluster),
+            serializable: Arc::clone(&serializable),
+            idempotency_keys: Arc::clone(&idempotency_keys),
+            effects: Arc::clone(&effects),
+            packing,
+            collection,
+            calls: Arc::clone(&calls),
+        });
+        let peer_server = PeerServer {
+            context: Arc::clone(&context),
+            serving: Arc::clone(&serving),
+            cluster: Arc::clone(&cluster),
+            serializable,
+            calls: Arc::clone(&calls),
+        };
+        Self {
+            context,
+            serving,
+            cache,
+            attempts,
+            cluster,
+            idempotency_keys,
+            effects,
+            calls,
+            recovery,
+            peer_server,
+        }
+    }
 }

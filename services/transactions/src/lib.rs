@@ -12,21 +12,24 @@
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
 //! ```
 //!
-//! - [`calls`] has one module for each call; [`engine`] is their public face. Writes that are too large, or too many
-//!   for memory, are spilled before the commit.
+//! The parts, from the top. Each owns its state and its lock, and knows only those below it:
+//!
+//! - [`engine`] is the public face. It composes the parts. [`peer_server`] answers other nodes.
+//! - [`recovery`] starts and ends nodes, and takes over from those that are gone.
+//! - [`calls`] has one module for each call of the API.
+//! - [`collection`] keeps the store small: superseded versions, rows and slots past their windows, sweeps.
+//! - [`loader`] reads committed versions and values, from memory or from the store.
+//! - [`serializable`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
+//! - [`packing`] puts large values of many transactions into one object, and compacts those [`packs`].
+//! - [`idempotency_keys`] keeps the outcomes of client ids for days.
+//! - [`cluster`] knows the other nodes: membership, lease, announcements, probes, messages.
 //! - [`attempts`] holds the open attempts with their read sets and write buffers. Algorithm 1 of the paper is
 //!   `attempts/read_set.rs`.
+//! - [`effects`] are buffered like writes and sent after the commit.
 //! - [`cache`] keeps versions and values in memory. It is a cache of the store: evicting from it never changes an
 //!   answer.
+//! - [`node`] is one start of a node; [`serving`] says which one serves.
 //! - [`storage`] holds the layout, the records, every conditional write, and the log of this node.
-//! - [`serializable`] orders the commits of sequenced keyspaces in one log. `serializable/sequencer/validation.rs`
-//!   does no I/O.
-//! - [`cluster`] says who is a node, and until when this one may answer. Nodes announce their commits to each other,
-//!   read in the store what they missed, and forward calls to the node that owns an attempt.
-//! - [`collection`] keeps the store small: it deletes superseded versions, and rows and slots past their windows.
-//! - [`recovery`] starts and ends nodes, and takes over from those that are gone.
-//! - [`effects`] are buffered like writes and sent after the commit.
-//! - [`packing`] puts large values of many transactions together into one object, where there is an object store.
 //!
 //! Data before its decision row is invisible; everything after it is repair that any node may do. Whatever may leave
 //! something in the store stands in a log first, so taking over from a node means sealing its log.
@@ -48,21 +51,35 @@ pub mod effects;
 pub mod engine;
 pub mod error;
 mod figures;
+mod idempotency_keys;
+mod loader;
 pub mod model;
 mod node;
 pub mod packing;
+mod packs;
+mod peer_server;
+mod presence;
 mod recovery;
+mod sequencer;
 mod serializable;
 pub mod service;
 mod serving;
 mod storage;
 
 pub use calls::list;
-pub use cluster::{membership, peers};
+pub use cluster::membership;
 pub use config::Config;
 pub use effects::{Destinations, Effect, queue_name};
-pub use engine::Engine;
+pub use engine::{Engine, Parts};
 pub use error::{Error, Result};
 pub use figures::Figures;
-pub use service::{Parts, Service};
+pub use service::Service;
 pub use storage::{layout, records};
+
+/// How nodes reach each other.
+pub mod peers {
+    pub use crate::cluster::{
+        messages::{messages_of_a_stranger, not_here},
+        peers::{CALL_MAX, MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, more_time_for},
+    };
+}

@@ -13,12 +13,14 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
     Error, Result,
-    cluster::peers::Secret,
-    engine::Core,
+    context::Context,
     model::{Attempt, NodeId},
-    packing::Packs,
-    serializable::sequencer::{Followed, Sequencer},
-    storage::{node_log::NodeLog, node_registry::NodeRow, records::CommitRecord, store::Store},
+    packs::Packs,
+    sequencer::{Followed, Sequencer},
+    storage::{
+        node_log::NodeLog, node_registry::NodeRow, records::CommitRecord, secret::Secret,
+        store::Store,
+    },
 };
 
 /// Attempts of others that are being closed; were there more, the names of those before are noted once more.
@@ -59,7 +61,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(
-        core: &Core,
+        context: &Context,
         id: NodeId,
         store: Arc<Store>,
         log: NodeLog,
@@ -71,8 +73,8 @@ impl Node {
             log,
             work: Notify::new(),
             all_told: Notify::new(),
-            started: core.context.clock.monotonic(),
-            packs: Packs::new(&core.context.config),
+            started: context.clock.monotonic(),
+            packs: Packs::new(&context.config),
             secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),

@@ -6,5 +6,6 @@ pub mod layout;
 pub(crate) mod node_log;
 pub(crate) mod node_registry;
 pub mod records;
+pub(crate) mod secret;
 pub(crate) mod slot_ages;
 pub(crate) mod store;

@@ -1,7 +1,7 @@
 //! Reads at a read timestamp: the keyspace as it was at one slot of the sequencer's log.
 //!
 //! A serializable transaction reads at the last slot that was heard when it began, after this node has followed the log to its
-//! tail ([`sequencer`](crate::serializable::sequencer)): whatever was acknowledged before is at or below that slot (T-4). What it has heard at
+//! tail ([`sequencer`](crate::sequencer)): whatever was acknowledged before is at or below that slot (T-4). What it has heard at
 //! its begin holds that slot, so the horizon keeps what it may read until it ends.
 //!
 //! One that only reads is serialized at its read timestamp, which lies between its begin and its end: it has nothing to
@@ -15,7 +15,7 @@ use crate::{
         transaction::Transaction,
     },
     model::Version,
-    serializable::sequencer::validation::{Observed, Trace},
+    sequencer::validation::{Observed, Trace},
     storage::records::CommitRecord,
 };
 

@@ -17,14 +17,13 @@ use tokio::sync::{RwLock, watch};
 
 use crate::{
     Error, Result,
-    attempts::{read_set::ReadSet, write_buffer::WriteBuffer},
-    calls::spill::Spills,
+    attempts::{read_set::ReadSet, spills::Spills, write_buffer::WriteBuffer},
     effects::EffectBuffer,
     model::{
         Attempt, Committed, Key, KeyspaceId, NodeId, Outcome, Shown, Timestamp, TransactionId,
     },
     node::Node,
-    packing,
+    packs,
     storage::frontier::Heard,
 };
 
@@ -81,7 +80,7 @@ pub(crate) struct State {
     pub(crate) buffer: WriteBuffer,
     pub(crate) effects: EffectBuffer,
     pub(crate) spills: Spills,
-    pub(crate) packed: packing::Written,
+    pub(crate) packed: packs::Written,
     pub(crate) last_call: Monotonic,
 }
 
@@ -108,7 +107,7 @@ impl Transaction {
             buffer: WriteBuffer::default(),
             effects: EffectBuffer::default(),
             spills: Spills::default(),
-            packed: packing::Written::default(),
+            packed: packs::Written::default(),
             last_call: start.at,
         };
         Self {

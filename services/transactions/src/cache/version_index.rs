@@ -24,6 +24,7 @@ use std::{
 };
 
 use foldhash::fast::FixedState;
+use in_use::InUse;
 use ports::DurabilityPoint;
 use quick_cache::{
     Weighter,
@@ -36,8 +37,6 @@ use crate::{
     model::{Attempt, Key},
     storage::{frontier::Heard, records::CommitRecord},
 };
-
-use in_use::InUse;
 
 /// What an entry costs beside its versions.
 const ENTRY_BYTES: usize = 160;

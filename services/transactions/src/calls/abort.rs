@@ -13,8 +13,8 @@ use crate::{
         open_attempts::Found,
         transaction::{Answer, Phase, State, Transaction, outcome},
     },
+    calls::Calls,
     effects::{Effect, outbox},
-    engine::Core,
     model::{Call, Outcome},
     storage::records::{Write, WriteSet},
 };
@@ -22,7 +22,7 @@ use crate::{
 /// The shortest wait between two looks for attempts that ran out of time.
 const TIMER_GRAIN: Duration = Duration::from_millis(100);
 
-impl Core {
+impl Calls {
     pub(crate) async fn abort(self: &Arc<Self>, call: &Call) -> Result<()> {
         let found = self.find(call);
         let answer = match found {
@@ -115,7 +115,7 @@ impl Core {
         let Transaction {
             id, attempt, node, ..
         } = transaction;
-        let is_sequenced = self.keyspaces.lock().are_any_sequenced();
+        let is_sequenced = self.serializable.keyspaces.lock().are_any_sequenced();
         if is_sequenced {
             // It may be handed over, and is not in the log, nor will it be.
             node.store.settle_aborted(id, *attempt).await?;
@@ -148,10 +148,10 @@ impl Core {
         if std::mem::replace(&mut self.attempts.lock().is_timer_armed, true) {
             return;
         }
-        let core = Arc::clone(self);
+        let calls = Arc::clone(self);
         self.context.spawn(async move {
-            while let Some(wait) = core.expire_overdue() {
-                core.context.clock.sleep(wait.max(TIMER_GRAIN)).await;
+            while let Some(wait) = calls.expire_overdue() {
+                calls.context.clock.sleep(wait.max(TIMER_GRAIN)).await;
             }
         });
     }

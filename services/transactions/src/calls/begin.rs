@@ -18,7 +18,7 @@ use crate::{
         transaction::{self, Phase, Start, Terms, Transaction},
     },
     broken::Broken,
-    engine::Core,
+    calls::Calls,
     model::{
         After, Attempt, Begin, Begun, Call, Isolation, KeyspaceId, NodeId, Outcome, Position,
         Shown, Timestamp, TransactionId,
@@ -36,11 +36,11 @@ pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
 /// By how much a client's token may lie beyond the clock.
 const TOKEN_SLACK_MS: u64 = 10_000;
 
-impl Core {
+impl Calls {
     pub(crate) async fn begin(self: &Arc<Self>, begin: Begin) -> Result<Shown<Begun>> {
         let node = self.serving.node()?;
-        self.may_answer(&node)?;
-        self.check_clock()?;
+        self.cluster.may_answer(&node)?;
+        self.cluster.check_clock()?;
         let room = self
             .attempts
             .lock()
@@ -61,19 +61,19 @@ impl Core {
             self.open(&node, &id, attempt, None, terms)?;
             return Ok(Shown::durable(Begun::Open { id, attempt }));
         };
-        let core = Arc::clone(self);
+        let calls = Arc::clone(self);
         let at_work = node.at_work()?;
         self.context
             .spawn_and_wait(async move {
                 let _at_work = at_work;
-                let lock = core.attempts.lock().begin_lock(&id);
+                let lock = calls.attempts.lock().begin_lock(&id);
                 let held = Arc::clone(&lock);
                 let begun = {
                     let _alone = held.lock().await;
-                    Box::pin(core.begin_named(&node, &id, terms)).await
+                    Box::pin(calls.begin_named(&node, &id, terms)).await
                 };
                 drop(held);
-                core.end_begin(&id, lock);
+                calls.end_begin(&id, lock);
                 begun
             })
             .await
@@ -130,9 +130,9 @@ impl Core {
             && position.log != node.id
             && position.log <= NodeId::MAX
         {
-            is_heard = self.follow(node, position.log).await? >= position.slot;
+            is_heard = self.cluster.follow(node, position.log).await? >= position.slot;
         } else if !is_heard && !self.context.is_alone() && position.log == NodeId::SEQUENCER {
-            self.follow_sequencer(node).await?;
+            self.serializable.follow_sequencer(node).await?;
             is_heard = self.cache.lock().heard.contains(position);
         }
         let is_known = match version.slot() {
@@ -177,10 +177,10 @@ impl Core {
             &begin.keyspaces[..]
         };
         for keyspace in keyspaces {
-            self.sequence_keyspace(node, *keyspace).await?;
+            self.serializable.sequence_keyspace(node, *keyspace).await?;
         }
         if !self.context.config.is_broken(Broken::ReadsAtWhatItHeard) {
-            self.follow_sequencer(node).await?;
+            self.serializable.follow_sequencer(node).await?;
         }
         Ok(Terms {
             after,
@@ -252,7 +252,7 @@ impl Core {
                     }),
                     _,
                 ) => {
-                    self.close_prepared(node, id, earlier).await?;
+                    self.serializable.close_prepared(node, id, earlier).await?;
                 }
                 // Somebody else has taken it meanwhile.
                 Decided::Refused(decision, _)
@@ -298,7 +298,7 @@ impl Core {
         let asked = self.context.clock.monotonic();
         let mut delays = Store::delays();
         loop {
-            let Some(owner) = self.owner_of(node, earlier).await? else {
+            let Some(owner) = self.cluster.owner_of(node, earlier).await? else {
                 return Ok(());
             };
             match self

@@ -29,27 +29,24 @@ use crate::{
     attempts::{
         open_attempts::Found,
         snapshot,
+        spills::Spills,
         transaction::{Answer, Phase, Transaction},
         write_buffer::{Buffered, Held, WriteBuffer},
     },
     broken::Broken,
     cache::Contents,
-    calls::{
-        spill::{Spills, delete_spilled},
-        status::refused,
-    },
-    collection::collector::Superseded,
+    calls::{Calls, spill::delete_spilled},
+    collection::delete::Superseded,
     effects::Effect,
-    engine::Core,
     model::{Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, Version},
     node::Node,
-    packing::OnTheirWay,
+    packs::OnTheirWay,
     serializable::keyspace::Order,
     storage::{
         node_log::{Draft, Placed},
         node_registry,
         records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
-        store::Decided,
+        store::{Decided, refused},
     },
 };
 
@@ -66,7 +63,7 @@ pub(crate) enum Committing {
 
 /// A commit under way.
 struct Commit<'a> {
-    core: &'a Arc<Core>,
+    calls: &'a Arc<Calls>,
     transaction: &'a Arc<Transaction>,
     /// When its client asked.
     began: Monotonic,
@@ -79,7 +76,7 @@ struct Commit<'a> {
     floor: Timestamp,
 }
 
-impl Core {
+impl Calls {
     pub(crate) async fn commit(self: &Arc<Self>, call: &Call) -> Result<Committed> {
         match self.begin_to_commit(call).await? {
             Committing::Here(transaction) => self.wait_for_end(&transaction).await,
@@ -108,7 +105,7 @@ impl Core {
         };
         match found {
             Found::Here(transaction) => {
-                self.check_clock()?;
+                self.cluster.check_clock()?;
                 self.start_commit(&transaction);
                 Ok(Committing::Here(transaction))
             }
@@ -142,26 +139,26 @@ impl Core {
         let observed = snapshot::observed(transaction, &state.reads);
         drop(state);
         let began = self.context.clock.monotonic();
-        let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.context.spawn(async move {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
             let (buffer, effects) = transaction.state().take_written();
             let bytes = buffer.bytes() + effects.bytes();
             let is_reader = buffer.is_empty() && effects.is_empty();
-            let answer = if is_reader && !core.context.config.is_broken(Broken::ValidatesReaders) {
+            let answer = if is_reader && !calls.context.config.is_broken(Broken::ValidatesReaders) {
                 commit_nothing(&transaction).await
             } else {
                 let written = (buffer, spills, effects.into_effects());
-                let mut commit = Commit::new((&core, &transaction), began, written, read);
-                match core.order_of(&transaction, &commit.writes) {
+                let mut commit = Commit::new((&calls, &transaction), began, written, read);
+                match calls.serializable.order_of(&transaction, &commit.writes) {
                     Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
                     Ok(Order::Timed { _under_way }) => commit.run().await,
                     Err(error) => commit.give_up(None, error),
                 }
             };
-            core.context.counters.unbuffer(bytes);
-            core.end(&transaction, &mut transaction.state(), &answer);
+            calls.context.counters.unbuffer(bytes);
+            calls.end(&transaction, &mut transaction.state(), &answer);
         });
     }
 
@@ -244,7 +241,7 @@ async fn answer_durable(
 
 impl<'a> Commit<'a> {
     fn new(
-        (core, transaction): (&'a Arc<Core>, &'a Arc<Transaction>),
+        (calls, transaction): (&'a Arc<Calls>, &'a Arc<Transaction>),
         began: Monotonic,
         (buffer, spills, effects): (WriteBuffer, Spills, Vec<Effect>),
         read: Timestamp,
@@ -257,9 +254,9 @@ impl<'a> Commit<'a> {
             "values are on their way, and nobody waits for them"
         );
         let writes = buffer.write_set();
-        let (set, _) = WriteSet::split(&writes, core.context.config.write_set_inline_bytes_max);
+        let (set, _) = WriteSet::split(&writes, calls.context.config.write_set_inline_bytes_max);
         let known = {
-            let cache = core.cache.lock();
+            let cache = calls.cache.lock();
             let newest = writes
                 .iter()
                 .filter_map(|write| cache.index.newest(&write.key));
@@ -270,7 +267,7 @@ impl<'a> Commit<'a> {
         };
         let floor = read.max(known).max(transaction.terms.after);
         Self {
-            core,
+            calls,
             transaction,
             began,
             buffer,
@@ -287,7 +284,7 @@ impl<'a> Commit<'a> {
         self.spills
             .failed
             .take()
-            .map_or_else(|| self.core.context.check_room(Room::Scarce), Err)
+            .map_or_else(|| self.calls.context.check_room(Room::Scarce), Err)
     }
 
     async fn run(mut self) -> Answer {
@@ -297,7 +294,11 @@ impl<'a> Commit<'a> {
         if let Some(data) = self.data_of_group() {
             return self.run_in_group(data).await;
         }
-        let is_data_late = self.core.context.config.is_broken(Broken::RecordBeforeData);
+        let is_data_late = self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::RecordBeforeData);
         let data = async {
             if is_data_late {
                 Ok(())
@@ -310,7 +311,7 @@ impl<'a> Commit<'a> {
             Err((slot, error)) => return self.give_up(slot, error),
         };
         if self
-            .core
+            .calls
             .context
             .config
             .is_broken(Broken::VisibleBeforeRecord)
@@ -342,12 +343,13 @@ impl<'a> Commit<'a> {
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         let record = self.install(self.record(placed, point));
-        self.core.hear_own(&self.transaction.node, placed.slot);
+        self.calls.hear_own(&self.transaction.node, placed.slot);
         let Transaction { node, attempt, .. } = &**self.transaction;
-        self.core
+        self.calls
+            .effects
             .dispatch(node, *attempt, self.effects.len(), point);
         if self
-            .core
+            .calls
             .context
             .config
             .is_broken(Broken::DropsTombstonesAtOnce)
@@ -355,11 +357,11 @@ impl<'a> Commit<'a> {
             self.drop_tombstones(&record).await?;
         }
         self.transaction.settle(Some(placed.slot));
-        self.core
+        self.calls
             .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
-        self.core.publish(&self.transaction.node);
+        self.calls.publish(&self.transaction.node);
         if self
-            .core
+            .calls
             .context
             .config
             .is_broken(Broken::AnswersBeforeDurable)
@@ -386,7 +388,7 @@ impl<'a> Commit<'a> {
         // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
         let (_, parts) = WriteSet::split(
             &self.writes,
-            self.core.context.config.write_set_inline_bytes_max,
+            self.calls.context.config.write_set_inline_bytes_max,
         );
         let (placed, data) = if parts.is_empty() {
             futures_util::join!(self.announce(), data)
@@ -416,7 +418,8 @@ impl<'a> Commit<'a> {
             key: write.key.clone(),
             record: Arc::clone(record),
         });
-        self.core
+        self.calls
+            .collection
             .delete_versions(&self.transaction.node, &gone.collect::<Vec<_>>())
             .await
     }
@@ -448,7 +451,7 @@ impl<'a> Commit<'a> {
         let values = self
             .unwritten()
             .map(|(write, buffered)| (write, buffered.value()));
-        let packing = self.core.pack_writes(self.transaction, values);
+        let packing = self.calls.packing.pack_writes(self.transaction, values);
         let (put, written) = futures_util::join!(packing.are_put(), self.put_versions(&packing));
         put.and(written)
     }
@@ -483,7 +486,7 @@ impl<'a> Commit<'a> {
         let Transaction {
             id, attempt, node, ..
         } = &**self.transaction;
-        let inline_bytes_max = self.core.context.config.effects_inline_bytes_max;
+        let inline_bytes_max = self.calls.context.config.effects_inline_bytes_max;
         node.store
             .put_effects(id, *attempt, &self.effects, inline_bytes_max)
             .await
@@ -504,7 +507,7 @@ impl<'a> Commit<'a> {
             effects,
         };
         if self
-            .core
+            .calls
             .context
             .config
             .is_broken(Broken::CommitsAnyAttempt)
@@ -540,7 +543,7 @@ impl<'a> Commit<'a> {
     /// Step 4, but for what is heard.
     fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
         let record = Arc::new(record);
-        if let Some(mut cache) = self.core.cache.of(self.transaction.node.id) {
+        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
             cache.install(&record);
             self.keep_values(&mut cache, record.attempt);
         }
@@ -558,17 +561,18 @@ impl<'a> Commit<'a> {
     /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from
     /// being done keeps its entry unsettled, so that the log's resolver does it.
     fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
-        let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
+        let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
         let spills = std::mem::take(&mut self.spills);
         if slot.is_none() {
             self.transaction.node.leaves_traces();
         }
         let at_work = transaction.node.at_work();
-        self.core.context.spawn(async move {
+        self.calls.context.spawn(async move {
             let cleaned = async {
                 let _at_work = at_work?;
-                core.clean_up(&transaction, slot, &writes, &set, &effects)
+                calls
+                    .clean_up(&transaction, slot, &writes, &set, &effects)
                     .await?;
                 delete_spilled(&transaction, &spills).await
             };

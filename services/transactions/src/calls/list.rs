@@ -27,8 +27,8 @@ use ports::DurabilityPoint;
 use crate::{
     Result,
     broken::Broken,
-    calls::read::{Pin, committed_version},
-    engine::Core,
+    calls::Calls,
+    loader::{Pin, committed_version},
     model::{Attempt, Key, KeyspaceId, Shown},
     node::Node,
     storage::{
@@ -104,11 +104,12 @@ struct Bucket {
     rest: Option<Bytes>,
 }
 
-impl Core {
+impl Calls {
     pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
         let node = self.serving.node()?;
-        let _room = self.reserve_reading(PAGE_BYTES).await?;
-        let _pin = (!self.context.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(self));
+        let _room = self.loader.reserve_reading(PAGE_BYTES).await?;
+        let _pin =
+            (!self.context.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
         let (found, has_more, mut point) = find(&node.store, listing).await?;
         let last = found.last().map(|found| found.key.clone());
         let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
@@ -135,8 +136,10 @@ impl Core {
             }
         }
         drop(shown);
-        self.check_succession(&node, KeyspaceId::default()).await?;
-        self.may_answer(&node)?;
+        self.loader
+            .check_succession(&node, KeyspaceId::default())
+            .await?;
+        self.cluster.may_answer(&node)?;
         Ok(Shown { value: page, point })
     }
 
@@ -215,7 +218,11 @@ impl Core {
         let write = record
             .write_of(&key)
             .expect("a version that counts is one of its record's");
-        match self.stored_value(node, record.attempt, write).await? {
+        match self
+            .loader
+            .stored_value(node, record.attempt, write)
+            .await?
+        {
             Some(value) => Ok(Shown {
                 value: Some(Listed {
                     key,
@@ -239,7 +246,7 @@ impl Core {
             if self.context.is_alone() || self.context.config.is_broken(Broken::ListsFromMemory) {
                 self.get_now(&key).await?
             } else {
-                self.get_stored(node, &key).await?
+                self.loader.get_stored(node, &key).await?
             };
         let listed = value.map(|value| {
             let bytes = value.len() as u64;

@@ -14,13 +14,12 @@ use crate::{
     Error, Result,
     attempts::transaction::Terms,
     broken::Broken,
-    calls::commit::Committing,
-    engine::Core,
+    calls::{Calls, commit::Committing},
     model::{Call, Committed, Key, Timestamp, TransactionId},
     node::Node,
 };
 
-impl Core {
+impl Calls {
     pub(crate) async fn put_now(
         self: &Arc<Self>,
         key: Key,
@@ -28,7 +27,7 @@ impl Core {
     ) -> Result<Committed> {
         self.check_write(&key, value.as_ref())?;
         let node = self.serving.node()?;
-        self.check_clock()?;
+        self.cluster.check_clock()?;
         let after = self.newest_acknowledged(&node, &key).await?;
         let attempt = node.next_attempt();
         let id = TransactionId::generate(
@@ -75,7 +74,7 @@ impl Core {
         if self.context.is_alone() || self.context.config.is_broken(Broken::WritesBlindly) {
             return Ok(Timestamp::default());
         }
-        let versions = self.load_versions(node, key).await?;
+        let versions = self.loader.load_versions(node, key).await?;
         Ok(versions
             .records
             .iter()

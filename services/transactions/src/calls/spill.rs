@@ -16,7 +16,7 @@
 //! From AFT, section 3.3, which sends saturated buffers ahead and leaves open who deletes what an abandoned transaction has
 //! sent.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
@@ -25,34 +25,22 @@ use tokio::sync::OwnedRwLockReadGuard;
 use crate::{
     Error, Result,
     attempts::{
+        spills::Spills,
         transaction::{Phase, State, Transaction, refusal},
         write_buffer::Which,
     },
     broken::Broken,
-    engine::Core,
-    model::{Attempt, Key, Outcome, TransactionId},
-    packing::OnTheirWay,
+    calls::Calls,
+    model::Outcome,
+    packs::OnTheirWay,
     storage::{
         node_log::Draft,
         records::{CommitRecord, Write, WriteSet},
-        store::{Decision, State as RowState, Store},
     },
 };
 
 /// Values written ahead at a time.
 const WRITES_AT_ONCE: usize = 16;
-
-/// What an attempt has written ahead, or began to.
-#[derive(Debug, Default)]
-pub(crate) struct Spills {
-    /// The slots that say so.
-    slots: Vec<u64>,
-    keys: BTreeSet<Key>,
-    /// Every write in chunks, with their number; also those that a later write replaced.
-    chunked: Vec<(u32, u32)>,
-    /// Why one of them could not be written.
-    pub(crate) failed: Option<Error>,
-}
 
 /// Values on their way to the store.
 #[derive(Debug)]
@@ -63,33 +51,7 @@ pub(crate) struct Leaving {
     _flight: OwnedRwLockReadGuard<()>,
 }
 
-impl Spills {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
-    }
-
-    fn note(&mut self, writes: &[(Write, Bytes)]) {
-        self.keys
-            .extend(writes.iter().map(|(write, _)| write.key.clone()));
-        let chunked = writes
-            .iter()
-            .map(|(write, _)| (write.write, write.place.chunks()));
-        self.chunked
-            .extend(chunked.filter(|(_, chunks)| *chunks > 0));
-    }
-
-    /// Its writes in chunks that `record` does not name.
-    fn replaced(&self, record: &CommitRecord) -> Vec<(u32, u32)> {
-        let named: BTreeSet<u32> = record.writes.iter().map(|write| write.write).collect();
-        self.chunked
-            .iter()
-            .filter(|(write, _)| !named.contains(write))
-            .copied()
-            .collect()
-    }
-}
-
-impl Core {
+impl Calls {
     /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
@@ -114,15 +76,15 @@ impl Core {
                 return self.fail_spill(transaction, error);
             }
         };
-        let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
         self.context
             .spawn_and_wait(async move {
                 let _at_work = at_work;
-                let written = core.write_ahead(&transaction, &leaving).await;
-                core.context.counters.unbuffer(leaving.bytes);
+                let written = calls.write_ahead(&transaction, &leaving).await;
+                calls.context.counters.unbuffer(leaving.bytes);
                 match written {
                     Ok(()) => note_stored(&transaction, &leaving),
-                    Err(error) => core.fail_spill(&transaction, error),
+                    Err(error) => calls.fail_spill(&transaction, error),
                 }
             })
             .await
@@ -180,10 +142,10 @@ impl Core {
             }
         }
         if self.context.config.is_broken(Broken::RecordBeforeChunks) {
-            let (core, transaction) = (Arc::clone(self), Arc::clone(transaction));
+            let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
             let writes = leaving.writes.clone();
             self.context
-                .spawn(async move { drop(write_values(&core, &transaction, &writes).await) });
+                .spawn(async move { drop(write_values(&calls, &transaction, &writes).await) });
             return Ok(());
         }
         write_values(self, transaction, &leaving.writes).await?;
@@ -297,11 +259,11 @@ fn note_stored(transaction: &Transaction, leaving: &Leaving) -> Result<()> {
 }
 
 async fn write_values(
-    core: &Arc<Core>,
+    calls: &Arc<Calls>,
     transaction: &Transaction,
     writes: &[(Write, Bytes)],
 ) -> Result<()> {
-    let packing = core.pack_writes(
+    let packing = calls.packing.pack_writes(
         transaction,
         writes.iter().map(|(write, value)| (write, Some(value))),
     );
@@ -361,42 +323,4 @@ fn settle(transaction: &Transaction, spills: &Spills) {
     for slot in &spills.slots {
         transaction.node.settled(*slot);
     }
-}
-
-/// What an entry says was written ahead by an attempt that is decided or can commit no more: it goes, but for what its record
-/// names.
-pub(crate) async fn tidy_spilled(
-    store: &Store,
-    id: &TransactionId,
-    attempt: Attempt,
-    writes: &[Write],
-    broken: Option<Broken>,
-) -> Result<()> {
-    let (decision, point) = store.decision(id).await?;
-    let decision = decision.filter(|decision| decision.attempt == attempt);
-    let Some(Decision {
-        state: RowState::Committed(stored),
-        ..
-    }) = decision
-    else {
-        for write in writes {
-            store.delete_written(attempt, write).await?;
-        }
-        return Ok(());
-    };
-    if broken == Some(Broken::KeepsReplacedChunks) {
-        return Ok(());
-    }
-    let record = store.record(id, attempt, &stored, point).await?;
-    let is_named = |write: &&Write| {
-        record
-            .write_of(&write.key)
-            .is_some_and(|last| last.write == write.write)
-    };
-    for write in writes.iter().filter(|write| !is_named(write)) {
-        store
-            .delete_chunks(attempt, write.write, write.place.chunks())
-            .await?;
-    }
-    Ok(())
 }

@@ -22,7 +22,7 @@ use crate::{
         transaction::{Answer, outcome},
     },
     broken::Broken,
-    engine::Core,
+    calls::Calls,
     model::{Attempt, Call, Committed, Outcome, Shown, TransactionId, transaction_id::Generated},
     node::Node,
     storage::{
@@ -31,17 +31,7 @@ use crate::{
     },
 };
 
-/// What a row that an attempt cannot decide any more says of it. The row of a name goes before the commit only with a later
-/// attempt, which took it and has ended as well: whoever resolves a log closes what is committing.
-pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attempt) -> Error {
-    Error::TransactionFinished(match row {
-        Some(row) if row.attempt != attempt => Outcome::BegunAnew,
-        None if id.generated().is_none() => Outcome::BegunAnew,
-        _ => Outcome::Aborted,
-    })
-}
-
-impl Core {
+impl Calls {
     pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
         let found = self.find(call);
         let answer = match found {
@@ -61,20 +51,20 @@ impl Core {
     /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
     /// begins the same name.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
-        let (core, asked) = (Arc::clone(self), call.clone());
+        let (calls, asked) = (Arc::clone(self), call.clone());
         let call = call.clone();
         let answer = self
             .context
             .spawn_and_wait(async move {
-                let node = core.serving.node()?;
-                let lock = core.attempts.lock().begin_lock(&call.id);
+                let node = calls.serving.node()?;
+                let lock = calls.attempts.lock().begin_lock(&call.id);
                 let held = Arc::clone(&lock);
                 let answer = {
                     let _alone = held.lock().await;
-                    core.look_up(&node, &call).await
+                    calls.look_up(&node, &call).await
                 };
                 drop(held);
-                core.end_begin(&call.id, lock);
+                calls.end_begin(&call.id, lock);
                 answer
             })
             .await;
@@ -162,7 +152,9 @@ impl Core {
             return Ok(false);
         }
         // No entry of a log may name it: then nothing else would ever drop its row.
-        self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+        self.idempotency_keys
+            .keep_names(node, vec![(id.clone(), attempt)])
+            .await?;
         node.store.close_generated(id, attempt).await?;
         Ok(true)
     }
@@ -235,7 +227,10 @@ impl Core {
                 Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
             },
             State::Prepared => {
-                let (decision, point) = self.close_prepared(node, id, decision.attempt).await?;
+                let (decision, point) = self
+                    .serializable
+                    .close_prepared(node, id, decision.attempt)
+                    .await?;
                 Ok((decision.ok_or(Error::NoSuchTransaction)?, point))
             }
             State::Committed(_) | State::Aborted => Ok((decision, point)),

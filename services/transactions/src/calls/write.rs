@@ -13,8 +13,7 @@ use crate::{
         transaction::{Transaction, refusal},
     },
     broken::Broken,
-    calls::spill::Leaving,
-    engine::Core,
+    calls::{Calls, spill::Leaving},
     model::{Call, Key, Outcome},
     storage::{layout, records::Place},
 };
@@ -24,7 +23,7 @@ const ROOM_TRIES: usize = 4;
 /// What an item has beside a chunk, at the most.
 const CHUNK_ITEM_BYTES: usize = 4 << 10;
 
-impl Core {
+impl Calls {
     /// Buffers a write of `call`'s transaction.
     pub(crate) async fn write(
         self: &Arc<Self>,
@@ -54,7 +53,7 @@ impl Core {
     /// Where a value goes.
     fn place(&self, value: Option<&Bytes>) -> Place {
         if let Some(value) = value.filter(|value| value.len() > self.context.config.pack_bytes_min)
-            && self.objects.is_some()
+            && self.packing.objects.is_some()
         {
             return Place::Packed {
                 bytes: value.len() as u32,

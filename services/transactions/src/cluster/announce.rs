@@ -21,30 +21,26 @@
 //!
 //! From AFT, section 4.1.
 
-#[cfg(test)]
-mod tests;
+use std::{sync::Arc, time::Duration};
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
-
-use ports::{DurabilityPoint, Monotonic, Outage};
+use ports::DurabilityPoint;
 
 use crate::{
     Error, Result,
     broken::Broken,
     cluster::{
-        announcement_batch::Told,
-        membership::Address,
-        peers::{Announced, Announcement, Answer, Message, Standing},
+        Cluster,
+        announcement_batch::{Told, prune},
+        lease::AHEAD_MAX,
+        messages::{Announced, Announcement, Answer, Message, Standing},
     },
-    engine::Core,
-    model::{Key, NodeId, Version},
+    model::{Address, NodeId},
     node::Node,
-    storage::{frontier::Heard, node_registry::NodeRow, records::CommitRecord},
+    storage::records::CommitRecord,
 };
+
+#[cfg(test)]
+mod tests;
 
 /// Between two announcements to a node that has heard all.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
@@ -56,240 +52,23 @@ const UNHEARD_MAX: Duration = Duration::from_secs(10);
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
 /// A commit that takes more than this is left to the receiver, who reads it in the store.
 const RECORD_BYTES_MAX: usize = 16 << 20;
-/// How far a wall clock may be ahead of the others'.
-const AHEAD_MAX: Duration = Duration::from_secs(10);
 
-/// What is known of another node.
-#[derive(Debug)]
-struct Peer {
-    /// What it has heard; none: it has not said so yet.
-    heard: Option<Heard>,
-    /// What everybody who runs there had heard at the begin; none as before.
-    horizon: Option<Heard>,
-    /// Which deletions it knows that may be gone.
-    told_dropped: Heard,
-    /// When its own announcements last brought this node up to what they tell.
-    announced: Monotonic,
-    /// When it last said how it stands, and what was complained of since.
-    stood: Monotonic,
-    unheard: Outage,
-    /// By how much its wall clock is ahead of this node's, in milliseconds.
-    ahead_ms: i64,
-    /// What it has not decided, and since when: it is decided up to here, and there is more.
-    undecided: Option<(u64, Monotonic)>,
-    /// How often it had noted what died in others' packs.
-    noted: u64,
-    is_being_told: bool,
-    /// Whether it was seen to be a member.
-    was_member: bool,
-}
-
-/// The other nodes, as this one knows them.
-#[derive(Debug, Default)]
-pub(crate) struct Neighbours {
-    peers: BTreeMap<NodeId, Peer>,
-    /// The nodes whose logs nobody has sealed, as the registry last said.
-    live: BTreeSet<NodeId>,
-    first_uncounted: NodeId,
-    /// Logs of which others have heard more, or that are silent.
-    behind: BTreeSet<NodeId>,
-    /// The log says that this machine's clock is too far ahead.
-    is_refused: bool,
-}
-
-impl Neighbours {
-    fn peer(&mut self, node: NodeId, now: Monotonic) -> &mut Peer {
-        self.peers.entry(node).or_insert_with(|| Peer {
-            heard: None,
-            horizon: None,
-            told_dropped: Heard::default(),
-            announced: now,
-            stood: now,
-            unheard: Outage::default(),
-            ahead_ms: 0,
-            undecided: None,
-            noted: 0,
-            is_being_told: false,
-            was_member: false,
-        })
-    }
-
-    /// Whether `node`, of which nobody has resolved the log, has been a member: if it is none now, it is gone.
-    pub(crate) fn was_member(&self, node: NodeId) -> bool {
-        self.peers.get(&node).is_some_and(|peer| peer.was_member)
-    }
-
-    /// Of how many it has not been heard for too long how they stand: until it is, nothing is collected that they may need.
-    pub(crate) fn unheard(&self) -> u64 {
-        self.peers
-            .values()
-            .filter(|peer| peer.unheard.reason().is_some())
-            .count() as u64
-    }
-
-    /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
-    /// nothing is known.
-    pub(crate) fn minimum(&self, own: NodeId, broken: Option<Broken>) -> Option<Heard> {
-        self.minimum_of(self.live.iter().filter(|live| **live != own), broken)
-    }
-
-    /// The same of these nodes.
-    pub(crate) fn minimum_of<'node>(
-        &self,
-        nodes: impl Iterator<Item = &'node NodeId>,
-        broken: Option<Broken>,
-    ) -> Option<Heard> {
-        let mut minimum: Option<Heard> = None;
-        for live in nodes {
-            let horizon = self.peers.get(live).and_then(|peer| peer.horizon.as_ref());
-            let Some(horizon) = horizon else {
-                if broken == Some(Broken::JoinsUncounted) {
-                    continue;
-                }
-                return None;
-            };
-            minimum =
-                Some(minimum.map_or_else(|| horizon.clone(), |minimum| minimum.minimum(horizon)));
-        }
-        Some(minimum.unwrap_or_else(Heard::everything))
-    }
-
-    /// From which node on the registry has to be listed: all before have ended. One that has an id and no row as yet may
-    /// still put it.
-    pub(crate) fn first_uncounted(&self) -> NodeId {
-        self.first_uncounted
-    }
-
-    /// What the registry says of the nodes from the first uncounted one on.
-    pub(crate) fn count(&mut self, rows: &[NodeRow]) {
-        self.live = rows
-            .iter()
-            .filter(|row| !row.is_resolved)
-            .map(|row| row.node)
-            .collect();
-        for row in rows {
-            if row.node.0 > self.first_uncounted.0.max(1) || !row.is_resolved {
-                break;
-            }
-            self.first_uncounted = NodeId(row.node.0 + 1);
-        }
-    }
-
-    /// Up to where `log` is known everywhere to have lost deletions.
-    pub(crate) fn told_dropped(&self, own: NodeId, log: NodeId) -> u64 {
-        let others = self.live.iter().filter(|live| **live != own);
-        let told = others.map(|live| {
-            self.peers
-                .get(live)
-                .map_or(0, |peer| peer.told_dropped.through(log))
-        });
-        told.min().unwrap_or(u64::MAX)
-    }
-
-    /// `log` is to be read in the store.
-    pub(crate) fn fall_behind(&mut self, log: NodeId) {
-        self.behind.insert(log);
-    }
-
-    /// The logs to be read in the store.
-    pub(crate) fn take_behind(&mut self) -> BTreeSet<NodeId> {
-        std::mem::take(&mut self.behind)
-    }
-
-    /// `log` was read in the store.
-    pub(crate) fn caught_up(&mut self, log: NodeId, now: Monotonic) {
-        if let Some(peer) = self.peers.get_mut(&log) {
-            peer.announced = now;
-        }
-    }
-
-    /// Members whose logs have not moved for `age`, and the slot behind which they do not.
-    pub(crate) fn hanging(&self, now: Monotonic, age: Duration) -> Vec<(NodeId, u64)> {
-        let hanging = self.peers.iter().filter_map(|(node, peer)| {
-            let (slot, since) = peer.undecided?;
-            (now.since(since) >= age).then_some((*node, slot))
-        });
-        hanging.collect()
-    }
-
-    /// By how much this node's wall clock is ahead of the median of all.
-    pub(crate) fn ahead(&self) -> Duration {
-        let mut others: Vec<i64> = self.peers.values().map(|peer| peer.ahead_ms).collect();
-        others.push(0);
-        others.sort_unstable();
-        // Of an even number the higher one: of two nobody knows whose is right.
-        let median = others[others.len() / 2];
-        Duration::from_millis(u64::try_from(-median).unwrap_or(0))
-    }
-}
-
-/// Those of `records`, which go in one message, that their receiver needs; `is_superseded` says whether it knows of a version
-/// of a key above another.
-pub(crate) fn prune(
-    records: Vec<Arc<CommitRecord>>,
-    is_superseded: impl Fn(&Key, Version) -> bool,
-) -> Vec<Arc<CommitRecord>> {
-    let mut newest: BTreeMap<&Key, Version> = BTreeMap::new();
-    for record in &records {
-        for write in &record.writes {
-            let newest = newest.entry(&write.key).or_default();
-            *newest = record.version.max(*newest);
-        }
-    }
-    let is_needed = |record: &CommitRecord| {
-        !record.writes.iter().all(|write| {
-            newest[&write.key] > record.version || is_superseded(&write.key, record.version)
-        })
-    };
-    let needed: Vec<bool> = records.iter().map(|record| is_needed(record)).collect();
-    records
-        .into_iter()
-        .zip(needed)
-        .filter_map(|(record, needed)| needed.then_some(record))
-        .collect()
-}
-
-impl Core {
+impl Cluster {
     /// Begins to tell the others about `node`.
     pub(crate) fn announce_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (this, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
-            while core.may_answer(&node).is_ok() {
-                core.announce_to_all(&node);
-                core.tell_of_clock();
-                core.context.clock.sleep(ANNOUNCE_EVERY).await;
+            while this.may_answer(&node).is_ok() {
+                this.announce_to_all(&node);
+                this.tell_of_clock();
+                this.context.clock.sleep(ANNOUNCE_EVERY).await;
             }
         });
-    }
-
-    /// Errors: `Unavailable` once this node must answer no more: others do as if it were gone.
-    pub(crate) fn may_answer(&self, node: &Node) -> Result<()> {
-        let is_over = self
-            .membership
-            .may_answer_until()
-            .is_some_and(|until| self.context.clock.monotonic() >= until);
-        if is_over && !self.context.config.is_broken(Broken::AnswersWithoutLease) {
-            node.store.fall();
-        }
-        node.store.standing()
-    }
-
-    /// Errors: `Unavailable` while this machine's clock is so far ahead that everybody would have to go above it.
-    pub(crate) fn check_clock(&self) -> Result<()> {
-        if self.context.is_alone() || self.context.config.is_broken(Broken::AcceptsAnyClock) {
-            return Ok(());
-        }
-        if self.cluster.lock().neighbours.ahead() > AHEAD_MAX {
-            return Err(Error::unavailable(
-                "this machine's clock is ahead of those of the other nodes",
-            ));
-        }
-        Ok(())
     }
 
     /// Logs that nothing begins or commits here any more, or that it does again.
     fn tell_of_clock(&self) {
-        let mut cluster = self.cluster.lock();
+        let mut cluster = self.lock();
         let ahead = cluster.neighbours.ahead();
         let is_refused = ahead > AHEAD_MAX;
         if std::mem::replace(&mut cluster.neighbours.is_refused, is_refused) == is_refused {
@@ -310,19 +89,12 @@ impl Core {
         }
     }
 
-    /// The members but this node.
-    pub(crate) fn others(&self, node: &Node) -> BTreeMap<NodeId, Address> {
-        let mut nodes = self.membership.members().nodes;
-        nodes.remove(&node.id);
-        nodes
-    }
-
     fn announce_to_all(self: &Arc<Self>, node: &Arc<Node>) {
         let others = self.others(node);
         let now = self.context.clock.monotonic();
         let (mut free, mut unheard) = (Vec::new(), Vec::new());
         {
-            let mut cluster = self.cluster.lock();
+            let mut cluster = self.lock();
             let neighbours = &mut cluster.neighbours;
             neighbours
                 .peers
@@ -356,12 +128,12 @@ impl Core {
             );
         }
         for (id, address) in free {
-            let (core, node) = (Arc::clone(self), Arc::clone(node));
+            let (this, node) = (Arc::clone(self), Arc::clone(node));
             self.context.spawn(async move {
-                if let Err(error) = core.announce_to(&node, id, &address).await {
+                if let Err(error) = this.announce_to(&node, id, &address).await {
                     tracing::debug!(%error, node = id.0, "a node does not hear");
                 }
-                core.cluster.lock().neighbours.peer(id, now).is_being_told = false;
+                this.lock().neighbours.peer(id, now).is_being_told = false;
             });
         }
     }
@@ -380,7 +152,7 @@ impl Core {
             };
             let has_heard = standing.heard.through(node.id) >= through;
             let all = {
-                let mut cluster = self.cluster.lock();
+                let mut cluster = self.lock();
                 let now = self.context.clock.monotonic();
                 let peer = cluster.neighbours.peer(to, now);
                 let is_first = peer.heard.is_none();
@@ -401,7 +173,7 @@ impl Core {
         let standing = self.standing(node);
         let (decided, last) = (node.log.decided_through(), node.log.last());
         let now = self.context.clock.monotonic();
-        let heard = self.cluster.lock().neighbours.peer(to, now).heard.clone();
+        let heard = self.lock().neighbours.peer(to, now).heard.clone();
         let cache = self.cache.lock();
         // Of one that has not said what it has heard nothing is known but that.
         let from = heard
@@ -473,7 +245,7 @@ impl Core {
     /// How this node stands.
     pub(crate) fn standing(&self, node: &Node) -> Standing {
         let horizon = self.own_horizon(node);
-        let cluster = self.cluster.lock();
+        let cluster = self.lock();
         let cache = self.cache.lock();
         let mut received = (*cache.heard).clone();
         for (log, slot) in cluster.gathered.through() {
@@ -494,7 +266,7 @@ impl Core {
         node.log.observe(standing.timestamp);
         let (now, wall) = (self.context.clock.monotonic(), self.context.clock.now());
         let members = self.membership.members().nodes;
-        let Some(mut cluster) = self.cluster.of(node.id) else {
+        let Some(mut cluster) = self.of(node.id) else {
             return;
         };
         let mut cache = self.cache.lock();
@@ -557,7 +329,7 @@ impl Core {
         }
         let now = self.context.clock.monotonic();
         let (is_next, is_news) = {
-            let Some(mut cluster) = self.cluster.of(node.id) else {
+            let Some(mut cluster) = self.of(node.id) else {
                 return;
             };
             let received = cluster.received(&self.cache.lock().heard, from);

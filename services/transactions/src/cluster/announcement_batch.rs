@@ -14,7 +14,7 @@
 //!
 //! Invariants
 //! - What is gathered is not heard: begins, horizons and tokens of commits go by what is merged. It is said to have been received
-//!   ([`Standing`](crate::cluster::peers::Standing)), so that nobody announces it again: what it supersedes may be left out of a later
+//!   ([`Standing`](crate::cluster::messages::Standing)), so that nobody announces it again: what it supersedes may be left out of a later
 //!   announcement, as that is merged no earlier.
 //! - Announcements are merged in the order in which they came.
 //! - What is merged together is pruned as one message is: a commit is passed over if every key of it has a newer version there.
@@ -23,25 +23,25 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
 
-#[allow(unused_imports, reason = "the page links to it")]
-use crate::config::Config;
 use crate::{
     cache::Cache,
-    cluster::announce::{Neighbours, prune},
-    engine::Core,
-    model::{Attempt, NodeId},
+    cluster::{Cluster, ClusterState},
+    model::{Attempt, Key, NodeId, Version},
     node::Node,
     storage::{
         frontier::Heard,
         records::{CommitRecord, Place, Write},
     },
 };
+
+#[allow(unused_imports, reason = "the page links to it")]
+use crate::config::Config;
 
 /// What is announced does not wait longer for values to be read ahead.
 const READ_AHEAD_MAX: Duration = Duration::from_millis(250);
@@ -109,11 +109,11 @@ fn bytes_of(told: &Told) -> usize {
     told.records.iter().map(|record| record.bytes_len()).sum()
 }
 
-impl Core {
+impl Cluster {
     /// Gathers what a node announces, if that is anything, and sees to it that it is merged.
     pub(crate) fn gather(self: &Arc<Self>, node: &Arc<Node>, from: NodeId, told: Option<Told>) {
         let others = self.others(node);
-        let Some(mut cluster) = self.cluster.of(node.id) else {
+        let Some(mut cluster) = self.of(node.id) else {
             return;
         };
         let gathered = &mut cluster.gathered;
@@ -137,9 +137,9 @@ impl Core {
         }
         drop(cluster);
         if !is_awaited {
-            let (core, node) = (Arc::clone(self), Arc::clone(node));
+            let (this, node) = (Arc::clone(self), Arc::clone(node));
             self.context
-                .spawn(async move { core.merge_in_time(&node).await });
+                .spawn(async move { this.merge_in_time(&node).await });
         }
     }
 
@@ -152,7 +152,7 @@ impl Core {
                 () = node.all_told.notified() => {}
                 () = self.context.clock.sleep(wait) => {}
             }
-            let end = self.cluster.lock().gathered.end();
+            let end = self.lock().gathered.end();
             // What comes from now on waits until the next round, which begins only once this one's values are read.
             let closed = self.context.clock.monotonic();
             tokio::select! {
@@ -160,7 +160,7 @@ impl Core {
                 () = self.read_ahead(node, end) => {}
                 () = self.context.clock.sleep(READ_AHEAD_MAX) => {}
             }
-            let Some(mut cluster) = self.cluster.of(node.id) else {
+            let Some(mut cluster) = self.of(node.id) else {
                 return;
             };
             cluster.merge_until(node, &self.cache, end);
@@ -176,7 +176,7 @@ impl Core {
 
     /// Reads the values of what is gathered up to `end` where they supersede what was read here.
     async fn read_ahead(&self, node: &Arc<Node>, end: u64) {
-        let wanted = self.cluster.lock().wanted(&self.cache, end);
+        let wanted = self.lock().wanted(&self.cache, end);
         let reads = stream::iter(wanted).for_each_concurrent(
             AT_ONCE,
             |(attempt, write, warmth)| async move {
@@ -196,43 +196,30 @@ impl Core {
     }
 }
 
-/// The other nodes, and their announcements.
-#[derive(Debug, Default)]
-pub(crate) struct Cluster(Mutex<ClusterState>);
-
-/// What is known of other nodes.
-#[derive(Debug, Default)]
-pub(crate) struct ClusterState {
-    /// For which node it is known. None: no node serves.
-    serving: Option<NodeId>,
-    pub(crate) neighbours: Neighbours,
-    /// What they have announced, and is not merged.
-    pub(crate) gathered: Gathered,
-}
-
-impl Cluster {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, ClusterState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// Those of `records`, which go in one message, that their receiver needs; `is_superseded` says whether it knows of a version
+/// of a key above another.
+pub(crate) fn prune(
+    records: Vec<Arc<CommitRecord>>,
+    is_superseded: impl Fn(&Key, Version) -> bool,
+) -> Vec<Arc<CommitRecord>> {
+    let mut newest: BTreeMap<&Key, Version> = BTreeMap::new();
+    for record in &records {
+        for write in &record.writes {
+            let newest = newest.entry(&write.key).or_default();
+            *newest = record.version.max(*newest);
+        }
     }
-
-    /// The state, to be changed on behalf of `node`. None: it serves no longer, or not yet.
-    pub(crate) fn of(&self, node: NodeId) -> Option<MutexGuard<'_, ClusterState>> {
-        let state = self.lock();
-        (state.serving == Some(node)).then_some(state)
-    }
-
-    /// `node` serves from now on, and knows nothing of the others yet.
-    pub(crate) fn start(&self, node: NodeId) {
-        *self.lock() = ClusterState {
-            serving: Some(node),
-            ..ClusterState::default()
-        };
-    }
-
-    /// No node serves.
-    pub(crate) fn stop(&self) {
-        self.lock().serving = None;
-    }
+    let is_needed = |record: &CommitRecord| {
+        !record.writes.iter().all(|write| {
+            newest[&write.key] > record.version || is_superseded(&write.key, record.version)
+        })
+    };
+    let needed: Vec<bool> = records.iter().map(|record| is_needed(record)).collect();
+    records
+        .into_iter()
+        .zip(needed)
+        .filter_map(|(record, needed)| needed.then_some(record))
+        .collect()
 }
 
 impl ClusterState {

@@ -11,7 +11,7 @@
 //!
 //! From AFT, section 4.2, where the fault manager scans the commit set; ours reads what is behind a cursor.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use ports::ErrorKind;
@@ -20,7 +20,7 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Slots};
 use crate::{
     Error, Result,
     broken::Broken,
-    engine::Core,
+    cluster::Cluster,
     model::{Attempt, NodeId, Timestamp, TransactionId},
     node::Node,
     storage::{
@@ -34,8 +34,6 @@ use crate::{
 const SLOTS_AT_ONCE: usize = 64;
 /// Rows read at a time.
 const ROWS_AT_ONCE: usize = 16;
-/// The wait before a log that could not be read is read again.
-const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What became of a commit that a log announces.
 enum Announced {
@@ -44,33 +42,10 @@ enum Announced {
     Committed(Arc<CommitRecord>),
 }
 
-impl Core {
-    /// Begins to read what the announcements of others do not bring.
-    pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
-        self.context.spawn(async move {
-            while node.store.standing().is_ok() {
-                let behind = core.cluster.lock().neighbours.take_behind();
-                for log in behind {
-                    if let Err(error) = core.follow(&node, log).await {
-                        tracing::debug!(%error, log = log.0, "a log is not read at the moment");
-                        core.cluster.lock().neighbours.fall_behind(log);
-                        core.context.clock.sleep(AGAIN_AFTER).await;
-                    }
-                }
-                // Woken with every round of announcements, and when somebody has heard more.
-                node.following.notified().await;
-            }
-        });
-    }
-
+impl Cluster {
     /// Reads what `log` announces behind what is heard of it. Returns the last slot there is: everything that has committed up
     /// to there is merged.
     pub(crate) async fn follow(&self, node: &Arc<Node>, log: NodeId) -> Result<u64> {
-        if log == NodeId::SEQUENCER {
-            self.follow_sequencer(node).await?;
-            return Ok(node.followed.through());
-        }
         // Asked before: what is read after it is all there will ever be.
         let row = node_registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
@@ -113,8 +88,7 @@ impl Core {
             if is_whole && let Some(mut cache) = self.cache.of(node.id) {
                 Arc::make_mut(&mut cache.heard).finish(log, log);
             }
-            self.cluster
-                .lock()
+            self.lock()
                 .neighbours
                 .caught_up(log, self.context.clock.monotonic());
             return Ok(cursor.next.0 - 1);

@@ -13,21 +13,21 @@
 //! AFT, section 4.3, leaves membership to whoever polls from outside, and a node that is taken for dead goes on; here
 //! the lease ends it first.
 
-mod coordinated;
-mod roster;
-
 use std::{collections::BTreeMap, fmt::Debug};
 
 use async_trait::async_trait;
 use ports::Monotonic;
 use tokio::sync::watch;
 
-pub use self::coordinated::Coordinated;
-use crate::{Result, model::NodeId};
+use crate::{
+    Result,
+    model::{Address, NodeId},
+};
 
-/// Where the other nodes reach one: what its HTTP front end listens on. Empty: nobody else need reach it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Address(pub String);
+mod coordinated;
+mod roster;
+
+pub use self::coordinated::Coordinated;
 
 /// The members at some moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -22,11 +22,11 @@ use futures_util::{
 use crate::{
     Error, Result,
     cluster::{
-        membership::Address,
-        peers::{Message, NoAnswer, understood},
+        Cluster,
+        messages::{Message, understood},
+        peers::NoAnswer,
     },
-    engine::Core,
-    model::NodeId,
+    model::{Address, NodeId},
     node::Node,
 };
 
@@ -61,7 +61,7 @@ impl Looks {
     }
 }
 
-impl Core {
+impl Cluster {
     /// Waits until the node `to` says nothing any more, or is gone.
     pub(crate) fn silence_of(
         self: &Arc<Self>,
@@ -70,8 +70,8 @@ impl Core {
         address: &Address,
     ) -> Silence {
         self.looks.join(to, || {
-            let (core, node, address) = (Arc::clone(self), Arc::clone(node), address.clone());
-            Box::pin(async move { core.look_until_silence(&node, to, &address).await })
+            let (this, node, address) = (Arc::clone(self), Arc::clone(node), address.clone());
+            Box::pin(async move { this.look_until_silence(&node, to, &address).await })
         })
     }
 

@@ -18,8 +18,6 @@
 //!
 //! From AFT, section 5, Algorithm 2.
 
-mod shared;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -33,9 +31,12 @@ use crate::{
     Result,
     broken::Broken,
     cache::{recent_commits::Walked, version_index::Entry as IndexEntry},
-    calls::read::wait_for_load,
-    collection::{housekeeping::Tended, retention},
-    engine::Core,
+    collection::{
+        Collection,
+        delete::{Superseded, drop_released},
+        tended::{Tended, collectable},
+    },
+    loader::wait_for_load,
     model::{Attempt, Key, TransactionId},
     node::Node,
     storage::{
@@ -46,25 +47,16 @@ use crate::{
     },
 };
 
+mod shared;
+
 /// Slots read at a time.
 const SLOTS_AT_ONCE: usize = 64;
 /// Rows and keys looked at, at a time.
 const LOOKS_AT_ONCE: usize = 16;
-/// Versions deleted at a time: a store that works off one after another keeps a commit waiting behind all of them.
-const DELETIONS_AT_ONCE: usize = 16;
-/// Versions that memory forgets at a time: nobody reads or commits meanwhile.
-const FORGOTTEN_AT_ONCE: usize = 256;
 /// Keys planned for together; one large transaction may have more.
 const KEYS_AT_ONCE: usize = 1_024;
 /// After so many slots a cursor is noted, for who comes after a death.
 const SLOTS_UNNOTED_MAX: u64 = 1_000;
-
-/// A version that goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Superseded {
-    pub(crate) key: Key,
-    pub(crate) record: Arc<CommitRecord>,
-}
 
 /// What goes of the versions of `entries`, where `horizon` is what all who run have heard.
 pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
@@ -86,15 +78,7 @@ pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) ->
     plan
 }
 
-/// Up to which slot a log can be collected.
-pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
-    tended
-        .last
-        .unwrap_or(u64::MAX)
-        .min(horizon.through(tended.node))
-}
-
-impl Core {
+impl Collection {
     /// Collects what the next slots of a log have superseded. False: there are none below the horizon.
     pub(crate) async fn collect(
         self: &Arc<Self>,
@@ -102,7 +86,7 @@ impl Core {
         tended: &mut Tended,
         may_be_released: &(dyn Fn(&CommitRecord) -> bool + Sync),
     ) -> Result<bool> {
-        let horizon = self.horizon(node);
+        let horizon = self.cluster.horizon(node);
         let through = collectable(tended, &horizon);
         if tended.collected.next.0 > through {
             return Ok(false);
@@ -137,10 +121,10 @@ impl Core {
         collected: Cursor,
     ) -> Result<()> {
         tended.collected = collected;
-        if tended.node == node.id {
-            if let Some(mut cache) = self.cache.of(node.id) {
-                cache.collected = collected.next.0 - 1;
-            }
+        if tended.node == node.id
+            && let Some(mut cache) = self.cache.of(node.id)
+        {
+            cache.collected = collected.next.0 - 1;
         }
         if tended.collected.next.0 >= tended.noted + SLOTS_UNNOTED_MAX {
             node_registry::note_collected(&node.store, tended.node, tended.collected).await?;
@@ -276,62 +260,9 @@ impl Core {
         let rows = stream::iter(rows.into_values().map(Ok));
         rows.try_for_each_concurrent(LOOKS_AT_ONCE, |Superseded { key, record }| async move {
             consume_budget().await;
-            retention::drop_released(self, node, &record, &key).await
+            drop_released(self, node, &record, &key).await
         })
         .await
-    }
-
-    /// Deletes versions that nobody needs.
-    ///
-    /// The index drops them before, so that no read is led to what is gone, and again after, since a load may have seen
-    /// them meanwhile.
-    pub(crate) async fn delete_versions(
-        &self,
-        node: &Arc<Node>,
-        plan: &[Superseded],
-    ) -> Result<()> {
-        for part in plan.chunks(FORGOTTEN_AT_ONCE) {
-            self.drop_from_memory(node, part);
-            self.delete_from_store(node, part).await?;
-            self.drop_from_memory(node, part);
-        }
-        Ok(())
-    }
-
-    async fn delete_from_store(&self, node: &Node, plan: &[Superseded]) -> Result<()> {
-        let all = stream::iter(plan.iter().map(Ok::<_, crate::Error>));
-        all.try_for_each_concurrent(DELETIONS_AT_ONCE, |Superseded { key, record }| async move {
-            consume_budget().await;
-            let write = record
-                .write_of(key)
-                .expect("a version is collected of a key that its record names");
-            if self.context.config.is_broken(Broken::ForgetsChunks) {
-                node.store.delete_version(key, record.attempt).await?;
-            } else {
-                node.store.delete_written(record.attempt, write).await?;
-            }
-            self.context.counters.collected(record.value_bytes(key));
-            Ok(())
-        })
-        .await
-    }
-
-    fn drop_from_memory(&self, node: &Arc<Node>, plan: &[Superseded]) {
-        let Some(mut cache) = self.cache.of(node.id) else {
-            return;
-        };
-        for of_key in plan.chunk_by(|one, next| one.key == next.key) {
-            let key = &of_key[0].key;
-            cache.index.drop_versions(
-                key,
-                &of_key.iter().map(|gone| gone.record.attempt).collect(),
-            );
-            for Superseded { record, .. } in of_key {
-                if let Some(write) = record.write_of(key) {
-                    cache.data.remove(record.attempt, write.write);
-                }
-            }
-        }
     }
 
     /// What is known of `key`: a load if it has to be.
@@ -343,7 +274,7 @@ impl Core {
         let known = self.cache.lock().index.peek(key).cloned();
         match known {
             Some(entry) => Ok(entry),
-            None => wait_for_load(self.load(node, key)).await,
+            None => wait_for_load(self.loader.load(node, key)).await,
         }
     }
 }

@@ -9,15 +9,18 @@
 use std::{sync::Arc, time::Duration};
 
 use ports::{Monotonic, Outage};
-use primitives::{Cursor, FencedLog};
+use primitives::FencedLog;
 
 use crate::{
     Result,
     broken::Broken,
     cluster::membership::Office,
-    collection::{collector::collectable, retention, sweep::Sweep},
+    collection::{
+        Collection, retention,
+        sweep::Sweep,
+        tended::{Tended, collectable},
+    },
     effects::outbox,
-    engine::Core,
     model::NodeId,
     node::Node,
     storage::{
@@ -41,31 +44,8 @@ const SWEEP_PAUSE: Duration = Duration::from_millis(250);
 /// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
 const SWEEP_PAGES_AT_ONCE: usize = 16;
 
-/// A log under its care.
-#[derive(Debug)]
-pub(crate) struct Tended {
-    pub(crate) node: NodeId,
-    pub(crate) log: FencedLog,
-    /// The last slot, of a log to which nothing is added.
-    pub(crate) last: Option<u64>,
-    /// Versions that anything before it superseded are collected.
-    pub(crate) collected: Cursor,
-    /// The last cursor of those that was noted.
-    pub(crate) noted: u64,
-    /// Nothing is kept of what stands before it.
-    pub(crate) retained: Cursor,
-    /// Of an earlier start's log: when its next slot is old enough.
-    pub(crate) young_until: Option<Monotonic>,
-    /// Up to which attempt it was noted that rows may be gone.
-    pub(crate) dropped: u64,
-    /// Since when nothing can be added to it, as far as this node knows; of the own log, since when it serves.
-    pub(crate) since: Monotonic,
-    /// What had been heard everywhere when it was last looked at, among several nodes.
-    pub(crate) looked: Heard,
-}
-
 struct Housekeeping {
-    core: Arc<Core>,
+    collection: Arc<Collection>,
     node: Arc<Node>,
     /// Logs of earlier starts that are not looked at yet.
     rows: Vec<NodeRow>,
@@ -84,13 +64,13 @@ struct Housekeeping {
     names_heard: (Heard, bool),
 }
 
-impl Core {
+impl Collection {
     /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
         if !self.context.config.collects {
             return;
         }
-        let core = Arc::clone(self);
+        let collection = Arc::clone(self);
         let unswept = rows
             .iter()
             .filter(|row| !row.is_swept)
@@ -109,7 +89,7 @@ impl Core {
         let names_listed_next = None;
         let names_heard = (Heard::default(), false);
         let house = Housekeeping {
-            core,
+            collection,
             node,
             rows,
             logs,
@@ -123,98 +103,10 @@ impl Core {
         self.context.spawn(house.run());
     }
 
-    /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
-    pub(crate) fn horizon(&self, node: &Node) -> Heard {
-        let own = self.own_horizon(node);
-        if self.context.is_alone() {
-            return own;
-        }
-        self.cache.lock().agreed.clone()
-    }
-
-    /// What all who run here had heard when they began; what is heard now, if nobody runs.
-    pub(crate) fn own_horizon(&self, node: &Node) -> Heard {
-        let attempts = self.attempts.lock();
-        let through = node.log.decided_through();
-        let mut cache = self.cache.lock();
-        if through > cache.heard.through(node.id) {
-            cache.advance(node.id, through);
-        }
-        match attempts.horizon() {
-            Some((heard, _)) if !self.context.config.is_broken(Broken::CollectsAboveHorizon) => {
-                (**heard).clone()
-            }
-            _ => (*cache.heard).clone(),
-        }
-    }
-
     /// For how long something may still arrive of who ended at `since`. Whoever was only taken for dead may write until its
     /// last transaction has ended, and no later.
     pub(crate) fn late_writes(&self, since: Monotonic) -> Duration {
         (since + self.context.config.life_max + LATE_WRITE).since(self.context.clock.monotonic())
-    }
-
-    /// What everybody can agree on now; none: of some that count nothing is known.
-    fn agreeable(&self, node: &Node) -> Option<Heard> {
-        let own = self.own_horizon(node);
-        if self.context.config.is_broken(Broken::CollectsByOwnHorizon) {
-            return Some(own);
-        }
-        let others = self
-            .cluster
-            .lock()
-            .neighbours
-            .minimum(node.id, self.context.config.broken)?;
-        Some(own.minimum(&others))
-    }
-
-    /// What the members could agree on now.
-    pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
-        let own = self.own_horizon(node);
-        let others = self.others(node);
-        let others = self
-            .cluster
-            .lock()
-            .neighbours
-            .minimum_of(others.keys(), self.context.config.broken)?;
-        Some(own.minimum(&others))
-    }
-
-    /// Up to which slot of the sequencer's log everybody agrees to need nothing older.
-    pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
-        let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
-        let agreed = through(&self.cache.lock().agreed);
-        let is_more = self
-            .agreeable_to_members(node)
-            .is_some_and(|heard| through(&heard) > agreed);
-        if is_more {
-            self.count(node).await?;
-        }
-        Ok(through(&self.cache.lock().agreed))
-    }
-
-    /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
-    async fn count(&self, node: &Node) -> Result<()> {
-        // What those who count had heard before the list is read: who joins while it is on its way is not in it, and may
-        // begin below what others say since.
-        let before = self.agreeable(node);
-        let first = self.cluster.lock().neighbours.first_uncounted();
-        let rows = node_registry::list_from(&node.store, first).await?;
-        let is_live = |row: &NodeRow| row.node == node.id && !row.is_resolved;
-        if !rows.iter().any(is_live) {
-            node.store.fall();
-            node.store.standing()?;
-        }
-        self.cluster.lock().neighbours.count(&rows);
-        if let (Some(before), Some(after)) = (before, self.agreeable(node)) {
-            let agreed = before.minimum(&after);
-            let mut cache = self.cache.lock();
-            cache.agreed.merge(&agreed);
-            // Long before any deletion goes that a slot has decided: all hear of it.
-            let sequenced = agreed.through(NodeId::SEQUENCER);
-            Arc::make_mut(&mut cache.dropped).advance(NodeId::SEQUENCER, sequenced);
-        }
-        Ok(())
     }
 
     /// Old readers no longer keep everything that was superseded since, once that is too much.
@@ -238,7 +130,7 @@ impl Housekeeping {
         let (mut delays, mut outage) = (Store::delays(), Outage::default());
         loop {
             let passed = self.pass().await;
-            let now = self.core.context.clock.monotonic();
+            let now = self.collection.context.clock.monotonic();
             let wait = match passed {
                 Ok(wait) => {
                     delays = Store::delays();
@@ -254,11 +146,11 @@ impl Housekeeping {
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
                         tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
                     }
-                    self.core.context.pause(&mut delays).await;
+                    self.collection.context.pause(&mut delays).await;
                     continue;
                 }
             };
-            let clock = &self.core.context.clock;
+            let clock = &self.collection.context.clock;
             let due = async {
                 match wait {
                     Some(wait) => clock.sleep(wait).await,
@@ -281,28 +173,30 @@ impl Housekeeping {
         self.node.store.look()?;
         let node = Arc::clone(&self.node);
         let _at_work = node.at_work()?;
-        self.core.overtake();
+        self.collection.overtake();
         self.take_office();
         if !self.has_work() {
             return Ok(self.due());
         }
         // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
-        if self.core.context.is_alone() {
-            self.core.still_counts(&self.node).await?;
+        if self.collection.context.is_alone() {
+            self.collection.loader.still_counts(&self.node).await?;
         } else {
-            self.core.count(&self.node).await?;
+            self.collection.cluster.count(&self.node).await?;
         }
         self.open_logs().await?;
         self.hear_of_names().await?;
-        let core = Arc::clone(&self.core);
-        let until = core.context.clock.monotonic() + PASS_MAX;
+        let collection = Arc::clone(&self.collection);
+        let until = collection.context.clock.monotonic() + PASS_MAX;
         let mut is_busy = true;
-        while is_busy && !node.is_leaving() && core.context.clock.monotonic() < until {
-            is_busy =
-                self.tidy_logs().await? | self.walk_names().await? | core.tidy_packs(&node).await?;
+        while is_busy && !node.is_leaving() && collection.context.clock.monotonic() < until {
+            is_busy = self.tidy_logs().await?
+                | self.walk_names().await?
+                | collection.packing.tidy_packs(&node).await?;
         }
         self.sweep().await?;
-        core.context
+        collection
+            .context
             .counters
             .log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
         Ok(if is_busy {
@@ -314,34 +208,34 @@ impl Housekeeping {
 
     /// Whether a pass would call any port.
     fn has_work(&self) -> bool {
-        let mut horizon = self.core.horizon(&self.node);
-        if !self.core.context.is_alone()
-            && let Some(agreeable) = self.core.agreeable_to_members(&self.node)
+        let mut horizon = self.collection.cluster.horizon(&self.node);
+        if !self.collection.context.is_alone()
+            && let Some(agreeable) = self.collection.cluster.agreeable_to_members(&self.node)
         {
             // Who counts is asked of the registry if this is more than before.
             horizon.merge(&agreeable);
         }
         let is_behind = |tended: &Tended| {
             collectable(tended, &horizon) >= tended.collected.next.0 && tended.looked != horizon
-                || self.core.retainable(&self.node, tended) >= tended.retained.next.0
+                || self.collection.retainable(&self.node, tended) >= tended.retained.next.0
         };
         let is_starting = self.logs.is_empty() || !self.rows.is_empty();
         let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
-        let has_packs_due = self.core.packs_due(&self.node) == Some(Duration::ZERO);
+        let has_packs_due = self.collection.packing.packs_due(&self.node) == Some(Duration::ZERO);
         let has_names = self.names_listing_due() == Some(Duration::ZERO)
-            || self.is_in_office && self.core.has_names_due();
+            || self.is_in_office && self.collection.idempotency_keys.has_names_due();
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
     /// Among several nodes one tends what those that are gone have left, and the names.
     fn take_office(&mut self) {
-        if self.core.context.is_alone() {
+        if self.collection.context.is_alone() {
             return;
         }
         let left = self.node.take_left_behind();
         let was_in_office = std::mem::replace(
             &mut self.is_in_office,
-            self.core.membership.leads(Office::Collector),
+            self.collection.cluster.membership.leads(Office::Collector),
         );
         if self.is_in_office {
             if !was_in_office || !left.is_empty() {
@@ -360,13 +254,13 @@ impl Housekeeping {
 
     /// Walks the next names that are due. False: none is.
     async fn walk_names(&self) -> Result<bool> {
-        Ok(self.is_in_office && self.core.walk_names(&self.node).await?)
+        Ok(self.is_in_office && self.collection.walk_names(&self.node).await?)
     }
 
     /// Learns of the names that others keep, who leave them to the one in office.
     async fn hear_of_names(&mut self) -> Result<()> {
         if self
-            .core
+            .collection
             .context
             .config
             .is_broken(Broken::WalksOwnNamesAlone)
@@ -374,12 +268,17 @@ impl Housekeeping {
             self.names_listed_next = None;
         }
         if self.names_listing_due() == Some(Duration::ZERO) {
-            let heard = (*self.core.cache.lock().heard).clone();
-            self.core.list_periods(&self.node).await?;
+            let heard = (*self.collection.cache.lock().heard).clone();
+            self.collection
+                .idempotency_keys
+                .list_periods(&self.node)
+                .await?;
             let is_quiet = heard == self.names_heard.0;
             self.names_heard = (heard, is_quiet);
-            self.names_listed_next =
-                Some(self.core.context.clock.monotonic() + self.core.names_listing());
+            self.names_listed_next = Some(
+                self.collection.context.clock.monotonic()
+                    + self.collection.idempotency_keys.names_listing(),
+            );
         }
         Ok(())
     }
@@ -387,20 +286,20 @@ impl Housekeeping {
     fn names_listing_due(&self) -> Option<Duration> {
         let next = self.names_listed_next?;
         let (heard, is_quiet) = &self.names_heard;
-        if *is_quiet && *heard == *self.core.cache.lock().heard {
+        if *is_quiet && *heard == *self.collection.cache.lock().heard {
             return None;
         }
-        Some(next.since(self.core.context.clock.monotonic()))
+        Some(next.since(self.collection.context.clock.monotonic()))
     }
 
     /// When there may be work if nobody says so before.
     fn due(&self) -> Option<Duration> {
         let names = if self.is_in_office {
-            self.core.names_due()
+            self.collection.idempotency_keys.names_due()
         } else {
             None
         };
-        let packs_due = self.core.packs_due(&self.node);
+        let packs_due = self.collection.packing.packs_due(&self.node);
         let listing = self.names_listing_due();
         [self.logs_due(), names, listing, self.sweep_due(), packs_due]
             .into_iter()
@@ -410,7 +309,7 @@ impl Housekeeping {
 
     /// One step of every log. False: nothing was to do.
     async fn tidy_logs(&mut self) -> Result<bool> {
-        let (core, node) = (Arc::clone(&self.core), Arc::clone(&self.node));
+        let (collection, node) = (Arc::clone(&self.collection), Arc::clone(&self.node));
         let mut is_busy = false;
         for place in 0..self.logs.len() {
             // Anew for each log: what the one before has released must be looked at by this one.
@@ -425,8 +324,8 @@ impl Housekeeping {
                 slot.is_none_or(|(_, next)| record.position.slot < *next)
             };
             let tended = &mut self.logs[place];
-            is_busy |= core.collect(&node, tended, &may_be_released).await?;
-            is_busy |= core.retain(&node, tended).await?;
+            is_busy |= collection.collect(&node, tended, &may_be_released).await?;
+            is_busy |= collection.retain(&node, tended).await?;
         }
         let trimmed = self
             .logs
@@ -440,8 +339,11 @@ impl Housekeeping {
     /// Looks up where the logs of earlier starts stand.
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
-            self.core.list_periods(&self.node).await?;
-            if self.core.context.is_alone() {
+            self.collection
+                .idempotency_keys
+                .list_periods(&self.node)
+                .await?;
+            if self.collection.context.is_alone() {
                 self.node.packs.takes_over();
             }
             let own = Tended {
@@ -458,7 +360,7 @@ impl Housekeeping {
             };
             self.logs.push(own);
         }
-        let is_alone = self.core.context.is_alone();
+        let is_alone = self.collection.context.is_alone();
         while let Some(row) = self.rows.last() {
             // Left to this node again, after a moment without its lease.
             if self.logs.iter().any(|tended| tended.node == row.node) {
@@ -468,14 +370,18 @@ impl Housekeeping {
             let since = if is_alone {
                 self.node.started
             } else {
-                self.core.context.clock.monotonic()
+                self.collection.context.clock.monotonic()
             };
             if !is_alone
                 && !row.is_swept
-                && !self.core.context.config.is_broken(Broken::SweepsNothing)
+                && !self
+                    .collection
+                    .context
+                    .config
+                    .is_broken(Broken::SweepsNothing)
             {
                 self.unswept.push(row.node);
-                self.sweep_from = since + self.core.context.config.life_max + LATE_WRITE;
+                self.sweep_from = since + self.collection.context.config.life_max + LATE_WRITE;
             }
             if row.is_trimmed {
                 self.rows.pop();
@@ -485,7 +391,7 @@ impl Housekeeping {
             let start = self.node.store.again(|| log.start()).await?;
             let collected = row.collected.unwrap_or(start).max(start);
             let (noted, last) = (collected.next.0, Some(row.done.next.0 - 1));
-            self.core.drops(row.node, start);
+            self.collection.drops(row.node, start);
             let (retained, young_until, dropped) = (start, None, 0);
             let node = row.node;
             self.logs.push(Tended {
@@ -510,7 +416,7 @@ impl Housekeeping {
     fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
-            self.sweep = Sweep::of(unswept, self.core.context.config.buckets);
+            self.sweep = Sweep::of(unswept, self.collection.context.config.buckets);
         }
     }
 
@@ -521,8 +427,13 @@ impl Housekeeping {
     /// When the next page of the sweep is due.
     fn sweep_due(&self) -> Option<Duration> {
         let sweep = self.sweep.as_ref()?;
-        let page = sweep.next.since(self.core.context.clock.monotonic());
-        Some(page.max(self.sweep_from.since(self.core.context.clock.monotonic())))
+        let page = sweep.next.since(self.collection.context.clock.monotonic());
+        Some(
+            page.max(
+                self.sweep_from
+                    .since(self.collection.context.clock.monotonic()),
+            ),
+        )
     }
 
     /// One page, if it is time.
@@ -533,14 +444,14 @@ impl Housekeeping {
         let Some(sweep) = &mut self.sweep else {
             return Ok(());
         };
-        sweep.next = self.core.context.clock.monotonic() + SWEEP_PAUSE;
+        sweep.next = self.collection.context.clock.monotonic() + SWEEP_PAUSE;
         let pages = if sweep.is_at_packs() {
             1
         } else {
             SWEEP_PAGES_AT_ONCE
         };
         for _ in 0..pages {
-            if !self.core.sweep(&self.node, sweep).await? {
+            if !self.collection.sweep(&self.node, sweep).await? {
                 return self.end_sweep().await;
             }
         }
@@ -560,7 +471,7 @@ impl Housekeeping {
         // Nobody writes items any more that name packs of theirs.
         self.node.packs.takes_over();
         if !self
-            .core
+            .collection
             .context
             .config
             .is_broken(Broken::ForgetsWhoEndsMeanwhile)
@@ -572,17 +483,17 @@ impl Housekeeping {
 
     /// When the next slot's window is over; none: no slot is within one, or something else has to happen first.
     fn logs_due(&self) -> Option<Duration> {
-        let now = self.core.context.clock.monotonic();
+        let now = self.collection.context.clock.monotonic();
         let due = self.logs.iter().filter_map(|tended| {
             let left = match tended.last {
                 None => self
                     .node
                     .log
-                    .next_due(self.core.context.config.retry_window)?,
+                    .next_due(self.collection.context.config.retry_window)?,
                 Some(_) => tended.young_until?.since(now),
             };
             // Where a window is over, whatever else is in the way says so when it goes.
-            (!left.is_zero() || self.core.is_retainable(&self.node, tended)).then_some(left)
+            (!left.is_zero() || self.collection.is_retainable(&self.node, tended)).then_some(left)
         });
         due.min()
     }

@@ -7,7 +7,7 @@
 //! - a deletion that is still the newest version of its key goes, and with it the key: all horizons have passed it, so
 //!   nothing older can come back or is needed;
 //! - a decision row goes, unless versions are left that it decides about: then it is *released*, and goes with the last
-//!   of them. Names are kept for a longer window, in [`names`](crate::collection::idempotency_keys).
+//!   of them. Names are kept for a longer window, in [`names`](crate::idempotency_keys).
 //!
 //! Then the log is trimmed. Dies anywhere: the slots are still there, and are done again.
 //!
@@ -28,15 +28,18 @@ use tokio::task::coop::consume_budget;
 use crate::{
     Result,
     broken::Broken,
-    calls::spill::tidy_spilled,
-    collection::{collector::Superseded, housekeeping::Tended},
-    engine::Core,
-    model::{Attempt, Key, NodeId, Position, TransactionId},
+    collection::{
+        Collection,
+        delete::Superseded,
+        tended::Tended,
+        uncommitted::{delete_uncommitted, tidy_spilled},
+    },
+    model::{Attempt, NodeId, Position, TransactionId},
     node::Node,
     storage::{
         node_registry,
-        records::{CommitRecord, Entry, Place, StoredSlot, WriteSet, decode},
-        store::{Decision, State, Store},
+        records::{CommitRecord, Entry, Place, StoredSlot, decode},
+        store::{Decision, State},
     },
 };
 
@@ -54,7 +57,7 @@ enum Rest {
     Keep(TransactionId, Attempt),
 }
 
-impl Core {
+impl Collection {
     /// Does the next slots of a log whose windows are over. False: there are none.
     pub(crate) async fn retain(
         self: &Arc<Self>,
@@ -113,7 +116,9 @@ impl Core {
             Rest::Keep(id, attempt) => Some((id, attempt)),
             Rest::Nothing => None,
         });
-        self.keep_names(node, kept.collect()).await?;
+        self.idempotency_keys
+            .keep_names(node, kept.collect())
+            .await?;
         node.store.again(|| tended.log.trim(done)).await?;
         tended.retained = done;
         Ok(true)
@@ -345,97 +350,6 @@ impl Core {
         }
         Ok(())
     }
-
-    /// The window of a commit is over: its row goes, or is released for as long as versions are left.
-    pub(crate) async fn drop_or_release(
-        &self,
-        node: &Arc<Node>,
-        record: &CommitRecord,
-    ) -> Result<()> {
-        if !self
-            .context
-            .config
-            .is_broken(Broken::DropsRowsOfLiveVersions)
-            && self.is_left(node, record, 0).await?
-        {
-            node.store.release(&record.id, record.attempt).await?;
-            // Another node may have collected the last of them before it could see that.
-            if self.context.is_alone() || self.is_left(node, record, 0).await? {
-                return Ok(());
-            }
-        }
-        drop_row(node, record).await
-    }
-
-    /// Whether any version of `record` is left, looking outwards from one of its writes: whether keys are overwritten in
-    /// their order, against it or at random, few are looked at.
-    async fn is_left(&self, node: &Arc<Node>, record: &CommitRecord, from: usize) -> Result<bool> {
-        let count = record.writes.len();
-        let outwards = (0..count).flat_map(|distance| {
-            let after = from.checked_add(distance).filter(|place| *place < count);
-            let before = from.checked_sub(distance).filter(|_| distance > 0);
-            after.into_iter().chain(before)
-        });
-        for place in outwards {
-            let key = &record.writes[place].key;
-            // Among several nodes an index says what is needed, not what is there.
-            let known = self
-                .cache
-                .lock()
-                .index
-                .peek(key)
-                .map(|entry| entry.holds(record.attempt));
-            let known = known.filter(|_| self.context.is_alone());
-            let is_left = match known {
-                Some(is_left) => is_left,
-                None => node.store.version(key, record.attempt).await?.is_some(),
-            };
-            if is_left {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-}
-
-/// A version of `record`, of `key`, was collected: if its row is released and that was the last, it goes.
-pub(crate) async fn drop_released(
-    core: &Core,
-    node: &Arc<Node>,
-    record: &CommitRecord,
-    key: &Key,
-) -> Result<()> {
-    let (decision, _) = node.store.decision(&record.id).await?;
-    let is_released =
-        decision.is_some_and(|decision| decision.attempt == record.attempt && decision.is_released);
-    let from = record
-        .writes
-        .binary_search_by(|write| write.key.cmp(key))
-        .unwrap_or_default();
-    if is_released && !core.is_left(node, record, from).await? {
-        drop_row(node, record).await?;
-    }
-    Ok(())
-}
-
-/// Parts before the row that names them.
-async fn drop_row(node: &Node, record: &CommitRecord) -> Result<()> {
-    node.store
-        .delete_write_set(record.attempt, &WriteSet::Parts(record.parts))
-        .await?;
-    node.store.drop_committed(&record.id, record.attempt).await
-}
-
-/// Deletes what an attempt wrote that did not commit.
-pub(crate) async fn delete_uncommitted(
-    store: &Store,
-    attempt: Attempt,
-    set: &WriteSet,
-) -> Result<()> {
-    for write in store.write_set(attempt, set).await? {
-        store.delete_written(attempt, &write).await?;
-    }
-    store.delete_write_set(attempt, set).await
 }
 
 /// Nothing of a log stands before this.

@@ -18,11 +18,9 @@ use ports::{Key as ItemKey, Monotonic, key_value::Scan};
 
 use crate::{
     Error, Result,
-    engine::Core,
-    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
+    collection::{Collection, uncommitted::all_of},
+    model::{Attempt, Key, KeyspaceId, NodeId, PackId, TransactionId},
     node::Node,
-    packing::PackId,
-    recovery::start::all_of,
     storage::{
         layout::{self, Buckets},
         records::Write,
@@ -91,7 +89,7 @@ impl Sweep {
     }
 }
 
-impl Core {
+impl Collection {
     /// Looks at the next page. False: that was the last.
     pub(crate) async fn sweep(
         self: &Arc<Self>,
@@ -135,13 +133,13 @@ impl Core {
             Some(packs) => packs,
             None => sweep
                 .packs
-                .insert(self.packs_to_count(node, &sweep.nodes).await?),
+                .insert(self.packing.packs_to_count(node, &sweep.nodes).await?),
         };
         for _ in 0..PACKS_AT_ONCE {
             let Some(pack) = packs.last() else {
                 return Ok(false);
             };
-            self.count_pack(node, *pack).await?;
+            self.packing.count_pack(node, *pack).await?;
             packs.pop();
         }
         Ok(true)
@@ -194,7 +192,7 @@ impl Core {
                 if self.context.is_alone() {
                     node.store.settle_aborted(id, attempt).await?;
                 } else {
-                    self.close_prepared(node, id, attempt).await?;
+                    self.serializable.close_prepared(node, id, attempt).await?;
                 }
                 node.store.drop_aborted(id, attempt).await
             }

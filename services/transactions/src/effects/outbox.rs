@@ -38,8 +38,7 @@ use tokio::sync::Semaphore;
 use crate::{
     Error, Result,
     broken::Broken,
-    effects::{Effect, effect_id, queue_name},
-    engine::Core,
+    effects::{Effect, Effects, effect_id, queue_name},
     model::{Attempt, NodeId, TransactionId},
     node::Node,
     storage::{
@@ -295,7 +294,7 @@ impl Store {
     }
 }
 
-impl Core {
+impl Effects {
     /// Sends the effects of `attempt`, which has committed at `point`.
     pub(crate) fn dispatch(
         self: &Arc<Self>,
@@ -308,9 +307,9 @@ impl Core {
             return;
         }
         self.outbox.insert(node, attempt, count);
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (effects, node) = (Arc::clone(self), Arc::clone(node));
         self.context
-            .spawn(async move { core.deliver(&node, attempt, point).await });
+            .spawn(async move { effects.deliver(&node, attempt, point).await });
     }
 
     /// What the nodes before `own` left unsent. Their logs are resolved, so their attempts are decided; what does not
@@ -356,10 +355,10 @@ impl Core {
             for (attempt, _, effects) in &unsent {
                 self.outbox.insert(node, *attempt, *effects);
             }
-            let (core, node) = (Arc::clone(self), Arc::clone(node));
+            let (effects, node) = (Arc::clone(self), Arc::clone(node));
             self.context.spawn(async move {
                 let deliveries =
-                    unsent.iter().map(|(attempt, point, _)| core.deliver(&node, *attempt, *point));
+                    unsent.iter().map(|(attempt, point, _)| effects.deliver(&node, *attempt, *point));
                 join_all(deliveries).await;
                 // Whatever stands in its way: a node that is not marked is looked at again by the next start.
                 if let Err(error) = node_registry::mark_sent(&node.store, earlier).await {

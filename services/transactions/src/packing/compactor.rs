@@ -37,13 +37,19 @@ use ports::{
     objects::{self, ObjectError, ObjectStoreExt as _},
 };
 
-use super::{
-    Entry, Located, PackId, Packs,
-    directory::{self, FOOTER_BYTES, Filed},
-    rows::{self, Marked},
-    table::{Why, Work},
+use crate::{
+    Error, Result,
+    broken::Broken,
+    model::{Located, PackId},
+    node::Node,
+    packing::Packing,
+    packs::{
+        PackEntry, Packs,
+        directory::{self, FOOTER_BYTES, Filed},
+        rows::{self, Marked},
+        table::{Why, Work},
+    },
 };
-use crate::{Error, Result, broken::Broken, engine::Core, node::Node};
 
 /// Items looked at, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
@@ -77,16 +83,14 @@ impl Survey {
     }
 }
 
-impl Packs {
-    /// Nothing is compacted for [`AGAIN`]. If that is to be said now, for how long it has not been.
-    fn pause(&self, now: Monotonic, error: &Error) -> Option<Duration> {
-        let mut state = self.state();
-        state.paused_until = now + AGAIN;
-        state.outage.failed(now, &error.to_string())
-    }
+/// Pauses compaction for [`AGAIN`]. Returns how long it has failed, if that is to be logged now.
+fn pause(packs: &Packs, now: Monotonic, error: &Error) -> Option<Duration> {
+    let mut state = packs.state();
+    state.paused_until = now + AGAIN;
+    state.outage.failed(now, &error.to_string())
 }
 
-impl Core {
+impl Packing {
     /// When there is something to do for packs; none: not before something dies in one.
     pub(crate) fn packs_due(&self, node: &Node) -> Option<Duration> {
         if node.store.has_freed() {
@@ -150,7 +154,7 @@ impl Core {
             Err(error) if node.store.standing().is_err() => Err(error),
             // Collection goes on whether or not the objects can be reached.
             Err(error) => {
-                if let Some(lasts) = node.packs.pause(now, &error) {
+                if let Some(lasts) = pause(&node.packs, now, &error) {
                     tracing::warn!(%error, ?lasts, "packs are not compacted at the moment");
                 }
                 Ok(false)
@@ -248,7 +252,7 @@ impl Core {
                 write,
                 ..
             } = filed.clone();
-            Entry {
+            PackEntry {
                 key,
                 attempt,
                 write,
@@ -414,7 +418,7 @@ mod tests {
         let error = Error::unavailable("the directory is read-only");
         let tries = (0..720).map(|turn| Monotonic(turn * AGAIN));
         let said = tries.filter(|now| {
-            let is_said = packs.pause(*now, &error).is_some();
+            let is_said = pause(&packs, *now, &error).is_some();
             assert_eq!(
                 packs.state().paused_until,
                 *now + AGAIN,

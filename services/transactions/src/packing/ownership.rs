@@ -31,52 +31,25 @@ use std::{
 use futures_util::{TryStreamExt, stream};
 use ports::objects::{self, ObjectPath};
 
-use super::{
-    PackId, Packs,
-    compactor::{ITEMS_AT_ONCE, give_up_damaged},
-    rows::{self, Row},
-};
 use crate::{
     Result,
     broken::Broken,
-    engine::Core,
-    model::NodeId,
+    model::{NodeId, PackId},
     node::Node,
+    packing::Packing,
+    packs::rows::{self, Row},
     storage::node_registry::{self, NodeRow},
 };
+
+use super::compactor::ITEMS_AT_ONCE;
+use super::compactor::give_up_damaged;
 
 /// How long what has died in packs of others is gathered before their rows say so.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
 /// How often a pack is counted in which something dies meanwhile.
 const COUNTS_MAX: usize = 3;
 
-impl Packs {
-    /// How often this node has noted what died in packs that others take care of.
-    pub(crate) fn noted(&self) -> u64 {
-        self.state().noted
-    }
-
-    /// Another node has noted something.
-    pub(crate) fn more_is_noted(&self) {
-        self.state().is_look_due = true;
-    }
-
-    /// This node takes care of the packs of nodes that are gone, of all there are by now.
-    pub(crate) fn takes_over(&self) {
-        self.state().is_take_over_due = true;
-    }
-
-    /// Somebody else does, but for those of `own`.
-    pub(crate) fn give_back(&self, own: NodeId) {
-        let state = &mut *self.state();
-        if std::mem::take(&mut state.has_taken_over) {
-            state.table.give_back(own);
-        }
-        state.is_take_over_due = false;
-    }
-}
-
-impl Core {
+impl Packing {
     /// Takes packs over, and hears what others have noted, as far as that is due.
     pub(super) async fn look_after_rows(&self, node: &Node) -> Result<()> {
         let (is_take_over_due, is_look_due) = {
@@ -342,8 +315,13 @@ mod tests {
                 .objects(world.objects())
                 .build(Config::default());
             service.start().await.expect("a calm world");
-            let core = service.engine().core;
-            let node = core.serving.node().expect("it has started");
+            let packing = Arc::clone(&service.engine().core.recovery.packing);
+            let node = service
+                .engine()
+                .core
+                .serving
+                .node()
+                .expect("it has started");
             let id = PackId {
                 node: node.id,
                 number: 1,
@@ -362,11 +340,13 @@ mod tests {
                 .expect("a calm world");
             node.packs.more_is_noted();
             faults.0.store(true, Ordering::Relaxed);
-            core.look_after_rows(&node)
+            packing
+                .look_after_rows(&node)
                 .await
                 .expect_err("the rows cannot be read");
             faults.0.store(false, Ordering::Relaxed);
-            core.look_after_rows(&node)
+            packing
+                .look_after_rows(&node)
                 .await
                 .expect("the rows can be read");
             assert_eq!(

@@ -15,14 +15,15 @@ use ports::{
     objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _, PutMode, PutPayload},
 };
 
-use super::SharedObjects;
 use crate::{
     Error, Result,
     broken::Broken,
-    engine::Core,
     node::Node,
+    packing::Packing,
     storage::{layout, store::Store},
 };
+
+use super::SharedObjects;
 
 /// What all packs lie under.
 const PACKS: &str = "packs";
@@ -31,7 +32,7 @@ const STORE: &str = "store";
 /// The row's attribute.
 const HOME: &str = "home";
 
-impl Core {
+impl Packing {
     /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `WrongObjects` if there are packs, and the
     /// objects are not those they are among.
     pub(crate) async fn find_home(&self, store: &Store) -> Result<()> {
@@ -49,7 +50,7 @@ impl Core {
     }
 }
 
-impl Core {
+impl Packing {
     /// Has the packs of `node`, which has yet to serve, numbered behind what lies under its number already.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
         let Some(objects) = self
@@ -112,8 +113,8 @@ async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Res
     ))
 }
 
-async fn move_in(core: &Core, store: &Store, objects: &SharedObjects) -> Result<String> {
-    let home = format!("{PACKS}/{:016x}", core.context.entropy.next_u64());
+async fn move_in(packing: &Packing, store: &Store, objects: &SharedObjects) -> Result<String> {
+    let home = format!("{PACKS}/{:016x}", packing.context.entropy.next_u64());
     let place = ObjectPath::from(format!("{home}/{STORE}"));
     let put = async || match objects
         .put_opts(&place, PutPayload::default(), PutMode::Create.into())

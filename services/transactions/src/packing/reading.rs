@@ -11,12 +11,12 @@ use futures_util::{StreamExt, stream};
 use ports::objects::{self, ObjectError, ObjectStoreExt as _};
 use tokio::sync::oneshot;
 
-use super::{Located, PackId};
 use crate::{
     Error, Result,
-    engine::Core,
-    model::Attempt,
+    model::{Attempt, Located, PackId},
     node::Node,
+    packing::Packing,
+    packs::Wanted,
     storage::records::{Place, Write},
 };
 
@@ -27,14 +27,7 @@ const LOOKS_MAX: usize = 3;
 /// Ranges of one pack read at a time.
 const RANGES_AT_ONCE: usize = 8;
 
-/// A small read that waits for others.
-#[derive(Debug)]
-pub(super) struct Wanted {
-    range: Range<u64>,
-    told: oneshot::Sender<Result<Option<Bytes>>>,
-}
-
-impl Core {
+impl Packing {
     /// A packed value; none: it is not there.
     pub(crate) async fn packed_value(
         self: &Arc<Self>,
@@ -100,9 +93,9 @@ impl Core {
         };
         if is_first {
             // Whoever asks before this task runs is served with it.
-            let (core, node) = (Arc::clone(self), Arc::clone(node));
+            let (packing, node) = (Arc::clone(self), Arc::clone(node));
             self.context
-                .spawn(async move { core.read_wanted(&node, pack).await });
+                .spawn(async move { packing.read_wanted(&node, pack).await });
         }
         hears
             .await

@@ -26,10 +26,9 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use crate::{
     Error, Result,
     cluster::membership::Office,
-    engine::Core,
     model::NodeId,
     node::Node,
-    recovery::start::Closing,
+    recovery::{Recovery, resolve::Closing},
     storage::{
         layout,
         node_registry::{self, NodeRow},
@@ -86,28 +85,28 @@ impl Seen {
     }
 }
 
-impl Core {
+impl Recovery {
     /// Begins to see to what others leave, while this node holds the office.
     pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (recovery, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut seen = Seen::default();
             let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
             while node.store.standing().is_ok() {
-                if core.membership.leads(Office::Collector) {
-                    let seen_to = core.see_to_the_gone(&node, &mut seen).await;
-                    core.say(
+                if recovery.cluster.membership.leads(Office::Collector) {
+                    let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
+                    recovery.say(
                         &node,
                         &mut of_the_gone,
                         seen_to,
                         "what nodes left that are gone",
                     );
-                    let closed = core.close_hanging(&node).await;
-                    core.say(&node, &mut of_hanging, closed, "what hangs of others");
+                    let closed = recovery.close_hanging(&node).await;
+                    recovery.say(&node, &mut of_hanging, closed, "what hangs of others");
                 } else {
                     seen = Seen::default();
                 }
-                core.context.clock.sleep(LOOK_EVERY).await;
+                recovery.context.clock.sleep(LOOK_EVERY).await;
             }
         });
     }
@@ -132,7 +131,7 @@ impl Core {
 
     /// Errors: why the first of them could not be seen to, once all others are.
     async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
-        let members = self.membership.members();
+        let members = self.cluster.membership.members();
         if seen.view == Some(members.view) && seen.missing.is_empty() {
             return Ok(());
         }
@@ -188,10 +187,10 @@ impl Core {
         } else {
             self.resolve(&node.store, row, Closing::ByLog(node)).await?
         };
-        self.follow(node, row.node).await?;
+        self.cluster.follow(node, row.node).await?;
         if !row.is_sent {
-            let left = self.find_unsent_of(&node.store, row.node).await?;
-            self.hand_over(node, left);
+            let left = self.effects.find_unsent_of(&node.store, row.node).await?;
+            self.effects.hand_over(node, left);
         }
         if !row.is_trimmed || !row.is_swept {
             node.leave_to_house(row);
@@ -242,9 +241,10 @@ mod tests {
     use crate::{
         Config, Parts, Service,
         cluster::{
-            membership::{Address, Alone},
+            membership::Alone,
             peers::{NoAnswer, Peers},
         },
+        model::Address,
     };
 
     /// Nobody else is there.
@@ -271,15 +271,20 @@ mod tests {
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
-            let core = &service.engine().core;
-            let node = core.serving.node().expect("it has started");
+            let recovery = &service.engine().core.recovery;
+            let node = recovery.serving.node().expect("it has started");
             let store = &node.store;
             let mut gone = Vec::new();
             for _ in 0..2 {
                 let id = node_registry::take_id(store).await.expect("a calm world");
-                node_registry::put_row(store, id, core.context.clock.now(), &Address::default())
-                    .await
-                    .expect("a calm world");
+                node_registry::put_row(
+                    store,
+                    id,
+                    recovery.context.clock.now(),
+                    &Address::default(),
+                )
+                .await
+                .expect("a calm world");
                 gone.push(id);
             }
             let log = FencedLog::new(store.key_value().clone(), layout::log(gone[0]));
@@ -290,12 +295,12 @@ mod tests {
                 .expect("a calm world");
             let mut seen = Seen::default();
             assert_eq!(
-                core.see_to_the_gone(&node, &mut seen).await,
+                recovery.see_to_the_gone(&node, &mut seen).await,
                 Ok(()),
                 "they may be about to join"
             );
-            core.context.clock.sleep(MISSING_MIN).await;
-            let seen_to = core.see_to_the_gone(&node, &mut seen).await;
+            recovery.context.clock.sleep(MISSING_MIN).await;
+            let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
             assert!(
                 matches!(seen_to, Err(crate::Error::Corrupt(_))),
                 "{seen_to:?}"

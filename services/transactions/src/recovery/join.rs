@@ -27,10 +27,10 @@ use primitives::FencedLog;
 
 use crate::{
     Error, Result,
-    cluster::peers::{Answer, Message, Secret, Standing},
-    engine::Core,
+    cluster::messages::{Answer, Message, Standing},
     model::NodeId,
     node::Node,
+    recovery::Recovery,
     serializable::keyspace,
     storage::{
         frontier::Heard,
@@ -39,11 +39,12 @@ use crate::{
         node_log::NodeLog,
         node_registry,
         records::{StoredSlot, decode},
+        secret::Secret,
         store::Store,
     },
 };
 
-impl Core {
+impl Recovery {
     /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
     pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
         let id = self.become_one_of_several(&store).await?;
@@ -57,17 +58,17 @@ impl Core {
             writer,
             clock,
             HybridClock::default(),
-            self.slot_bounds(),
+            self.context.slot_bounds(),
             self.context.config.broken,
         );
-        let node = Arc::new(Node::new(self, id, store, log, Some(secret)));
-        self.pass_packs(&node).await?;
+        let node = Arc::new(Node::new(&self.context, id, store, log, Some(secret)));
+        self.packing.pass_packs(&node).await?;
         let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
         node.store.look()?;
         {
             self.cluster.start(node.id);
             self.cache.start(node.id, heard, dropped);
-            self.keyspaces.start(node.id, &marked);
+            self.serializable.keyspaces.start(node.id, &marked);
             self.attempts.start(node.id);
             self.serving.start(&node);
         }
@@ -75,11 +76,11 @@ impl Core {
             node = id.0,
             "transactions are served, beside other nodes if there are any"
         );
-        self.announce_for_ever(&node);
-        self.follow_for_ever(&node);
+        self.cluster.announce_for_ever(&node);
+        self.serializable.follow_for_ever(&node);
         self.look_after_others(&node);
-        self.sequence_for_ever(&node);
-        self.keep_house(node, Vec::new());
+        self.serializable.sequence_for_ever(&node);
+        self.collection.keep_house(node, Vec::new());
         Ok(())
     }
 
@@ -113,7 +114,7 @@ impl Core {
                 FencedLog::new(Arc::clone(&self.context.key_value), layout::sequencer_log());
             let start = node.store.again(|| start.start()).await?;
             dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
-            self.follow_sequencer(node).await?;
+            self.serializable.follow_sequencer(node).await?;
             heard.advance(NodeId::SEQUENCER, node.followed.through());
         }
         if told.is_empty() {
@@ -127,7 +128,12 @@ impl Core {
                 {
                     // Who holds the office says so, again and again; it keeps nobody from serving what else there is.
                     Err(Error::Corrupt(_))
-                        if !self.membership.members().nodes.contains_key(&row.node) => {}
+                        if !self
+                            .cluster
+                            .membership
+                            .members()
+                            .nodes
+                            .contains_key(&row.node) => {}
                     heard => heard?,
                 }
             }
@@ -139,8 +145,9 @@ impl Core {
     /// A new member with a row.
     async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
         let id = node_registry::take_id(store).await?;
-        self.membership.join(id).await?;
+        self.cluster.membership.join(id).await?;
         let address = self
+            .cluster
             .membership
             .members()
             .nodes
@@ -152,10 +159,15 @@ impl Core {
 
     /// How the other members stand: those that answer.
     async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
-        let others = self.others(node);
+        let others = self.cluster.others(node);
         let asked = others.into_iter().map(|(other, address)| {
-            let (core, node) = (Arc::clone(self), Arc::clone(node));
-            async move { core.ask(&node, other, &address, &Message::Ask).await }
+            let (recovery, node) = (Arc::clone(self), Arc::clone(node));
+            async move {
+                recovery
+                    .cluster
+                    .ask(&node, other, &address, &Message::Ask)
+                    .await
+            }
         });
         let answers = futures_util::future::join_all(asked).await;
         let standing = answers.into_iter().filter_map(|answer| match answer {
@@ -179,12 +191,12 @@ impl Core {
         dropped.advance(log, cursor.next.0 - 1);
         let mut is_decided = true;
         loop {
-            let read = self.read_on(node, &fenced, cursor).await?;
+            let read = self.cluster.read_on(node, &fenced, cursor).await?;
             for slot in &read.slots {
                 let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
                 node.log.observe(stored.timestamp);
                 if is_decided {
-                    is_decided = self.outcomes(node, stored).await?.1;
+                    is_decided = self.cluster.outcomes(node, stored).await?.1;
                 }
                 if is_decided {
                     heard.advance(log, slot.index.0);

@@ -10,14 +10,14 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Error, Result, attempts::transaction::Phase, broken::Broken, engine::Core,
+    Error, Result, attempts::transaction::Phase, broken::Broken, recovery::Recovery,
     storage::node_registry,
 };
 
 /// How long what is under way has to come to its end.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
-impl Core {
+impl Recovery {
     /// Ends this node's service for good. True: the next start need not search the store for what it left.
     pub(crate) async fn leave(self: &Arc<Self>) -> bool {
         let serving = {
@@ -26,7 +26,7 @@ impl Core {
         };
         let Some((node, open)) = serving else {
             // It may be about to join.
-            self.membership.leave().await;
+            self.cluster.membership.leave().await;
             return false;
         };
         if self.context.config.is_broken(Broken::LeavesAtOnce) {
@@ -36,18 +36,18 @@ impl Core {
         for transaction in open {
             let mut state = transaction.state();
             if state.phase == Phase::Open {
-                self.end(
+                self.calls.end(
                     &transaction,
                     &mut state,
                     &Err(Error::unavailable("the server stops")),
                 );
                 drop(state);
-                self.forget_begin(&transaction);
+                self.calls.forget_begin(&transaction);
             }
         }
         let marked = async {
             let _nobody_else = node.all_work_done().await;
-            self.note_all_freed(&node).await?;
+            self.packing.note_all_freed(&node).await?;
             if node.is_traceless() {
                 node_registry::mark_left(&node.store, node.id).await
             } else {
@@ -60,7 +60,7 @@ impl Core {
             () = self.context.clock.sleep(LEAVE_MAX) => Ok(false),
         };
         let has_left = marked.unwrap_or(false);
-        self.membership.leave().await;
+        self.cluster.membership.leave().await;
         tracing::info!(
             node = node.id.0,
             has_left,

@@ -39,10 +39,10 @@ use crate::{
     Error, Result,
     attempts::transaction::Transaction,
     broken::Broken,
-    cluster::peers::{Answer, Message},
-    engine::Core,
+    cluster::messages::{Answer, Message},
     model::{KeyspaceId, NodeId},
     node::Node,
+    serializable::Serializable,
     storage::{layout, node_registry, records::Write, store::Store},
 };
 
@@ -202,13 +202,13 @@ pub(crate) enum Order {
 /// A commit under way that takes a timestamp.
 #[derive(Debug)]
 pub(crate) struct TimedCommit {
-    core: Arc<Core>,
+    serializable: Arc<Serializable>,
     keyspaces: BTreeSet<KeyspaceId>,
 }
 
 impl Drop for TimedCommit {
     fn drop(&mut self) {
-        let Marks { timed, changed, .. } = &mut *self.core.keyspaces.lock();
+        let Marks { timed, changed, .. } = &mut *self.serializable.keyspaces.lock();
         for keyspace in &self.keyspaces {
             let count = timed.get_mut(keyspace).expect("it was counted");
             *count -= 1;
@@ -220,7 +220,7 @@ impl Drop for TimedCommit {
     }
 }
 
-impl Core {
+impl Serializable {
     /// How a commit of `writes` is ordered.
     pub(crate) fn order_of(
         self: &Arc<Self>,
@@ -246,7 +246,7 @@ impl Core {
         drop(known);
         Ok(Order::Timed {
             _under_way: TimedCommit {
-                core: Arc::clone(self),
+                serializable: Arc::clone(self),
                 keyspaces,
             },
         })
@@ -261,11 +261,11 @@ impl Core {
         if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
             return Ok(());
         }
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         let at_work = node.at_work()?;
         let marked = self.context.spawn_and_wait(async move {
             let _at_work = at_work;
-            core.mark_keyspace(&node, keyspace).await
+            serializable.mark_keyspace(&node, keyspace).await
         });
         tokio::select! {
             biased;
@@ -347,21 +347,21 @@ impl Core {
     async fn stop_others(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {
-            self.may_answer(node)?;
+            self.cluster.may_answer(node)?;
             let first = self.cluster.lock().neighbours.first_uncounted();
             let mut waiting = node_registry::list_from(&node.store, first).await?;
             waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
             if waiting.is_empty() {
                 return Ok(());
             }
-            let members = self.others(node);
+            let members = self.cluster.others(node);
             for row in waiting {
                 let Some(address) = members.get(&row.node) else {
                     continue;
                 };
                 let message = Message::StopTimestamps(keyspace);
                 if matches!(
-                    self.ask(node, row.node, address, &message).await,
+                    self.cluster.ask(node, row.node, address, &message).await,
                     Ok(Answer::Stopped)
                 ) {
                     stopped.insert(row.node);
@@ -379,7 +379,7 @@ impl Core {
     async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
         for row in node_registry::list(&node.store).await? {
             if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {
-                self.follow(node, row.node).await?;
+                self.cluster.follow(node, row.node).await?;
             }
         }
         Ok(())

@@ -34,12 +34,12 @@ impl HybridClock {
     }
 
     /// The highest timestamp given or observed.
-    pub(crate) fn last(&self) -> Timestamp {
+    pub(crate) fn last(self) -> Timestamp {
         self.last
     }
 
     /// By how many milliseconds it is ahead of the wall clock.
-    pub(crate) fn ahead_ms(&self, wall: ports::Timestamp) -> u64 {
+    pub(crate) fn ahead_ms(self, wall: ports::Timestamp) -> u64 {
         (self.last.0 >> COUNTER_BITS).saturating_sub(wall.0)
     }
 }

@@ -16,8 +16,7 @@ use ports::{Key as ItemKey, key_value::Scan};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    model::{Attempt, Key, KeyspaceId, NodeId, TransactionId},
-    packing::PackId,
+    model::{Attempt, Key, KeyspaceId, NodeId, PackId, TransactionId},
     storage::records::RECORD_VERSION,
 };
 

@@ -510,7 +510,7 @@ mod tests {
     use simulated::World;
 
     use super::*;
-    use crate::{Config, Parts, Service, packing::PackId, storage::layout};
+    use crate::{Config, Parts, Service, model::PackId, storage::layout};
 
     /// From when it is set on, no transaction of the store is answered.
     #[derive(Debug, Default)]

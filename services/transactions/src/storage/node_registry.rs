@@ -16,8 +16,7 @@ use primitives::{AtomicCounter, Cursor, Epoch, SlotIndex};
 
 use crate::{
     Error, Result,
-    cluster::membership::Address,
-    model::{NodeId, Timestamp},
+    model::{Address, NodeId, Timestamp},
     storage::{layout, store::Store},
 };
 

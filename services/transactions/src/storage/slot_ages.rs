@@ -40,7 +40,7 @@ impl SlotAges {
     pub(crate) fn note(&mut self, slot: u64, now: Monotonic) {
         match self.marks.back_mut() {
             Some(mark) if now.since(mark.first) < self.grain => {
-                (mark.slot, mark.last) = (slot, now)
+                (mark.slot, mark.last) = (slot, now);
             }
             _ => self.marks.push_back(Mark {
                 first: now,

@@ -29,17 +29,19 @@ use ports::{
 use primitives::{Appended, Backoff, Writer, retry, retry_repeatable};
 use tokio::sync::Notify;
 
-pub(crate) use self::{
-    decisions::{Decided, Decision, State},
-    versions::VersionItem,
-};
 use crate::{
     Error, Result,
-    packing::PackId,
+    model::PackId,
     storage::{
         layout::{self, Buckets},
         records::RECORD_VERSION,
     },
+};
+
+pub(crate) use self::{
+    decisions::refused,
+    decisions::{Decided, Decision, State},
+    versions::VersionItem,
 };
 
 /// For reads whose caller waits.

@@ -14,8 +14,7 @@ use transactions::{
     broken::Broken,
     layout::{self, Buckets},
     list::Listing,
-    model::Key,
-    packing::PackId,
+    model::{Key, PackId},
 };
 
 use crate::{

@@ -2,11 +2,12 @@
 
 use ports::DurabilityPoint;
 
-use super::*;
 use crate::{
     model::{NodeId, Position, Timestamp, TransactionId, Version},
     storage::records::{Place, Write},
 };
+
+use super::*;
 
 const KEYS: usize = 4;
 const LOG: NodeId = NodeId(1);

@@ -34,7 +34,7 @@ impl Commit<'_> {
             id, attempt, node, ..
         } = &**self.transaction;
         let needs_steps = matches!(
-            self.core.context.config.broken,
+            self.calls.context.config.broken,
             Some(
                 Broken::RecordBeforeData | Broken::VisibleBeforeRecord | Broken::CommitsAnyAttempt
             )
@@ -42,7 +42,7 @@ impl Commit<'_> {
         let has_apart = needs_steps
             || !self.effects.is_empty()
             || !self.spills.is_empty()
-            || self.core.objects.is_some()
+            || self.calls.packing.objects.is_some()
             || matches!(self.set, WriteSet::Parts(_))
             || !self
                 .writes

@@ -17,16 +17,24 @@ use std::{sync::Arc, time::Duration};
 use ports::Monotonic;
 use primitives::Backoff;
 
-use super::{Commit, answer_durable};
 use crate::{
     Error, Result,
     attempts::transaction::{Answer, Transaction},
     broken::Broken,
-    calls::status::refused,
     model::{Committed, Outcome},
-    serializable::sequencer::{Request, Sequencer, Wish, validation::Observed},
-    storage::{node_log::Placed, records::CommitRecord, store::Decided},
+    sequencer::{
+        Sequencer,
+        validation::Observed,
+        wish::{Request, Wish},
+    },
+    storage::{
+        node_log::Placed,
+        records::CommitRecord,
+        store::{Decided, refused},
+    },
 };
+
+use super::{Commit, answer_durable};
 
 /// How often a row is looked at whose attempt somebody has closed, until nobody is taken to be taking it: a tenth of a second.
 const TAKEN_SOON: Backoff = Backoff {
@@ -59,7 +67,8 @@ impl Commit<'_> {
         let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
         let wanted_until = self.wanted_until();
         let record = match self
-            .core
+            .calls
+            .serializable
             .sequence(&node, &wish, &self.writes, seen, wanted_until)
             .await
         {
@@ -72,7 +81,8 @@ impl Commit<'_> {
             Err(error) => return self.give_up(Some(placed.slot), error),
         };
         self.note_committed(placed, &record);
-        self.core
+        self.calls
+            .effects
             .dispatch(&node, record.attempt, self.effects.len(), record.point);
         self.settle_later(placed, &record, wish);
         self.transaction.decide(
@@ -89,11 +99,11 @@ impl Commit<'_> {
     fn wanted_until(&self) -> Option<Monotonic> {
         let is_for_good = self.transaction.is_named()
             || self
-                .core
+                .calls
                 .context
                 .config
                 .is_broken(Broken::CommitsAfterUnknown);
-        (!is_for_good).then(|| self.began + self.core.context.config.commit_answer_timeout)
+        (!is_for_good).then(|| self.began + self.calls.context.config.commit_answer_timeout)
     }
 
     /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
@@ -137,8 +147,8 @@ impl Commit<'_> {
                     .await
                     .map_or(Error::OutcomeUnknown, |()| why);
             }
-            match delays.next_delay(&*self.core.context.entropy) {
-                Some(delay) => self.core.context.clock.sleep(delay).await,
+            match delays.next_delay(&*self.calls.context.entropy) {
+                Some(delay) => self.calls.context.clock.sleep(delay).await,
                 None => return aborted,
             }
         }
@@ -146,7 +156,7 @@ impl Commit<'_> {
 
     /// Its entry in the own log is followed by the collector, like any other.
     fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
-        if let Some(mut cache) = self.core.cache.of(self.transaction.node.id) {
+        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
             cache.recent.note(placed.slot, record);
             self.keep_values(&mut cache, record.attempt);
         }
@@ -155,25 +165,25 @@ impl Commit<'_> {
     /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
     /// which is judged by the row. If nobody comes to it, the next start does.
     fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
-        let (core, transaction) = (Arc::clone(self.core), Arc::clone(self.transaction));
+        let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
-        self.core.context.spawn(async move {
+        self.calls.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
             let Some(stored) = wish.stored(record.version) else {
                 return;
             };
-            if let Err(error) = core.settle(node, &record, &stored).await {
+            if let Err(error) = calls.serializable.settle(node, &record, &stored).await {
                 tracing::debug!(%error, "a commit is left to the next start to be settled");
                 return;
             }
-            core.hear_own(node, placed.slot);
+            calls.hear_own(node, placed.slot);
             transaction.settle(Some(placed.slot));
-            core.leave_no_replaced(&transaction, spills, &record);
-            core.publish(node);
+            calls.leave_no_replaced(&transaction, spills, &record);
+            calls.publish(node);
         });
     }
 }

@@ -1,8 +1,16 @@
-use super::*;
+use ports::Monotonic;
+
 use crate::{
-    model::{Attempt, Position, Timestamp, TransactionId},
-    storage::records::{Place, Write},
+    cluster::Neighbours,
+    model::{Attempt, Key, Position, Timestamp, TransactionId, Version},
+    storage::{
+        frontier::Heard,
+        node_registry::NodeRow,
+        records::{Place, Write},
+    },
 };
+
+use super::*;
 
 fn key(name: &str) -> Key {
     Key::new(name.to_owned()).expect("short")

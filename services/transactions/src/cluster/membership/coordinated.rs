@@ -32,11 +32,12 @@ use tokio::{
     task::JoinHandle,
 };
 
+use crate::{Error, Result, broken::Broken, model::NodeId};
+
 use super::{
     Address, Members, Membership, Office,
     roster::{self, Present, Roster},
 };
-use crate::{Error, Result, broken::Broken, model::NodeId};
 
 /// Between two attempts to connect again.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);

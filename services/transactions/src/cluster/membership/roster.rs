@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use coordination::model::{Acl, Lifetime, Naming, Output, Request, Response, Watching};
 
-use super::{Address, Office};
 use crate::model::NodeId;
+
+use super::{Address, Office};
 
 /// What is above the lists, in the order in which it is made.
 const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];

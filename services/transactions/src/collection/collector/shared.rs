@@ -16,13 +16,11 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use primitives::{Cursor, SlotIndex};
 use tokio::task::coop::consume_budget;
 
-use super::{Committing, KEYS_AT_ONCE, LOOKS_AT_ONCE, SLOTS_AT_ONCE};
 use crate::{
     Result,
     cache::version_index::Entry as IndexEntry,
-    calls::read::wait_for_load,
-    collection::housekeeping::Tended,
-    engine::Core,
+    collection::{Collection, tended::Tended},
+    loader::wait_for_load,
     model::{Key, NodeId},
     node::Node,
     storage::{
@@ -30,6 +28,8 @@ use crate::{
         records::{CommitRecord, StoredSlot, decode},
     },
 };
+
+use super::{Committing, KEYS_AT_ONCE, LOOKS_AT_ONCE, SLOTS_AT_ONCE};
 
 /// About how much memory the commits take that are looked at together.
 const COMMITS_BYTES_MAX: usize = 256 << 10;
@@ -46,7 +46,7 @@ struct Committed {
     record: Arc<CommitRecord>,
 }
 
-impl Core {
+impl Collection {
     /// Collects what the next slots of a log, at most up to `through`, have superseded, and what they wrote that is
     /// superseded. False: nothing can be done before more is agreed on.
     pub(super) async fn collect_shared(
@@ -78,7 +78,7 @@ impl Core {
             consume_budget().await;
             let entry = if is_unknown {
                 self.cache.lock().index.forget(&key);
-                wait_for_load(self.load(node, &key)).await?
+                wait_for_load(self.loader.load(node, &key)).await?
             } else {
                 self.entry(node, &key).await?
             };
@@ -116,18 +116,17 @@ impl Core {
         through: u64,
     ) -> Result<Option<Next>> {
         let first = tended.collected.next.0;
-        if tended.node == node.id {
-            if let Some(cache) = self.cache.of(node.id)
-                && first >= cache.recent.complete_from()
-                && first <= through
-            {
-                let (records, last) = cache.recent.commits(first, through, COMMITS_BYTES_MAX);
-                let commits = records
-                    .into_iter()
-                    .map(|(slot, record)| Committed { slot, record });
-                let (commits, until) = (commits.collect(), node.log.cursor_behind(last));
-                return Ok(Some(Next { commits, until }));
-            }
+        if tended.node == node.id
+            && let Some(cache) = self.cache.of(node.id)
+            && first >= cache.recent.complete_from()
+            && first <= through
+        {
+            let (records, last) = cache.recent.commits(first, through, COMMITS_BYTES_MAX);
+            let commits = records
+                .into_iter()
+                .map(|(slot, record)| Committed { slot, record });
+            let (commits, until) = (commits.collect(), node.log.cursor_behind(last));
+            return Ok(Some(Next { commits, until }));
         }
         let read = node
             .store

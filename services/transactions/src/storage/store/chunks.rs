@@ -13,16 +13,16 @@ use ports::{
     key_value::{Name, Room, Value},
 };
 
-use super::{Store, corrupt};
 use crate::{
     Error, Result,
-    model::Attempt,
-    packing::Located,
+    model::{Attempt, Located},
     storage::{
         layout,
         records::{Place, Write},
     },
 };
+
+use super::{Store, corrupt};
 
 /// The bytes of a chunk.
 const VALUE: &str = "value";

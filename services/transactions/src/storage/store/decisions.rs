@@ -11,12 +11,13 @@ use ports::{
     key_value::{Action, Outcome, Test},
 };
 
-use super::{Store, corrupt};
 use crate::{
-    Result,
-    model::{Attempt, TransactionId},
+    Error, Result,
+    model::{Attempt, Outcome as Finished, TransactionId},
     storage::records::{CommitRecord, StoredRecord, decode, encode},
 };
+
+use super::{Store, corrupt};
 
 /// Who may decide.
 const ATTEMPT: &str = "attempt";
@@ -55,6 +56,16 @@ pub(crate) struct Decision {
 pub(crate) enum Decided {
     Done(DurabilityPoint),
     Refused(Option<Decision>, DurabilityPoint),
+}
+
+/// What a row that an attempt cannot decide any more says of it. The row of a name goes before the commit only with a later
+/// attempt, which took it and has ended as well: whoever resolves a log closes what is committing.
+pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attempt) -> Error {
+    Error::TransactionFinished(match row {
+        Some(row) if row.attempt != attempt => Finished::BegunAnew,
+        None if id.generated().is_none() => Finished::BegunAnew,
+        _ => Finished::Aborted,
+    })
 }
 
 impl Store {

@@ -11,16 +11,16 @@ use ports::{
     key_value::{Action, Name, Outcome, Read, Test, Value},
 };
 
-use super::{Store, corrupt};
 use crate::{
     Result,
-    model::{Attempt, Key, TransactionId},
-    packing::{Located, PackId},
+    model::{Attempt, Key, Located, PackId, TransactionId},
     storage::{
         layout,
         records::{Place, Write, WriteSet, decode, encode},
     },
 };
+
+use super::{Store, corrupt};
 
 /// The transaction's id.
 const ID: &str = "id";

@@ -10,23 +10,19 @@
 //!   knows by it whether the commit counts.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use ports::{DurabilityPoint, ErrorKind};
 use primitives::{Cursor, FencedLog, SlotIndex, Slots};
-use tokio::sync;
 
-use super::{decode_slot, records};
 use crate::{
     Error, Result,
-    engine::Core,
-    model::{Attempt, NodeId},
+    model::NodeId,
     node::Node,
+    sequencer::{decode_slot, records},
+    serializable::Serializable,
     storage::{
         layout,
         records::{CommitRecord, SequencedSlot},
@@ -34,94 +30,36 @@ use crate::{
     },
 };
 
+/// The wait before a log that could not be read is read again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Slots read at a time.
 const SLOTS_AT_ONCE: usize = 64;
 
-/// What a node has read of the sequencer's log.
-#[derive(Debug, Default)]
-pub(crate) struct Followed {
-    state: Mutex<State>,
-    /// Held by whoever reads.
-    reading: sync::Mutex<()>,
-    /// How many reads have begun.
-    begun: AtomicU64,
-    /// The last of those that came to the tail.
-    done: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Where to read on; none: nothing was read.
-    cursor: Option<Cursor>,
-    /// Who wrote the last slot.
-    writer: Option<NodeId>,
-    /// Commits whose rows may not say so.
-    unsettled: BTreeMap<Attempt, Arc<CommitRecord>>,
-    /// The same, by their slots.
-    slots: VecDeque<(u64, Vec<Attempt>)>,
-}
-
-impl Followed {
-    /// The record of an attempt that the log says has committed, and whose row may not say so.
-    pub(crate) fn unsettled(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
-        self.state().unsettled.get(&attempt).cloned()
-    }
-
-    /// Who was the sequencer when this was last read.
-    pub(crate) fn writer(&self) -> Option<NodeId> {
-        self.state().writer
-    }
-
-    /// Everything before `cursor` is read.
-    pub(crate) fn pass(&self, cursor: Cursor) {
-        let mut state = self.state();
-        state.cursor = Some(state.cursor.map_or(cursor, |reached| reached.max(cursor)));
-    }
-
-    /// The last slot that is read.
-    pub(crate) fn through(&self) -> u64 {
-        self.cursor().map_or(0, |cursor| cursor.next.0 - 1)
-    }
-
-    fn cursor(&self) -> Option<Cursor> {
-        self.state().cursor
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn note(&mut self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
-        self.writer = Some(slot.by);
-        while self
-            .slots
-            .front()
-            .is_some_and(|(settled, _)| *settled <= slot.settled)
-        {
-            for attempt in self
-                .slots
-                .pop_front()
-                .map(|(_, attempts)| attempts)
-                .unwrap_or_default()
-            {
-                self.unsettled.remove(&attempt);
+impl Serializable {
+    /// Begins to read what the announcements of others do not bring.
+    pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        self.context.spawn(async move {
+            while node.store.standing().is_ok() {
+                let behind = serializable.cluster.lock().neighbours.take_behind();
+                for log in behind {
+                    let read = if log == NodeId::SEQUENCER {
+                        serializable.follow_sequencer(&node).await
+                    } else {
+                        serializable.cluster.follow(&node, log).await.map(drop)
+                    };
+                    if let Err(error) = read {
+                        tracing::debug!(%error, log = log.0, "a log is not read at the moment");
+                        serializable.cluster.lock().neighbours.fall_behind(log);
+                        serializable.context.clock.sleep(AGAIN_AFTER).await;
+                    }
+                }
+                // Woken with every round of announcements, and when somebody has heard more.
+                node.following.notified().await;
             }
-        }
-        if !records.is_empty() {
-            self.slots
-                .push_back((index, records.iter().map(|record| record.attempt).collect()));
-            self.unsettled.extend(
-                records
-                    .iter()
-                    .map(|record| (record.attempt, Arc::clone(record))),
-            );
-        }
+        });
     }
-}
 
-impl Core {
     /// Reads the sequencer's log to its tail: all that was acknowledged before this was called is visible when it returns.
     /// Errors: `Unavailable` also if somebody else has become the sequencer in this node's place.
     pub(crate) async fn follow_sequencer(&self, node: &Arc<Node>) -> Result<()> {
@@ -170,7 +108,7 @@ impl Core {
         let mut cursor = node.store.again(|| log.start()).await?;
         let mut slots = Vec::new();
         loop {
-            let read = self.read_on(node, log, cursor).await?;
+            let read = self.cluster.read_on(node, log, cursor).await?;
             for slot in &read.slots {
                 slots.push((slot.cursor(), decode_slot(&slot.payload)?, read.point));
             }
@@ -196,7 +134,8 @@ impl Core {
                     row.attempt == commit.attempt && row.state == RowState::Prepared
                 }) {
                     let writes = node.store.write_set(commit.attempt, &commit.writes).await?;
-                    let record = super::record(cursor.next.0 - 1, place, &commit, writes, point);
+                    let record =
+                        crate::sequencer::record(cursor.next.0 - 1, place, &commit, writes, point);
                     records.push(Arc::new(record));
                 }
             }

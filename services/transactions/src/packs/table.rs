@@ -17,22 +17,23 @@ use std::{
 
 use ports::Monotonic;
 
-use super::{Hold, PackId, rows::Row};
 use crate::{config::Config, model::NodeId};
 
+use super::{Hold, PackId, rows::Row};
+
 /// In how many steps a row follows what dies in its pack.
-const STEPS: u64 = 8;
+pub(crate) const STEPS: u64 = 8;
 
 /// What is to be compacted next.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Work {
-    pub(super) packs: Vec<PackId>,
-    pub(super) why: Why,
+pub(crate) struct Work {
+    pub(crate) packs: Vec<PackId>,
+    pub(crate) why: Why,
 }
 
 /// Why packs are compacted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Why {
+pub(crate) enum Why {
     /// They are mostly dead, as far as is known.
     #[default]
     Dead,
@@ -43,36 +44,36 @@ pub(super) enum Why {
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     /// So many are merged, two or more.
-    merged: usize,
+    pub(crate) merged: usize,
     /// The bytes of a full pack.
-    full_bytes: u64,
-    packs: BTreeMap<PackId, Known>,
+    pub(crate) full_bytes: u64,
+    pub(crate) packs: BTreeMap<PackId, Known>,
     /// More than half of them is dead.
-    wanting: BTreeSet<PackId>,
+    pub(crate) wanting: BTreeSet<PackId>,
     /// The others, but for those that nothing names, by their tiers.
-    live: BTreeSet<(u32, PackId)>,
+    pub(crate) live: BTreeSet<(u32, PackId)>,
     /// Nothing names them: until when they are kept for who looked before.
-    retired: BTreeMap<PackId, Monotonic>,
+    pub(crate) retired: BTreeMap<PackId, Monotonic>,
     /// Nodes that may still write items that name their packs.
-    unsettled: BTreeSet<NodeId>,
+    pub(crate) unsettled: BTreeSet<NodeId>,
     /// Packs of nodes that are gone, out of which something may still be moved: nothing else is compacted before they are.
-    half_moved: BTreeSet<PackId>,
+    pub(crate) half_moved: BTreeSet<PackId>,
 }
 
 #[derive(Debug)]
-struct Known {
-    bytes: u64,
+pub(crate) struct Known {
+    pub(crate) bytes: u64,
     /// What its row says is dead.
-    noted: u64,
+    pub(crate) noted: u64,
     /// What has died here besides.
-    unnoted: u64,
-    hold: Hold,
+    pub(crate) unnoted: u64,
+    pub(crate) hold: Hold,
 }
 
 impl Known {
-    fn new(bytes: u64, noted: u64, hold: Hold) -> Self {
+    pub(crate) fn new(bytes: u64, noted: u64, hold: Hold) -> Self {
         Self {
             bytes,
             noted,
@@ -81,13 +82,13 @@ impl Known {
         }
     }
 
-    fn dead(&self) -> u64 {
+    pub(crate) fn dead(&self) -> u64 {
         self.noted.saturating_add(self.unnoted).min(self.bytes)
     }
 }
 
 impl Table {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         Self {
             merged: config.packs_merged.max(2),
             full_bytes: config.pack_bytes_max,
@@ -101,14 +102,14 @@ impl Table {
     }
 
     /// A pack was put, and may be named from now on by whoever holds it.
-    pub(super) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
+    pub(crate) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
         self.packs.insert(id, Known::new(bytes, 0, hold));
         self.judge(id);
     }
 
     /// Takes a pack of a node that is gone in, as its row says. What is retired is kept until `kept`, since nobody knows for how
     /// long it was.
-    pub(super) fn load(&mut self, id: PackId, row: Row, kept: Monotonic) {
+    pub(crate) fn load(&mut self, id: PackId, row: Row, kept: Monotonic) {
         self.packs
             .entry(id)
             .or_insert_with(|| Known::new(row.bytes, row.dead, Hold::default()));
@@ -120,19 +121,19 @@ impl Table {
     }
 
     /// Nobody judges the packs of these nodes until this is said again.
-    pub(super) fn leave_alone(&mut self, nodes: BTreeSet<NodeId>) {
+    pub(crate) fn leave_alone(&mut self, nodes: BTreeSet<NodeId>) {
         self.unsettled = nodes;
     }
 
     /// Something may still be moved out of it, by whoever is gone.
-    pub(super) fn is_half_moved(&mut self, id: PackId) {
+    pub(crate) fn is_half_moved(&mut self, id: PackId) {
         if self.is_known(id) && !self.retired.contains_key(&id) {
             self.half_moved.insert(id);
         }
     }
 
     /// Takes care of the packs of `own` alone from now on.
-    pub(super) fn give_back(&mut self, own: NodeId) {
+    pub(crate) fn give_back(&mut self, own: NodeId) {
         let others: Vec<_> = self
             .packs
             .keys()
@@ -145,12 +146,12 @@ impl Table {
         self.unsettled.clear();
     }
 
-    pub(super) fn is_known(&self, id: PackId) -> bool {
+    pub(crate) fn is_known(&self, id: PackId) -> bool {
         self.packs.contains_key(&id)
     }
 
     /// So much more of a pack is dead. Returns what its row does not say, if that is due.
-    pub(super) fn free(&mut self, id: PackId, bytes: u64) -> Option<u64> {
+    pub(crate) fn free(&mut self, id: PackId, bytes: u64) -> Option<u64> {
         let known = self.packs.get_mut(&id)?;
         known.unnoted += bytes;
         let step = |dead: u64| dead.min(known.bytes) * STEPS / known.bytes.max(1);
@@ -162,7 +163,7 @@ impl Table {
     }
 
     /// Its row says that so much of it is dead: others have noted some of it.
-    pub(super) fn hear(&mut self, id: PackId, dead: u64) {
+    pub(crate) fn hear(&mut self, id: PackId, dead: u64) {
         if let Some(known) = self.packs.get_mut(&id) {
             known.noted = dead;
             self.judge(id);
@@ -170,7 +171,7 @@ impl Table {
     }
 
     /// It was counted: of `bytes`, so many are dead.
-    pub(super) fn counted(&mut self, id: PackId, bytes: u64, dead: u64) {
+    pub(crate) fn counted(&mut self, id: PackId, bytes: u64, dead: u64) {
         self.leave_out(id);
         if let Some(known) = self.packs.get_mut(&id) {
             (known.bytes, known.noted, known.unnoted) = (bytes, dead, 0);
@@ -178,7 +179,7 @@ impl Table {
         self.judge(id);
     }
 
-    fn judge(&mut self, id: PackId) {
+    pub(crate) fn judge(&mut self, id: PackId) {
         self.leave_out(id);
         let Some(known) = self
             .packs
@@ -195,7 +196,7 @@ impl Table {
     }
 
     /// Nobody is to compact it.
-    fn leave_out(&mut self, id: PackId) {
+    pub(crate) fn leave_out(&mut self, id: PackId) {
         self.wanting.remove(&id);
         if let Some(known) = self.packs.get(&id) {
             self.live.remove(&(self.tier(known.bytes), id));
@@ -204,7 +205,7 @@ impl Table {
 
     /// Packs to compact, as many as that at the most: first those that somebody else has begun with; then, of those that nobody
     /// writes items for any more, what is mostly dead, else small ones. `ignores_holds` as nobody may.
-    pub(super) fn next(&self, ignores_holds: bool, packs_max: usize) -> Work {
+    pub(crate) fn next(&self, ignores_holds: bool, packs_max: usize) -> Work {
         if !self.half_moved.is_empty() {
             let packs = self.half_moved.iter().copied().take(packs_max).collect();
             return Work {
@@ -243,7 +244,7 @@ impl Table {
     }
 
     /// Whether some wait for their holders.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         let is_settled = |id: &PackId| !self.unsettled.contains(&id.node);
         self.wanting.iter().any(is_settled)
             || self
@@ -252,7 +253,7 @@ impl Table {
     }
 
     /// Those that are not full, tier by tier.
-    fn small(&self) -> impl Iterator<Item = impl Iterator<Item = PackId>> {
+    pub(crate) fn small(&self) -> impl Iterator<Item = impl Iterator<Item = PackId>> {
         let of = |tier| {
             self.live
                 .range((tier, PackId::FIRST)..(tier + 1, PackId::FIRST))
@@ -263,7 +264,7 @@ impl Table {
     }
 
     /// How often as many as are merged would still fit one pack.
-    fn tier(&self, bytes: u64) -> u32 {
+    pub(crate) fn tier(&self, bytes: u64) -> u32 {
         let merged = u64::try_from(self.merged).unwrap_or(u64::MAX);
         let sizes = iter::successors(Some(bytes.max(1)), |bytes| bytes.checked_mul(merged));
         sizes
@@ -273,30 +274,30 @@ impl Table {
     }
 
     /// Nothing names it any more.
-    pub(super) fn retire(&mut self, id: PackId, kept: Monotonic) {
+    pub(crate) fn retire(&mut self, id: PackId, kept: Monotonic) {
         self.retired.insert(id, kept);
         self.leave_out(id);
         self.half_moved.remove(&id);
     }
 
     /// When the next one has been kept long enough.
-    pub(super) fn next_retired(&self, now: Monotonic) -> Option<Duration> {
+    pub(crate) fn next_retired(&self, now: Monotonic) -> Option<Duration> {
         self.retired.values().min().map(|kept| kept.since(now))
     }
 
     /// Those that have been kept long enough, as many as that at the most.
-    pub(super) fn kept_long_enough(&self, now: Monotonic, packs_max: usize) -> Vec<PackId> {
+    pub(crate) fn kept_long_enough(&self, now: Monotonic, packs_max: usize) -> Vec<PackId> {
         let due = self.retired.iter().filter(|(_, kept)| **kept <= now);
         due.take(packs_max).map(|(id, _)| *id).collect()
     }
 
     /// Its object is damaged: nobody touches it, so that somebody may look.
-    pub(super) fn give_up(&mut self, id: PackId) {
+    pub(crate) fn give_up(&mut self, id: PackId) {
         self.leave_out(id);
         self.half_moved.remove(&id);
     }
 
-    pub(super) fn remove(&mut self, id: PackId) {
+    pub(crate) fn remove(&mut self, id: PackId) {
         self.leave_out(id);
         self.packs.remove(&id);
         self.retired.remove(&id);
@@ -304,7 +305,7 @@ impl Table {
     }
 
     /// How many there are, and the bytes of their values.
-    pub(super) fn sums(&self) -> (u64, u64) {
+    pub(crate) fn sums(&self) -> (u64, u64) {
         (
             self.packs.len() as u64,
             self.packs.values().map(|known| known.bytes).sum(),

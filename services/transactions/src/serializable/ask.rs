@@ -15,102 +15,25 @@
 use std::sync::Arc;
 
 use ports::{DurabilityPoint, Monotonic};
-use serde::{Deserialize, Serialize};
 
-use super::{Request, Sequencer};
 use crate::{
     Error, Result,
     broken::Broken,
-    calls::status::refused,
     cluster::{
-        forward::Refused,
-        peers::{Answer, Message},
+        forwarded::Refused,
+        messages::{Answer, Message, Ordered},
     },
-    engine::Core,
     model::{Attempt, NodeId, Outcome, Position, TransactionId, Version},
     node::Node,
+    sequencer::{Sequencer, Wish},
+    serializable::Serializable,
     storage::{
-        records::{CommitRecord, SequencedCommit, StoredRecord, Write},
-        store::{Decision, State, Store},
+        records::{CommitRecord, StoredRecord, Write},
+        store::{Decision, State, Store, refused},
     },
 };
 
-/// What is asked of the sequencer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Wish {
-    id: TransactionId,
-    attempt: Attempt,
-    /// None: to say that it never commits, unless it has.
-    request: Option<Request>,
-}
-
-/// What is answered to a node: the version, or why not.
-pub(crate) type Ordered = Result<Version, Refused>;
-
-impl Wish {
-    /// To commit.
-    pub(crate) fn to_commit(id: &TransactionId, attempt: Attempt, request: Request) -> Self {
-        Self {
-            id: id.clone(),
-            attempt,
-            request: Some(request),
-        }
-    }
-
-    /// To know what became of an attempt, for good.
-    pub(crate) fn to_close(id: &TransactionId, attempt: Attempt) -> Self {
-        Self {
-            id: id.clone(),
-            attempt,
-            request: None,
-        }
-    }
-
-    /// The same attempt, which is not to commit any more.
-    fn closing(&self) -> Self {
-        Self::to_close(&self.id, self.attempt)
-    }
-
-    pub(super) fn attempt(&self) -> Attempt {
-        self.attempt
-    }
-
-    pub(super) fn request(&self) -> Option<&Request> {
-        self.request.as_ref()
-    }
-
-    pub(super) fn name(&self) -> (TransactionId, Attempt) {
-        (self.id.clone(), self.attempt)
-    }
-
-    pub(super) fn commit(&self) -> Option<SequencedCommit> {
-        let Request { set, effects, .. } = self.request.as_ref()?;
-        let (id, attempt) = self.name();
-        Some(SequencedCommit {
-            id,
-            attempt,
-            writes: set.clone(),
-            effects: *effects,
-        })
-    }
-
-    /// About how long it is in a slot.
-    pub(super) fn bytes_len(&self) -> usize {
-        let writes = self
-            .request
-            .as_ref()
-            .map_or(0, |request| request.set.bytes_len());
-        64 + self.id.as_bytes().len() + writes
-    }
-
-    /// What its row will say if it has committed as `version`.
-    pub(crate) fn stored(&self, version: Version) -> Option<StoredRecord> {
-        let (slot, place) = (version.slot()?, version.node.0);
-        self.commit().map(|commit| commit.record(slot, place))
-    }
-}
-
-impl Core {
+impl Serializable {
     /// Has the sequencer decide, whoever that is, for as long as it takes: to commit if it is asked before `wanted_until`, and
     /// from then on to close. `seen`: the generation of this node's sequencer before the row was handed over, which nobody
     /// had decided then. Errors: `Conflict`, `SnapshotTooOld`, `TransactionFinished`, and of this node's own sequencer `NoRoom` and `Corrupt`: it
@@ -223,7 +146,9 @@ impl Core {
         closed?;
         if node.has_closed(attempt) && !is_noted_now {
             // By now the name may have gone whose row was not decided yet.
-            self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+            self.idempotency_keys
+                .keep_names(node, vec![(id.clone(), attempt)])
+                .await?;
         }
         node.store.decision(id).await
     }
@@ -238,7 +163,9 @@ impl Core {
     ) -> Result<bool> {
         let is_to_note = attempt.node != node.id && !node.is_closing(attempt);
         if is_to_note {
-            self.keep_names(node, vec![(id.clone(), attempt)]).await?;
+            self.idempotency_keys
+                .keep_names(node, vec![(id.clone(), attempt)])
+                .await?;
             node.begins_to_close(attempt);
         }
         Ok(is_to_note)
@@ -405,6 +332,7 @@ impl Core {
             .filter(|writer| *writer != node.id)
             .ok_or_else(no_sequencer)?;
         let address = self
+            .cluster
             .membership
             .members()
             .nodes
@@ -412,6 +340,7 @@ impl Core {
             .cloned()
             .ok_or_else(no_sequencer)?;
         match self
+            .cluster
             .ask(node, writer, &address, &Message::Sequence(wish.clone()))
             .await?
         {
@@ -422,10 +351,10 @@ impl Core {
 
     /// Another node asks this one's sequencer.
     pub(crate) async fn serve_sequence(self: &Arc<Self>, node: &Arc<Node>, wish: Wish) -> Ordered {
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         let ordered = self
             .context
-            .spawn_and_wait(async move { core.decide_for_another(&node, &wish).await });
+            .spawn_and_wait(async move { serializable.decide_for_another(&node, &wish).await });
         ordered.await.map_err(Refused::from)
     }
 
@@ -477,10 +406,10 @@ mod tests {
     use crate::{
         Config, Parts, Service,
         cluster::{
-            membership::{Address, Alone},
+            membership::Alone,
             peers::{NoAnswer, Peers},
         },
-        model::KeyspaceId,
+        model::{Address, KeyspaceId},
     };
 
     /// Nobody else is there.
@@ -507,32 +436,40 @@ mod tests {
             let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
             let service = among.build(Config::default());
             service.start().await.expect("a calm world");
-            let core = &service.engine().core;
-            let node = core.serving.node().expect("it has started");
+            let serializable = &service.engine().core.recovery.serializable;
+            let node = service
+                .engine()
+                .core
+                .serving
+                .node()
+                .expect("it has started");
             let id = TransactionId::new("t").expect("a name");
             let attempt = Attempt {
                 node: NodeId(node.id.0 + 1),
                 sequence: 1,
             };
-            let places = || core.idempotency_keys.lock().values().sum::<u64>();
+            let places = || serializable.idempotency_keys.lock().values().sum::<u64>();
             for _ in 0..3 {
-                let closed = core.close_prepared(&node, &id, attempt).await;
+                let closed = serializable.close_prepared(&node, &id, attempt).await;
                 assert!(
                     matches!(closed, Err(Error::Unavailable(_))),
                     "nobody orders"
                 );
                 assert_eq!(places(), 1);
             }
-            core.sequence_keyspace(&node, KeyspaceId::default())
+            serializable
+                .sequence_keyspace(&node, KeyspaceId::default())
                 .await
                 .expect("a calm world");
             while node.sequencer().is_none() {
-                core.context
+                serializable
+                    .context
                     .clock
                     .sleep(std::time::Duration::from_secs(1))
                     .await;
             }
-            core.close_prepared(&node, &id, attempt)
+            serializable
+                .close_prepared(&node, &id, attempt)
                 .await
                 .expect("somebody orders");
             assert_eq!(places(), 2, "it stays for a window from when it was closed");

@@ -16,22 +16,22 @@ use crate::{
 };
 
 /// What stands behind the directory.
-pub(super) const FOOTER_BYTES: u64 = 12;
+pub(crate) const FOOTER_BYTES: u64 = 12;
 /// The last bytes of every pack.
-const MAGIC: &[u8; 4] = b"LFPK";
+pub(crate) const MAGIC: &[u8; 4] = b"LFPK";
 
 /// A value in a pack.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Filed {
-    pub(super) key: Key,
-    pub(super) attempt: Attempt,
-    pub(super) write: u32,
-    pub(super) bytes: u32,
-    pub(super) crc: u32,
+pub(crate) struct Filed {
+    pub(crate) key: Key,
+    pub(crate) attempt: Attempt,
+    pub(crate) write: u32,
+    pub(crate) bytes: u32,
+    pub(crate) crc: u32,
 }
 
 /// The end of a pack, behind its values.
-pub(super) fn encode_end(filed: &[Filed]) -> Bytes {
+pub(crate) fn encode_end(filed: &[Filed]) -> Bytes {
     let directory = encode(&filed);
     let mut end = BytesMut::with_capacity(directory.len() + FOOTER_BYTES as usize);
     end.put_slice(&directory);
@@ -42,13 +42,13 @@ pub(super) fn encode_end(filed: &[Filed]) -> Bytes {
 }
 
 /// How many bytes of the end of a pack its directory takes, footer included, by the last bytes of it.
-pub(super) fn end_bytes(tail: &[u8]) -> Result<u64> {
+pub(crate) fn end_bytes(tail: &[u8]) -> Result<u64> {
     let (length, _) = footer(tail).ok_or_else(damaged)?;
     Ok(u64::from(length) + FOOTER_BYTES)
 }
 
 /// What a pack holds, by the end of it.
-pub(super) fn decode_end(end: &[u8]) -> Result<Vec<Filed>> {
+pub(crate) fn decode_end(end: &[u8]) -> Result<Vec<Filed>> {
     let (length, crc) = footer(end).ok_or_else(damaged)?;
     let rest = &end[..end.len() - FOOTER_BYTES as usize];
     let start = rest
@@ -63,14 +63,14 @@ pub(super) fn decode_end(end: &[u8]) -> Result<Vec<Filed>> {
 }
 
 /// The length of the directory, and its checksum.
-fn footer(end: &[u8]) -> Option<(u32, u32)> {
+pub(crate) fn footer(end: &[u8]) -> Option<(u32, u32)> {
     let (_, footer) = end.split_last_chunk::<{ FOOTER_BYTES as usize }>()?;
     let (length, rest) = footer.split_first_chunk::<4>()?;
     let (crc, magic) = rest.split_first_chunk::<4>()?;
     (magic == MAGIC).then_some((u32::from_be_bytes(*length), u32::from_be_bytes(*crc)))
 }
 
-fn damaged() -> Error {
+pub(crate) fn damaged() -> Error {
     Error::Corrupt("decode the directory of a pack".into())
 }
 

@@ -21,22 +21,18 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{TryStreamExt, stream};
 use ports::{
-    Condition, Item, Update,
+    Item, Update,
     key_value::{Action, Outcome, Scan},
 };
 
 use crate::{
     Error, Result,
-    engine::Core,
+    context::Context,
     model::{Attempt, TransactionId},
     node::Node,
-    storage::{
-        layout, node_registry,
-        store::{Decision, State},
-    },
+    storage::layout,
 };
 
 /// How many names a period has, as far as is known.
@@ -47,14 +43,12 @@ fn count_of(item: &Item) -> u64 {
 }
 
 const ATTEMPT: &str = "attempt";
-const COUNT: &str = "names";
+pub(crate) const COUNT: &str = "names";
 
 /// Periods in a window.
 const PERIODS: u32 = 7;
 /// Names walked at a time.
-const NAMES_AT_ONCE: usize = 64;
-/// Rows looked at, at a time.
-const ROWS_AT_ONCE: usize = 16;
+pub(crate) const NAMES_AT_ONCE: usize = 64;
 /// Periods read in one page.
 const PAGE_PERIODS: usize = 100;
 /// The longest wait between two looks at the wall clock, which may be set.
@@ -64,16 +58,26 @@ const LOOK: Duration = Duration::from_hours(1);
 pub(crate) type Periods = BTreeMap<u64, u64>;
 
 /// The idempotency keys whose outcomes are kept, as far as this node knows.
-#[derive(Debug, Default)]
-pub(crate) struct IdempotencyKeys(Mutex<Periods>);
+#[derive(Debug)]
+pub(crate) struct IdempotencyKeys {
+    context: Arc<Context>,
+    periods: Mutex<Periods>,
+}
 
 impl IdempotencyKeys {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self {
+            context,
+            periods: Mutex::default(),
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Periods> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.periods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Core {
+impl IdempotencyKeys {
     /// Finds the periods that earlier starts and other nodes have made.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
         let mut periods = Periods::new();
@@ -86,7 +90,7 @@ impl Core {
                 periods.insert(end, count_of(&item));
             }
             let Some(next) = page.next else {
-                *self.idempotency_keys.lock() = periods;
+                *self.lock() = periods;
                 return Ok(());
             };
             scan.from = next;
@@ -117,7 +121,7 @@ impl Core {
     }
 
     /// Keeps these rows until a window of names after `end`.
-    async fn keep_until(
+    pub(crate) async fn keep_until(
         &self,
         node: &Node,
         names: Vec<(TransactionId, Attempt)>,
@@ -132,7 +136,7 @@ impl Core {
             vec![Action::Add(COUNT.into(), names.len() as i64)],
         );
         if let (Outcome::Done(Some(item)), _) = node.store.finish(&counted).await? {
-            self.idempotency_keys.lock().insert(end, count_of(&item));
+            self.lock().insert(end, count_of(&item));
         }
         let all = stream::iter(names.into_iter().map(Ok));
         all.try_for_each_concurrent(NAMES_AT_ONCE, |(id, attempt)| async move {
@@ -145,69 +149,15 @@ impl Core {
         .await
     }
 
-    /// Walks the next names that are due. False: none is.
-    pub(crate) async fn walk_names(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
-        let Some((end, names_max)) = self.due() else {
-            return Ok(false);
-        };
-        let scan = Scan::partition(layout::kept_names(end), NAMES_AT_ONCE.min(names_max));
-        let page = node.store.scan(&scan).await?.value;
-        let is_last = page.next.is_none();
-        let walked = page.items.len() as u64;
-        self.note_random(node, &page.items).await?;
-        let walks = stream::iter(page.items).map(|(sort, item)| {
-            let attempt = attempt_of(&item);
-            self.walk_name(node, end, sort, attempt)
-        });
-        walks.buffered(ROWS_AT_ONCE).try_collect::<()>().await?;
-        let is_over =
-            self.context.clock.now().0 >= end + self.context.config.named_window.as_millis() as u64;
-        if is_last && is_over {
-            node.store
-                .finish(&Update::delete(layout::period(end)))
-                .await?;
-            self.idempotency_keys.lock().remove(&end);
-            return Ok(true);
-        }
-        let counted = vec![Action::Add(COUNT.into(), -(walked as i64))];
-        let counted = Update::modify(layout::period(end), counted).when(Condition::Exists);
-        node.store.finish(&counted).await?;
-        if let Some(count) = self.idempotency_keys.lock().get_mut(&end) {
-            *count = if is_last {
-                0
-            } else {
-                count.saturating_sub(walked)
-            };
-        }
-        Ok(true)
-    }
-
-    /// Says of random names that they are about to go.
-    async fn note_random(&self, node: &Node, names: &[(Bytes, Arc<Item>)]) -> Result<()> {
-        let mut last = BTreeMap::<_, u64>::new();
-        for (sort, item) in names {
-            if let (Some(id), Some(attempt)) = (layout::kept_name_of(sort), attempt_of(item))
-                && id.is_random()
-            {
-                let last = last.entry(attempt.node).or_default();
-                *last = attempt.sequence.max(*last);
-            }
-        }
-        for (of, sequence) in last {
-            node_registry::note_dropped(&node.store, of, sequence).await?;
-        }
-        Ok(())
-    }
-
     /// Whether there are names to walk.
     pub(crate) fn has_names_due(&self) -> bool {
         self.due().is_some()
     }
 
     /// The period to walk, and how many of its names at most.
-    fn due(&self) -> Option<(u64, usize)> {
+    pub(crate) fn due(&self) -> Option<(u64, usize)> {
         let window_ms = self.context.config.named_window.as_millis() as u64;
-        let periods = self.idempotency_keys.lock();
+        let periods = self.lock();
         let (first, _) = periods.first_key_value()?;
         if self.context.clock.now().0 >= first + window_ms {
             return Some((*first, usize::MAX));
@@ -226,63 +176,11 @@ impl Core {
     /// When there may be names to walk, if nothing happens meanwhile.
     pub(crate) fn names_due(&self) -> Option<Duration> {
         let window_ms = self.context.config.named_window.as_millis() as u64;
-        let periods = self.idempotency_keys.lock();
+        let periods = self.lock();
         let (end, _) = periods.first_key_value()?;
         let left =
             Duration::from_millis((end + window_ms).saturating_sub(self.context.clock.now().0));
         Some(left.min(LOOK))
-    }
-
-    async fn walk_name(
-        self: &Arc<Self>,
-        node: &Arc<Node>,
-        end: u64,
-        sort: Bytes,
-        attempt: Option<Attempt>,
-    ) -> Result<()> {
-        let id = layout::kept_name_of(&sort)
-            .ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
-        let (decision, point) = node.store.decision(&id).await?;
-        // Begun again since, it is kept under another period.
-        match decision.filter(|decision| Some(decision.attempt) == attempt) {
-            Some(Decision {
-                attempt,
-                state: State::Committed(stored),
-                ..
-            }) => {
-                if !self.is_sent(node, attempt, stored.effects).await? {
-                    // For another window: its row says that its effects count. A random one's is too short to be kept in again and
-                    // again while there are too many names.
-                    let now = self.context.clock.now().0;
-                    let later = end_of_period(now, self.context.config.named_window);
-                    self.keep_until(node, vec![(id, attempt)], now, later)
-                        .await?;
-                    return node
-                        .store
-                        .finish(&Update::delete(layout::kept_name_at(end, sort)))
-                        .await
-                        .map(drop);
-                }
-                let record = node.store.record(&id, attempt, &stored, point).await?;
-                self.drop_or_release(node, &record).await?;
-            }
-            Some(Decision {
-                attempt,
-                state: State::Aborted,
-                ..
-            }) => {
-                node.store.drop_aborted(&id, attempt).await?;
-            }
-            Some(Decision {
-                state: State::Undecided | State::Prepared,
-                ..
-            })
-            | None => {}
-        }
-        node.store
-            .finish(&Update::delete(layout::kept_name_at(end, sort)))
-            .await
-            .map(drop)
     }
 
     /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
@@ -295,13 +193,13 @@ impl Core {
     }
 }
 
-fn attempt_of(item: &Item) -> Option<Attempt> {
+pub(crate) fn attempt_of(item: &Item) -> Option<Attempt> {
     item.bytes(ATTEMPT)
         .and_then(|bytes| Attempt::from_bytes(bytes))
 }
 
 /// When the period is over, in milliseconds, in which `now` is, of a window that has [`PERIODS`] of them.
-fn end_of_period(now: u64, window: Duration) -> u64 {
+pub(crate) fn end_of_period(now: u64, window: Duration) -> u64 {
     let period_ms = (window / PERIODS).as_millis().max(1) as u64;
     (now / period_ms + 1) * period_ms
 }

@@ -8,37 +8,38 @@ use ports::{
     key_value::{Action, Outcome, Scan, Test},
 };
 
-use super::PackId;
 use crate::{
     Error, Result,
     model::NodeId,
     storage::{layout, store::Store},
 };
 
+use super::PackId;
+
 /// The bytes of its values.
-const BYTES: &str = "bytes";
+pub(crate) const BYTES: &str = "bytes";
 /// About how many of them nobody needs.
-const DEAD: &str = "dead";
+pub(crate) const DEAD: &str = "dead";
 /// Who has begun to move values out of it.
-const MOVING: &str = "moving";
+pub(crate) const MOVING: &str = "moving";
 /// One: nothing in the store names it any more, and its object goes.
-const RETIRED: &str = "retired";
+pub(crate) const RETIRED: &str = "retired";
 
 /// Rows read in one page.
-const PAGE_ROWS: usize = 1_000;
+pub(crate) const PAGE_ROWS: usize = 1_000;
 
 /// What a row says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Row {
-    pub(super) bytes: u64,
-    pub(super) dead: u64,
-    pub(super) is_moving: bool,
-    pub(super) is_retired: bool,
+pub(crate) struct Row {
+    pub(crate) bytes: u64,
+    pub(crate) dead: u64,
+    pub(crate) is_moving: bool,
+    pub(crate) is_retired: bool,
 }
 
 /// What became of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Marked {
+pub(crate) enum Marked {
     /// Values may be moved out of it.
     Moving,
     /// Somebody has retired it: there is nothing to move.
@@ -48,7 +49,7 @@ pub(super) enum Marked {
 }
 
 impl Row {
-    fn decode(item: &Item) -> Self {
+    pub(crate) fn decode(item: &Item) -> Self {
         let natural = |name| {
             item.integer(name)
                 .and_then(|value| u64::try_from(value).ok())
@@ -68,7 +69,7 @@ impl Row {
 }
 
 /// A pack was put, or found: a row that is there stays.
-pub(super) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
+pub(crate) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::set_integer(BYTES, bytes as i64)];
     store
         .update(Update::modify(layout::pack(id), actions).when(Condition::Absent))
@@ -77,7 +78,7 @@ pub(super) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
 }
 
 /// So many bytes more of a pack are dead. An answer that is lost has them counted twice, until somebody looks.
-pub(super) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()> {
+pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::Add(DEAD.into(), bytes as i64)];
     store
         .finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists))
@@ -86,7 +87,7 @@ pub(super) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()
 }
 
 /// A pack was counted, whose row was `before`: so many bytes of it are dead. False: more has died meanwhile.
-pub(super) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> Result<bool> {
+pub(crate) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> Result<bool> {
     let known = Condition::attribute(DEAD, Test::is_integer(before.dead as i64));
     let is_as_before = match before.dead {
         0 => Condition::Any(vec![known, Condition::attribute(DEAD, Test::Absent)]),
@@ -103,7 +104,7 @@ pub(super) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> 
 }
 
 /// `mover` begins to move values out of it.
-pub(super) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Result<Marked> {
+pub(crate) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Result<Marked> {
     let is_there = vec![
         Condition::Exists,
         Condition::attribute(RETIRED, Test::Absent),
@@ -118,7 +119,7 @@ pub(super) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Res
 }
 
 /// Nothing in the store names it any more, and that is durable.
-pub(super) async fn retire(store: &Store, id: PackId) -> Result<()> {
+pub(crate) async fn retire(store: &Store, id: PackId) -> Result<()> {
     let actions = vec![Action::set_integer(RETIRED, 1)];
     store
         .finish(&Update::modify(layout::pack(id), actions).when(Condition::Exists))
@@ -127,7 +128,7 @@ pub(super) async fn retire(store: &Store, id: PackId) -> Result<()> {
 }
 
 /// Its object is gone.
-pub(super) async fn delete(store: &Store, id: PackId) -> Result<()> {
+pub(crate) async fn delete(store: &Store, id: PackId) -> Result<()> {
     store
         .finish(&Update::delete(layout::pack(id)))
         .await
@@ -135,7 +136,7 @@ pub(super) async fn delete(store: &Store, id: PackId) -> Result<()> {
 }
 
 /// What it says now; none: there is none.
-pub(super) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
+pub(crate) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
     Ok(store
         .get(&layout::pack(id))
         .await?
@@ -144,16 +145,16 @@ pub(super) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
 }
 
 /// All there are.
-pub(super) async fn list(store: &Store) -> Result<Vec<(PackId, Row)>> {
+pub(crate) async fn list(store: &Store) -> Result<Vec<(PackId, Row)>> {
     list_while(store, PackId::FIRST, |_| true).await
 }
 
 /// Those of one node.
-pub(super) async fn list_of(store: &Store, node: NodeId) -> Result<Vec<(PackId, Row)>> {
+pub(crate) async fn list_of(store: &Store, node: NodeId) -> Result<Vec<(PackId, Row)>> {
     list_while(store, PackId { node, number: 0 }, |id| id.node == node).await
 }
 
-async fn list_while(
+pub(crate) async fn list_while(
     store: &Store,
     first: PackId,
     is_wanted: impl Fn(PackId) -> bool,

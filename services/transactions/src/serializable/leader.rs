@@ -9,15 +9,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::Sequencer;
 use crate::{
-    Error, Result,
-    broken::Broken,
-    cluster::membership::Office,
-    engine::Core,
-    model::{Attempt, NodeId},
-    node::Node,
-    storage::records::{SequencedSlot, encode},
+    Error, Result, broken::Broken, cluster::membership::Office, node::Node, sequencer::Sequencer,
+    serializable::Serializable,
 };
 
 /// Between two looks, of which most call no port.
@@ -27,57 +21,26 @@ const OTHERS_FINISH_AFTER: Duration = Duration::from_secs(2);
 /// The wait after the log could not be taken over: each try may leave a seal.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-impl Sequencer {
-    /// What was decided before the last look, and whose rows do not say so.
-    fn lately_unsettled(&self) -> Vec<Attempt> {
-        let mut state = self.state();
-        let unsettled = state
-            .decided
-            .iter()
-            .filter(|(_, decided)| !decided.is_settled);
-        let unsettled = unsettled.filter(|(_, decided)| decided.slot <= state.tended);
-        let unsettled = unsettled.map(|(attempt, _)| *attempt).collect();
-        state.tended = state.last;
-        unsettled
-    }
-
-    /// Says who the sequencer is.
-    async fn say_who(&self, by: NodeId) -> Result<(u64, SequencedSlot)> {
-        let mut ordering = self.ordering.lock().await;
-        let settled = self.state().settled.through();
-        let written_ms = self.clock.now().0;
-        let slot = SequencedSlot {
-            written_ms,
-            by,
-            settled,
-            commits: Vec::new(),
-            closed: Vec::new(),
-        };
-        let (index, _) = self
-            .store
-            .append_resting(&mut ordering.writer, encode(&slot))
-            .await?;
-        self.note(index, &slot, &[]);
-        Ok((index, slot))
-    }
-}
-
-impl Core {
+impl Serializable {
     /// Is the sequencer from when this node leads the office on, once there is something to order.
     pub(crate) fn sequence_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
-        let (core, node) = (Arc::clone(self), Arc::clone(node));
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut half_marked_for = Duration::ZERO;
             while node.store.standing().is_ok() {
-                let may_answer = core.may_answer(&node).is_ok();
-                let has_office = core.membership.leads(Office::Sequencer) && may_answer;
-                let has_work = core.keyspaces.lock().are_any_sequenced();
-                let is_held = !(has_office && has_work) || core.hold_office(&node).await.is_ok();
+                let may_answer = serializable.cluster.may_answer(&node).is_ok();
+                let has_office =
+                    serializable.cluster.membership.leads(Office::Sequencer) && may_answer;
+                let has_work = serializable.keyspaces.lock().are_any_sequenced();
+                let is_held =
+                    !(has_office && has_work) || serializable.hold_office(&node).await.is_ok();
                 let finishes = has_office && is_held
-                    || may_answer && core.others_finish() && half_marked_for >= OTHERS_FINISH_AFTER;
-                let is_half_marked = core.finish_marks(&node, finishes);
+                    || may_answer
+                        && serializable.others_finish()
+                        && half_marked_for >= OTHERS_FINISH_AFTER;
+                let is_half_marked = serializable.finish_marks(&node, finishes);
                 let wait = if is_held { LOOK_EVERY } else { AGAIN_AFTER };
-                core.context.clock.sleep(wait).await;
+                serializable.context.clock.sleep(wait).await;
                 half_marked_for = if is_half_marked {
                     half_marked_for + wait
                 } else {
@@ -105,7 +68,7 @@ impl Core {
         for attempt in sequencer.lately_unsettled() {
             sequencer.settle(attempt).await?;
         }
-        let agreed = self.agreed_of_sequencer(node).await?;
+        let agreed = self.cluster.agreed_of_sequencer(node).await?;
         sequencer.trim(agreed).await
     }
 
@@ -122,10 +85,10 @@ impl Core {
         let is_half_marked = !half_marked.is_empty();
         if finishes && self.marking.try_lock().is_ok() {
             for keyspace in half_marked {
-                let (core, node) = (Arc::clone(self), Arc::clone(node));
+                let (serializable, node) = (Arc::clone(self), Arc::clone(node));
                 self.context.spawn(async move {
                     // The next look comes to it again.
-                    let _ = core.sequence_keyspace(&node, keyspace).await;
+                    let _ = serializable.sequence_keyspace(&node, keyspace).await;
                 });
             }
         }
@@ -136,7 +99,7 @@ impl Core {
     async fn become_sequencer(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         self.follow_sequencer(node).await?;
         let clock = Arc::clone(&self.context.clock);
-        let bytes_max = self.slot_bytes_max();
+        let bytes_max = self.context.slot_bytes_max();
         let taken =
             Sequencer::take_over(&node.store, clock, &self.context.config, bytes_max, false)
                 .await?;
