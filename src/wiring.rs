@@ -22,7 +22,7 @@ use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, Inside, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
-    Queue,
+    QueueAdmin,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -236,7 +236,7 @@ fn keep_up(
     let blocked_groups = Arc::<AtomicU64>::default();
     if provider.blocked_groups().is_none() {
         background.spawn(count_blocked_groups(
-            provider.queue(),
+            provider.queue_admin(),
             Arc::clone(&blocked_groups),
         ));
     }
@@ -246,7 +246,7 @@ fn keep_up(
 }
 
 /// Looks now and then how many groups of coordination's queues are blocked (rule P1), where only the store knows.
-async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
+async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>) {
     let queues = [
         coordination::names::REQUEST_QUEUE,
         coordination::names::DISTRIBUTOR_QUEUE,
@@ -255,7 +255,7 @@ async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
         let mut blocked = 0;
         for name in queues {
             // While the store does not answer, that is the trouble that is shown.
-            blocked += queue
+            blocked += admin
                 .blocked(name)
                 .await
                 .map_or(0, |groups| groups.len() as u64);
@@ -406,6 +406,7 @@ fn deployed(
         key_value: provider.key_value(),
         objects: provider.objects(),
         queue: provider.queue(),
+        queue_admin: provider.queue_admin(),
         queue_name: transactions::queue_name,
         check_far: far_stores::check,
         among_others: provider.is_shared(),

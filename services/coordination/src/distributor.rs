@@ -306,7 +306,7 @@ impl Distributor {
         // All that the slot says is computed from: the decisions, and the regions as they were read for it.
         warm.grounds.system.look(&*self.system)?;
         if self.broken != Some(Broken::NumbersByTheLogAlone) {
-            warm.writer.rest_on(warm.grounds.system.point()).await?;
+            warm.writer.depend_on(warm.grounds.system.point()).await?;
         }
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,

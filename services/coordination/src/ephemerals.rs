@@ -104,7 +104,7 @@ impl Ephemerals {
     async fn update(&self, update: Update, basis: &mut Basis) -> Result<()> {
         basis.seen(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.depends_on(basis.point()))
                 .await?
                 .receipt
                 .point,

@@ -227,7 +227,7 @@ impl Heartbeat {
             basis.seen(
                 self.parts
                     .system
-                    .update(update.transient().resting_on(basis.point()))
+                    .update(update.transient().depends_on(basis.point()))
                     .await?
                     .receipt
                     .point,

@@ -287,7 +287,7 @@ impl Nodes {
     }
 
     async fn update(&self, update: Update, basis: &mut Basis) -> Result<Outcome> {
-        let updated = self.system.update(update.resting_on(basis.point())).await?;
+        let updated = self.system.update(update.depends_on(basis.point())).await?;
         basis.seen(updated.receipt.point)?;
         Ok(updated.outcome)
     }

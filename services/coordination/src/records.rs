@@ -3,8 +3,9 @@
 //! Every record starts with a version byte, so that a later build reads what an earlier one wrote. The
 //! encoding is postcard's.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{DurabilityPoint, Incarnation, key_value::Room};
+use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
@@ -13,34 +14,23 @@ use crate::{
     node::Holder,
 };
 
-/// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
-/// decoder for the old one.
-const RECORD_VERSION: u8 = 4;
+/// The format of the records below. A change of any of them raises the version and, once a version
+/// was released, adds a decoder for the old one.
+const FORMAT: RecordFormat = RecordFormat::new(4);
 
-/// Encodes `record` behind its version byte.
+/// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
     encode_sized(record, 96)
 }
 
-/// The same for a record of about `bytes_len` bytes, so that its buffer need not grow.
+/// As [`encode`], for a record of about `bytes_len` bytes, so that its buffer need not grow.
 pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(bytes_len);
-    buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer())
-        .expect("records hold nothing that cannot be encoded");
-    writer.into_inner().freeze()
+    FORMAT.encode(record, bytes_len)
 }
 
-/// Decodes what [`encode`] made.
+/// Decodes a record that [`encode`] made.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
-    match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
-        Some((version, _)) => Err(ports::Error::corrupt(format!(
-            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
-        ))),
-        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
-    }
+    FORMAT.decode(bytes, what)
 }
 
 /// Names one decided update for ever: the session that asked for it, and its place among the session's.

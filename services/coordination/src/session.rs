@@ -464,7 +464,7 @@ impl Sessions {
         let update = Update::modify(key(session), actions).when(is(APPLIED, from as i64));
         basis.seen(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.depends_on(basis.point()))
                 .await?
                 .receipt
                 .point,
@@ -476,7 +476,7 @@ impl Sessions {
         let update = Update::delete(key(session)).when(is(STATE, State::Closed.number()));
         basis.seen(
             self.system
-                .update(update.resting_on(basis.point()))
+                .update(update.depends_on(basis.point()))
                 .await?
                 .receipt
                 .point,
@@ -502,7 +502,7 @@ impl Sessions {
     }
 
     async fn transition(&self, update: Update, basis: &mut Basis) -> Result<Moved> {
-        let updated = self.system.update(update.resting_on(basis.point())).await?;
+        let updated = self.system.update(update.depends_on(basis.point())).await?;
         basis.seen(updated.receipt.point)?;
         match updated.outcome {
             Outcome::Done(Some(item)) => Row::read(&item).map(Moved::Done),

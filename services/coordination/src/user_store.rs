@@ -319,7 +319,7 @@ impl UserStore {
             self.remove_object(&String::from_utf8_lossy(name)).await?;
         }
         let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
-        let update = Update::modify(cursor_key(), actions).resting_on(basis.point());
+        let update = Update::modify(cursor_key(), actions).depends_on(basis.point());
         basis.seen(self.items.update(update).await?.receipt.point)
     }
 
@@ -395,7 +395,7 @@ impl UserStore {
         for part in 0..parts {
             let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
             let mut updates = Vec::with_capacity(changes.len() + 1);
-            updates.push(move_cursor(step, part, parts, garbage).resting_on(basis.point()));
+            updates.push(move_cursor(step, part, parts, garbage).depends_on(basis.point()));
             for (path, node) in changes {
                 let key = key(path)
                     .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;

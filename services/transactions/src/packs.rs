@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use tokio::sync::watch;
 
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) struct State {
     /// The objects failed; nothing is compacted before this.
     pub(crate) paused_until: Monotonic,
     /// What was said of that.
-    pub(crate) outage: Outage,
+    pub(crate) outage: LogThrottle,
     /// What has died here in packs that others take care of, and when their rows are to say so.
     pub(crate) owed: BTreeMap<PackId, u64>,
     pub(crate) owed_until: Monotonic,
@@ -101,7 +101,7 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,

@@ -163,7 +163,7 @@ impl Sequencer {
         let last_writers = if is_alone {
             if !slots.is_empty() && seals {
                 store
-                    .again(|| log.trim_resting_on(settled, store.basis()))
+                    .again(|| log.trim_depending_on(settled, store.basis()))
                     .await?;
             }
             LastWriters::new(sealed, config.last_writers_max)
@@ -339,7 +339,7 @@ impl Sequencer {
             }
         };
         self.store
-            .again(|| self.log.trim_resting_on(until, self.store.basis()))
+            .again(|| self.log.trim_depending_on(until, self.store.basis()))
             .await
     }
 

@@ -37,14 +37,14 @@ const START_AGAIN: Backoff = Backoff {
 struct Outage {
     delays: Delays,
     /// What was said of it.
-    said: ports::Outage,
+    said: ports::LogThrottle,
 }
 
 impl Default for Outage {
     fn default() -> Self {
         Self {
             delays: START_AGAIN.delays(),
-            said: ports::Outage::default(),
+            said: ports::LogThrottle::default(),
         }
     }
 }

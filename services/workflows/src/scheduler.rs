@@ -13,7 +13,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::Outage;
+use ports::LogThrottle;
 use primitives::Backoff;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -65,7 +65,7 @@ struct Inner {
     events: Mutex<Option<mpsc::Receiver<ShardEvent>>>,
     retention: Retention,
     /// Limits the log lines about runs that stopped and cannot be resumed.
-    stopped_log: Mutex<Outage>,
+    stopped_log: Mutex<LogThrottle>,
 }
 
 impl Scheduler {
@@ -241,7 +241,7 @@ impl Handle {
         trouble: &'static str,
         attempt: impl Fn(Scheduler, StoreLocation) -> F + Send,
     ) {
-        let (mut delays, mut log) = (RESUME.delays(), Outage::default());
+        let (mut delays, mut log) = (RESUME.delays(), LogThrottle::default());
         while let Some(scheduler) = self.upgrade() {
             let env = &scheduler.inner.env;
             match attempt(scheduler.clone(), location.clone()).await {

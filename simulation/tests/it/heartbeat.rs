@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
     basis::Basis,
@@ -18,9 +16,9 @@ use coordination::{
     session::Sessions,
 };
 use ports::{
-    Functions, Key, Receipt, Update,
+    Functions, Key, Update,
+    decorate::FunctionsDecorator,
     faults::{Calm, Fault, FaultSchedule, FaultyKeyValue, Script},
-    functions::{FunctionLimits, QueueTrigger},
     objects::{ObjectPath, ObjectStoreExt as _, PutPayload},
 };
 use simulated::{Options, World, percent};
@@ -320,31 +318,11 @@ struct DiesDisarming {
     opened: Mutex<Option<SessionId>>,
 }
 
-#[async_trait]
-impl Functions for DiesDisarming {
-    async fn invoke(&self, function: &str, payload: Bytes) -> ports::Result<Bytes> {
-        self.functions.invoke(function, payload).await
+impl FunctionsDecorator for DiesDisarming {
+    fn inner(&self) -> &dyn Functions {
+        &*self.functions
     }
-    async fn send(
-        &self,
-        function: &str,
-        id: Option<Bytes>,
-        payload: Bytes,
-    ) -> ports::Result<Receipt> {
-        self.functions.send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> ports::Result<bool> {
-        self.functions.knows(function).await
-    }
-    async fn arm_queue(&self, trigger: QueueTrigger) -> ports::Result<()> {
-        self.functions.arm_queue(trigger).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> ports::Result<()> {
-        self.functions.disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> ports::Result<()> {
-        self.functions.arm_timer(function, period).await
-    }
+
     async fn disarm_timer(&self, function: &str) -> ports::Result<()> {
         let gateway = self.gateway.lock().expect("one at a time").take();
         let Some(gateway) = gateway else {
@@ -355,9 +333,6 @@ impl Functions for DiesDisarming {
         drop(client);
         self.functions.disarm_timer(function).await?;
         std::future::pending().await
-    }
-    fn limits(&self) -> &FunctionLimits {
-        self.functions.limits()
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use coordination::{
     Config, Ended, Parts,
     basis::Basis,
@@ -18,12 +17,11 @@ use coordination::{
 };
 use futures_util::future::join;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    KeyValue, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     faults::{Fault, FaultSchedule},
-    key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue,
-        Transacted, Updated,
-    },
+    key_value::{Action, Change, SharedKeyValue, Updated},
 };
 use simulated::World;
 
@@ -45,27 +43,9 @@ impl RenewsBehindTheJudge {
     }
 }
 
-#[async_trait]
-impl Externalize for RenewsBehindTheJudge {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.honest.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.honest.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.honest.is_durable(point)
-    }
-}
+decorates!(RenewsBehindTheJudge, dyn KeyValue, honest);
 
-#[async_trait]
-impl KeyValue for RenewsBehindTheJudge {
-    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.honest.get(key).await
-    }
-    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.honest.scan(scan).await
-    }
+impl KeyValueDecorator for RenewsBehindTheJudge {
     async fn update(&self, update: Update) -> Result<Updated> {
         let due = if Self::condemns(&update) {
             self.renews.lock().expect("one at a time").take()
@@ -83,18 +63,6 @@ impl KeyValue for RenewsBehindTheJudge {
             );
         }
         self.honest.update(update).await
-    }
-    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.honest.transact(updates).await
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.honest.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.honest.limits()
-    }
-    fn room(&self) -> Room {
-        self.honest.room()
     }
 }
 

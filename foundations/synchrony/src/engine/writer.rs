@@ -171,7 +171,7 @@ impl Engine {
         order: &Order,
     ) -> Result<Plan> {
         let shard = &self.stores.shard;
-        let guard = near_guard(shard, self.epoch, order.position).resting_on(order.near);
+        let guard = near_guard(shard, self.epoch, order.position).depends_on(order.near);
         let mut plan = Plan {
             updates: vec![moving_on(guard, record.position)],
             record,

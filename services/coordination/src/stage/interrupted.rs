@@ -10,10 +10,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Page, Read, Scan, Transacted, Updated},
 };
 
 /// A call of the store.
@@ -115,43 +115,35 @@ impl fmt::Debug for Interrupted {
     }
 }
 
-#[async_trait]
-impl Externalize for Interrupted {
+impl Decorator for Interrupted {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.store
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.around(Call::Externalize, self.store.externalize(point))
             .await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.store.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.store.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for Interrupted {
+impl KeyValueDecorator for Interrupted {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.around(Call::Get(key), self.store.get(key)).await
     }
+
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.around(Call::Scan, self.store.scan(scan)).await
     }
+
     async fn update(&self, update: Update) -> Result<Updated> {
         self.around(Call::Update(&update), self.store.update(update.clone()))
             .await
     }
+
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.around(Call::Transact, self.store.transact(updates))
             .await
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.store.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.store.limits()
-    }
-    fn room(&self) -> Room {
-        self.store.room()
     }
 }

@@ -19,15 +19,13 @@ use async_trait::async_trait;
 use ports::Monotonic;
 use tokio::sync::watch;
 
-use crate::{
-    Result,
-    model::{Address, NodeId},
-};
+use crate::{Result, model::NodeId};
 
 mod coordinated;
 mod roster;
 
 pub use self::coordinated::Coordinated;
+pub use crate::model::Address;
 
 /// The members at some moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

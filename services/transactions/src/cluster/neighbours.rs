@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 
 use crate::{
     broken::Broken,
@@ -26,7 +26,7 @@ pub(super) struct Peer {
     pub(crate) announced: Monotonic,
     /// When it last said how it stands, and what was complained of since.
     pub(crate) stood: Monotonic,
-    pub(crate) unheard: Outage,
+    pub(crate) unheard: LogThrottle,
     /// By how much its wall clock is ahead of this node's, in milliseconds.
     pub(crate) ahead_ms: i64,
     /// What it has not decided, and since when: it is decided up to here, and there is more.
@@ -59,7 +59,7 @@ impl Neighbours {
             told_dropped: Heard::default(),
             announced: now,
             stood: now,
-            unheard: Outage::default(),
+            unheard: LogThrottle::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,

@@ -8,7 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::FencedLog;
 
 use crate::{
@@ -127,7 +127,7 @@ impl Collection {
 
 impl Housekeeping {
     async fn run(mut self) {
-        let (mut delays, mut outage) = (Store::delays(), Outage::default());
+        let (mut delays, mut outage) = (Store::delays(), LogThrottle::default());
         loop {
             let passed = self.pass().await;
             let now = self.collection.context.clock.monotonic();

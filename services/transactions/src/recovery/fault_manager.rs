@@ -20,7 +20,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 
 use crate::{
@@ -91,7 +91,8 @@ impl Recovery {
         let (recovery, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut seen = Seen::default();
-            let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
+            let (mut of_the_gone, mut of_hanging) =
+                (LogThrottle::default(), LogThrottle::default());
             while node.store.standing().is_ok() {
                 if recovery.cluster.membership.leads(Office::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
@@ -112,7 +113,7 @@ impl Recovery {
     }
 
     /// Has the log say that `what` is not seen to for a while, unless that is since this node cannot go on.
-    fn say(&self, node: &Node, outage: &mut Outage, done: Result<()>, what: &str) {
+    fn say(&self, node: &Node, outage: &mut LogThrottle, done: Result<()>, what: &str) {
         let now = self.context.clock.monotonic();
         match done {
             Ok(()) => {

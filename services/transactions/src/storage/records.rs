@@ -4,8 +4,9 @@
 //! postcard's. Values of keys are stored as they came, in an attribute of their own: a byte in front of them would
 //! cost a copy of each.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::DurabilityPoint;
+use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, TransactionId, Version};
@@ -14,31 +15,24 @@ use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, Transaction
 /// version was released, adds a decoder for the old one.
 pub const RECORD_VERSION: u8 = 1;
 
-/// Encodes `record` behind its version byte.
+const FORMAT: RecordFormat = RecordFormat::new(RECORD_VERSION);
+
+/// How long most records are at most, encoded.
+const BYTES_LEN: usize = 128;
+
+/// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
-    encode_behind(&[], record)
+    FORMAT.encode(record, BYTES_LEN)
 }
 
-/// The same behind `head`: what is long is written once.
+/// As [`encode`], but after `head`: a long record is written once.
 pub(crate) fn encode_behind<T: Serialize>(head: &[u8], record: &T) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(128);
-    buffer.put_slice(head);
-    buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer())
-        .expect("records hold nothing that cannot be encoded");
-    writer.into_inner().freeze()
+    FORMAT.encode_after(head, record, BYTES_LEN)
 }
 
-/// Decodes what [`encode`] made.
+/// Decodes a record that [`encode`] made.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
-    match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
-        Some((version, _)) => Err(ports::Error::corrupt(format!(
-            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
-        ))),
-        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
-    }
+    FORMAT.decode(bytes, what)
 }
 
 /// One key of a write set.

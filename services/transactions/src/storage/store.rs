@@ -263,7 +263,7 @@ impl Store {
             self.standing()?;
             match self
                 .key_value
-                .update(update.clone().resting_on(self.basis()))
+                .update(update.clone().depends_on(self.basis()))
                 .await
             {
                 Ok(updated) => {
@@ -351,7 +351,7 @@ impl Store {
         let basis = self.basis();
         let changes = changes
             .into_iter()
-            .map(|change| change.resting_on(basis))
+            .map(|change| change.depends_on(basis))
             .collect();
         match writer.append_with(payload, changes).await {
             // A node that fell meanwhile has changed the store all the same.
@@ -382,7 +382,7 @@ impl Store {
         writer: &mut Writer,
         payload: Bytes,
     ) -> Result<(u64, DurabilityPoint)> {
-        if let Err(error) = writer.rest_on(self.basis()).await {
+        if let Err(error) = writer.depend_on(self.basis()).await {
             if error.kind() == ErrorKind::Lost {
                 self.fall();
                 self.standing()?;

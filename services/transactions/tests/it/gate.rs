@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    DurabilityPoint, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 use tokio::sync::watch;
 
@@ -164,24 +164,20 @@ impl Gate {
     }
 }
 
-#[async_trait]
-impl Externalize for Gate {
+impl Decorator for Gate {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.count().await;
         self.inner.externalize(point).await
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for Gate {
+impl KeyValueDecorator for Gate {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.pass(Held::Gets, key.partition()).await;
         self.inner.get(key).await
@@ -226,15 +222,7 @@ impl KeyValue for Gate {
         }
     }
 
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.inner.write_batch(batch).await
-    }
-
     fn limits(&self) -> &KeyValueLimits {
         &self.limits
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

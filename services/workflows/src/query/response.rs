@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use ports::Outage;
+use ports::LogThrottle;
 
 use crate::{
     Error, Result,
@@ -35,7 +35,7 @@ pub(crate) struct Responses {
     env: Arc<Env>,
     placement: Arc<Placement>,
     /// Limits the log lines about writes that far stores refuse permanently.
-    refusal_log: Mutex<Outage>,
+    refusal_log: Mutex<LogThrottle>,
 }
 
 impl Responses {
