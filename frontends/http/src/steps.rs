@@ -20,7 +20,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
 use transactions::Effect;
-use workflows::{CameTo, Opened};
+use workflows::{StepResult, StepStart};
 
 use crate::{
     backend::Backend,
@@ -49,7 +49,7 @@ impl Scope {
     /// The same, or that of the step within that the request is of. Errors: it is within another, or over.
     pub(crate) fn of(&self, backend: &Backend, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
         let step = headers.get(STEP).and_then(|step| step.to_str().ok());
-        Ok(backend.workflows()?.shown(&self.0, step)?)
+        Ok(backend.workflows()?.token_of(&self.0, step)?)
     }
 
     /// What the step's code lets out rests on all that its run has done: that is durable before (rule P5).
@@ -186,8 +186,8 @@ fn within(open: Option<(&str, &str)>, output: Option<&Bytes>) -> Answer {
 }
 
 /// What a step came to that counts, or that its code is told has failed.
-fn came_to(came_to: &CameTo) -> Answer {
-    match came_to {
+fn came_to(result: &StepResult) -> Answer {
+    match result {
         Ok(output) => within(None, Some(output)),
         Err(failure) => failed(failure),
     }
@@ -217,8 +217,8 @@ async fn open(
     refuse_query(&uri)?;
     let name = name(&uri)?;
     match backend.workflows()?.open_step(&token, &name).await? {
-        Opened::Counted(counted) => came_to(&counted),
-        Opened::Open { step, id } => within(Some((&step, &id)), None),
+        StepStart::Committed(result) => came_to(&result),
+        StepStart::Open { step, id } => within(Some((&step, &id)), None),
     }
 }
 

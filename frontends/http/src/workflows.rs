@@ -87,7 +87,7 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         let kind = match error {
             Error::State(error) => return error.into(),
-            Error::Unseen { ref run, .. } => {
+            Error::OutcomeUnknown { ref run, .. } => {
                 return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
             }
             Error::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
