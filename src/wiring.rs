@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
-use http_frontend::{HttpPeers, Inside, Limits, Services};
+use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Queue,
@@ -117,7 +117,8 @@ impl House {
         let gateway = coordination.gateway();
         background.spawn(async move { coordination.run().await });
         let member = member(&provider, &gateway, front_ends.address_for_others(settings))?;
-        let inside = Inside::new(Arc::clone(&services), http_limits(front_ends.connections));
+        let inside =
+            InProcessRouter::new(Arc::clone(&services), http_limits(front_ends.connections));
         let function_directory = function_directory(&provider, settings)?;
         let deployed = deployed(&provider, &functions, inside, function_directory.path())?;
         let packs = provider::open_objects(settings).await?;
@@ -381,7 +382,7 @@ fn transactions(
 fn deployed(
     provider: &Provider,
     functions: &Arc<Functions>,
-    inside: Inside,
+    inside: InProcessRouter,
     directory: &Path,
 ) -> anyhow::Result<functions::Service> {
     let program = env::current_exe().context("the path of this program, which starts functions")?;
@@ -443,7 +444,7 @@ fn workflows(
 
 /// What functions ask for, passed on to the routes.
 #[derive(Debug)]
-struct FromFunctions(Inside);
+struct FromFunctions(InProcessRouter);
 
 #[async_trait]
 impl sandbox::Api for FromFunctions {
@@ -643,7 +644,10 @@ impl FrontEnds {
             Arc::clone(services),
             self.stopped(),
         );
-        self.running.spawn(async { ("http", running.await) });
+        self.running.spawn(async {
+            running.await;
+            ("http", Ok(()))
+        });
         Ok(())
     }
 
