@@ -251,11 +251,6 @@ fn transaction_counts(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) ->
 fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
     let gauges = [
         (
-            "transactions_superseded_bytes",
-            "Bytes superseded, not collected yet",
-            numbers.superseded_bytes,
-        ),
-        (
             "transactions_log_slots",
             "Slots of logs within their window",
             numbers.log_slots,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use simulated::World;
 use simulation::transactions::{house::Connection, workload::key};
-use transactions::{broken::Broken, listing::Listing};
+use transactions::{broken::Broken, list::Listing};
 
 use super::clocks::house;
 

@@ -352,52 +352,6 @@ fn answering_without_a_lease_is_caught() {
     );
 }
 
-/// T9: what is told of what is superseded falls at every node once it is collected, also where nobody writes.
-#[test]
-fn what_is_superseded_is_told_where_nobody_writes() {
-    simulated::run(async {
-        let network = Network::new(Rng::with_seed(1), Trouble::default());
-        let ensemble = Ensemble::new(Rng::with_seed(2));
-        let among = Among {
-            network: network.clone(),
-            ensemble,
-            places: 2,
-        };
-        let house = House::among(&World::new(1), Scenario::default().config, among);
-        for place in 0..2 {
-            assert!(house.boot_at(place, Life::default(), 0).await);
-        }
-        let nodes = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-        let superseded = || {
-            nodes
-                .each_ref()
-                .map(|node| node.engine.figures().superseded_bytes)
-        };
-        let write = async || {
-            let put = nodes[0]
-                .engine
-                .put_now(key(0), Some(Bytes::from_static(&[0; 1_000])));
-            nodes[0].call(put).await.expect("a calm world");
-        };
-        for _ in 0..3 {
-            write().await;
-        }
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(superseded(), [0, 0]);
-        network.cut(&Among::address(0), &Among::address(1));
-        write().await;
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(
-            superseded(),
-            [1_000; 2],
-            "neither knows what the other needs"
-        );
-        network.mend();
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(superseded(), [0, 0]);
-    });
-}
-
 /// Transactions that read and write several of few keys, and take their time, while others overwrite them elsewhere.
 fn long_readers() -> Scenario {
     let mut scenario = two(Weather::Slow);
