@@ -7,7 +7,7 @@ use embedded::{Embedded, Health, ObjectDirectory, Room};
 use http_frontend::status::{Journal, Store};
 use in_process::{Functions, SystemEntropy};
 use item_objects::ItemObjects;
-use ports::{KeyValue, Monotonic, Outage, Queue, objects::ObjectStore};
+use ports::{KeyValue, LogThrottle, Monotonic, Queue, QueueAdmin, objects::ObjectStore};
 use redis_provider::{OpenError, Redis};
 use tokio::time::Instant;
 
@@ -84,6 +84,14 @@ impl Provider {
         match self {
             Self::Embedded(store) => store.queue(),
             Self::Redis(store) => store.coordination.queue(),
+        }
+    }
+
+    /// The administration of the house's queues.
+    pub(crate) fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        match self {
+            Self::Embedded(store) => store.queue_admin(),
+            Self::Redis(store) => store.coordination.queue_admin(),
         }
     }
 
@@ -212,7 +220,7 @@ async fn open_shared(config: &redis_provider::Config) -> anyhow::Result<Shared> 
 
 async fn open_redis(config: &redis_provider::Config) -> anyhow::Result<Redis> {
     let started = Instant::now();
-    let mut outage = Outage::default();
+    let mut outage = LogThrottle::default();
     let store = loop {
         match Redis::open(config).await {
             Err(error @ OpenError::Unreachable { .. }) if started.elapsed() < OPEN_MAX => {

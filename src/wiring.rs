@@ -16,13 +16,13 @@ use std::{
 
 use anyhow::{Context as _, anyhow, ensure};
 use async_trait::async_trait;
-use coordination::{Gateway, Parts, Region, Service, user_store::DataPlacement};
+use coordination::{Gateway, Parts, Region, Service, config::DataPlacement};
 use embedded::ObjectDirectory;
 use http_body_util::BodyExt as _;
 use http_frontend::{HttpPeers, InProcessRouter, Limits, Services};
 use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
-    Queue,
+    QueueAdmin,
     metering::{Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue},
 };
 use sandbox::{
@@ -240,7 +240,7 @@ fn keep_up(
     let blocked_groups = Arc::<AtomicU64>::default();
     if provider.blocked_groups().is_none() {
         background.spawn(count_blocked_groups(
-            provider.queue(),
+            provider.queue_admin(),
             Arc::clone(&blocked_groups),
         ));
     }
@@ -251,16 +251,16 @@ fn keep_up(
 
 /// Counts the blocked groups of coordination's queues from time to time (rule P1), where only the
 /// store knows them.
-async fn count_blocked_groups(queue: Arc<dyn Queue>, count: Arc<AtomicU64>) {
+async fn count_blocked_groups(admin: Arc<dyn QueueAdmin>, count: Arc<AtomicU64>) {
     let queues = [
-        coordination::names::REQUEST_QUEUE,
-        coordination::names::DISTRIBUTOR_QUEUE,
+        coordination::queue_names::REQUEST_QUEUE,
+        coordination::queue_names::DISTRIBUTOR_QUEUE,
     ];
     loop {
         let mut blocked = 0;
         for name in queues {
             // While the store does not respond, the status shows that instead.
-            blocked += queue
+            blocked += admin
                 .blocked(name)
                 .await
                 .map_or(0, |groups| groups.len() as u64);
@@ -332,10 +332,10 @@ async fn start_coordination(
 }
 
 fn coordination_config(provider: &Provider, settings: &Settings) -> coordination::Config {
-    let log_look_period = provider.is_shared().then_some(LOOK_AT_LOG);
+    let log_poll_period = provider.is_shared().then_some(LOOK_AT_LOG);
     coordination::Config {
         placement: placement(settings),
-        log_look_period,
+        log_poll_period,
         ..Default::default()
     }
 }
@@ -413,6 +413,7 @@ fn deployed(
         key_value: provider.key_value(),
         objects: provider.objects(),
         queue: provider.queue(),
+        queue_admin: provider.queue_admin(),
         queue_name: transactions::queue_name,
         check_far: far_stores::check,
         among_others: provider.is_shared(),

@@ -1,21 +1,23 @@
-//! Time and chance, from outside.
+//! Time and randomness, from outside.
 //!
-//! Services, foundations and front ends read no other clock and draw from no other generator, so that a
-//! simulated run is reproduced by its seed alone.
+//! Services, foundations and front ends use no other clock and no other generator, so a seed alone
+//! reproduces a simulated run.
 //!
 //! Promises
-//! - **L1** [`Clock::monotonic`] never goes back, and every sleep lasts at least as long as asked for by it.
-//! - **L2** [`Clock::now`] may be off by the skew of the machine it runs on; nothing that must be correct
-//!   rests on it alone.
+//! - **L1** [`Clock::monotonic`] never goes back, and measures every sleep as at least as long as
+//!   requested.
+//! - **L2** [`Clock::now`] may be wrong by the skew of its machine. No correctness depends on it
+//!   alone.
 //! - **L3** One seed gives one sequence of [`Entropy::next_u64`].
-//! - **L4** All clocks of a process count from one moment: a lease that one of them granted runs out by any other.
+//! - **L4** All clocks of a process count from one moment: a lease that one of them granted runs
+//!   out by any other.
 
 use std::{fmt::Debug, ops::Add, time::Duration};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-/// Milliseconds since the Unix epoch by some machine's clock.
+/// Milliseconds since the Unix epoch, by one machine's clock.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -28,7 +30,7 @@ impl Timestamp {
     }
 }
 
-/// Time since some moment in this process, the same for all its clocks; comparable only within it.
+/// Time since some moment in this process, the same for all its clocks. Comparable only within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Monotonic(pub Duration);
 
@@ -46,7 +48,7 @@ impl Add<Duration> for Monotonic {
     }
 }
 
-/// Now, and sleep.
+/// Reads the time, and sleeps.
 #[async_trait]
 pub trait Clock: Debug + Send + Sync {
     /// The wall clock, as wrong as the machine's.
@@ -62,7 +64,8 @@ pub trait Entropy: Debug + Send + Sync {
     /// The next 64 random bits.
     fn next_u64(&self) -> u64;
 
-    /// A number below `bound` (zero if `bound` is zero). Slightly biased for huge bounds; no secret rests on it.
+    /// A number below `bound` (zero if `bound` is zero). Slightly biased for huge bounds, so unfit
+    /// for secrets.
     fn below(&self, bound: u64) -> u64 {
         if bound == 0 {
             0

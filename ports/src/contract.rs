@@ -1,9 +1,9 @@
-//! One suite of cases per port: what every provider, and every decorator around one, is held to.
+//! One suite of cases per port, which every provider and every decorator must pass.
 //!
-//! A case is an async function over a subject: the port as a trait object, a clock to wait on, and whatever
-//! else the port's promises need. A provider says only how to open a fresh subject and on which runtime;
-//! the macro of the port expands to one `#[test]` per case, so no case can be forgotten and each has its own
-//! name in the output:
+//! A case is an async function over a subject: the port as a trait object, a clock to wait on, and
+//! further parts that the port's promises need. A provider says only how to open a fresh subject
+//! and on which runtime. The port's macro expands to one `#[test]` per case, so a provider cannot
+//! skip a case, and each has its own name in the output:
 //!
 //! ```
 //! use ports::contract::{Case, key_value::Subject};
@@ -21,15 +21,16 @@
 //! # fn main() {}
 //! ```
 //!
-//! A provider with threads of its own gives the subject a [`Spawn`], so that writers really run beside each
-//! other.
+//! A provider with threads of its own gives the subject a [`Spawn`], so that writers run in
+//! parallel.
 //!
-//! The same for [`queue`], [`functions`], [`runtime`], [`clock`], [`objects`] and [`durability`]. Cases read `limits()` and
-//! leave out what a provider does not offer. Beside each numbered promise stands a decorator that breaks it
-//! ([`broken`]), and this crate's tests show that a case of that promise catches it.
+//! [`queue`], [`functions`], [`runtime`], [`clock`], [`objects`] and [`durability`] work in the
+//! same way. Cases read `limits()` and leave out features that a provider does not offer. Each
+//! numbered promise has a decorator that breaks it ([`broken`]), and this crate's tests show that a
+//! case of that promise catches it.
 //!
-//! Cases never assume that time is virtual: they use short timeouts and wait on the subject's clock, at most
-//! [`PATIENCE`] for anything a provider promised.
+//! Cases never assume that time is virtual. They use short timeouts and wait on the subject's
+//! clock, at most [`PATIENCE`] for any promised effect.
 
 pub mod broken;
 pub mod clock;
@@ -53,13 +54,13 @@ use futures_util::future::{BoxFuture, Either, LocalBoxFuture, join_all, poll_fn,
 
 use crate::Clock;
 
-/// How long a case waits for something that a provider promised to do, before it fails.
+/// How long a case waits for a promised effect before it fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How many writers the concurrent cases have.
 pub const WRITERS: u64 = 64;
 
-/// How long a case waits between two looks at something.
+/// How long a case waits between two polls.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// One case of a port's suite.
@@ -81,7 +82,7 @@ impl<S> Case<S> {
         Self { promise, name, run }
     }
 
-    /// Runs the case on a fresh subject; panics if the promise does not hold.
+    /// Runs the case on a fresh subject. Panics if the promise does not hold.
     pub fn run(&self, subject: S) -> LocalBoxFuture<'static, ()> {
         (self.run)(subject)
     }
@@ -101,7 +102,7 @@ impl<S> fmt::Debug for Case<S> {
     }
 }
 
-/// The case called `name`, which is one of `cases`.
+/// The case called `name` among `cases`.
 pub fn find<S>(cases: &[Case<S>], name: &str) -> Case<S> {
     *cases
         .iter()
@@ -109,15 +110,15 @@ pub fn find<S>(cases: &[Case<S>], name: &str) -> Case<S> {
         .expect("the macro and the list are one list")
 }
 
-/// How a provider runs a task beside the others: starts it at once and returns what waits for its end.
+/// How a provider runs a task in parallel: starts it at once and returns a future of its end.
 pub type Spawn = fn(BoxFuture<'static, ()>) -> BoxFuture<'static, ()>;
 
-/// The [`Spawn`] of runtimes with one thread: the task runs where it is waited for.
+/// The [`Spawn`] of single-threaded runtimes: the task runs where its future is awaited.
 pub fn in_place(task: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
     task
 }
 
-/// Runs `tasks` beside each other and returns their results in order.
+/// Runs `tasks` concurrently and returns their results in order.
 async fn together<T, F>(spawn: Spawn, tasks: impl IntoIterator<Item = F>) -> Vec<T>
 where
     T: Send + 'static,
@@ -144,7 +145,7 @@ where
     join_all(running).await
 }
 
-/// Waits for `future`; panics with `what` if it takes longer than [`PATIENCE`].
+/// Awaits `future`. Panics with `what` if it takes longer than [`PATIENCE`].
 async fn within<T>(clock: &dyn Clock, what: &str, future: impl Future<Output = T>) -> T {
     match select(pin!(future), clock.sleep(PATIENCE)).await {
         Either::Left((value, _)) => value,
@@ -152,7 +153,7 @@ async fn within<T>(clock: &dyn Clock, what: &str, future: impl Future<Output = T
     }
 }
 
-/// Looks again and again until `look` finds something; panics with `what` after [`PATIENCE`].
+/// Polls `look` until it returns a value. Panics with `what` after [`PATIENCE`].
 async fn eventually<T>(
     clock: &dyn Clock,
     what: &str,

@@ -1,29 +1,34 @@
-//! Durability points: what "done" means, and who waits for it.
+//! Durability points: the meaning of "done", and who waits for it.
 //!
-//! A mutation on a near provider returns once it is ordered and visible; [`Externalize::externalize`] waits
-//! until it, and all that was ordered before it, are durable. Inside the house nobody waits; at an edge (a
-//! reply to a client, a delivered notification) somebody always does.
+//! A mutation on a near provider returns once it is ordered and visible.
+//! [`Externalize::externalize`] waits until it, and all mutations ordered before it, are durable.
+//! Services never wait. Edges always do: a reply to a client, or a delivered notification.
 //!
 //! Promises
-//! - **D1** After `externalize(point)` returned `Ok`, everything ordered at or before `point` is there after
-//!   any crash.
-//! - **D2** Durable means a prefix: nothing ordered later survives a crash while something ordered earlier,
-//!   in the same store, is lost.
-//! - **D3** A point of an earlier incarnation answers `Ok` if it lies within what that incarnation left
-//!   behind, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise; never `Ok` because new positions
-//!   passed the old number.
-//! - **D4** An update that names what it rests on ([`Update::basis`](crate::Update::basis)) is refused as
-//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, where the store has lost that. So is one that
-//!   names a start which the store has never made, or no longer remembers: it may stand there by a copy of older data.
-//! - **D5** A crash, which a return to the durable state is too, may take an update that is transient
-//!   ([`Update::transient`](crate::Update::transient)), but nothing with it: its item goes back to what it was like
-//!   before it, at most to its last durable change, which took all before it along. In a transaction it is durable.
-//!   Points say nothing of it: D1, D2 and D4 are about the others. A message of a transient queue that a crash has taken
-//!   arrives when it is sent again, under the same id as well.
-//! - **D6** Everything that an answer rests on lies at or before the point that it carries, also where it says that
-//!   nothing is there, that a condition did not hold, that nothing changed, or that it was done before (rule P4).
+//! - **D1** After `externalize(point)` returned `Ok`, everything ordered at or before `point`
+//!   survives any crash.
+//! - **D2** Durable means a prefix. Within one store, no later mutation survives a crash that loses
+//!   an earlier one.
+//! - **D3** A point of an earlier incarnation returns `Ok` if that incarnation's durable data
+//!   includes it, and [`ErrorKind::Lost`](crate::ErrorKind::Lost) otherwise. It never returns `Ok`
+//!   because new positions passed the old number.
+//! - **D4** An update that names a point it depends on
+//!   ([`Update::depends_on`](crate::Update::depends_on())) is refused as
+//!   [`ErrorKind::Lost`](crate::ErrorKind::Lost), and changes nothing, if the store has lost that
+//!   point. So is an update that names a start which the store never made or no longer remembers:
+//!   the store may be a copy of older data.
+//! - **D5** A crash may take an update that is transient
+//!   ([`Update::transient`](crate::Update::transient)), but nothing else with it. A return to the
+//!   durable state is a crash, too. The item goes back to its state before the update, at most to
+//!   its last durable change, which includes all changes before it. In a transaction such an update
+//!   is durable. Points say nothing about transient updates: D1, D2 and D4 are about the others. A
+//!   message of a transient queue that a crash took arrives when it is sent again, even under the
+//!   same id.
+//! - **D6** An answer depends on nothing after its point. This holds also for an answer that the
+//!   item is missing, that a condition did not hold, that nothing changed, or that the update was
+//!   done before (rule P4).
 //!
-//! From `external-synchrony.txt`, section 3; the incarnation is ours (rule P3).
+//! From `external-synchrony.txt`, section 3. The incarnation is ours (rule P3).
 
 use std::{fmt::Debug, ops::AddAssign};
 
@@ -32,13 +37,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Item, Result, queue::Message};
 
-/// Which start of a store: grows durably before the first visible write of each start.
+/// The number of a store's start. It grows durably before the first visible write of each start.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Incarnation(pub u64);
 
-/// A place in a store's order of mutations.
+/// A position in a store's order of mutations.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -51,34 +56,36 @@ pub struct Position(pub u64);
 pub struct DurabilityPoint {
     /// The start of the store.
     pub incarnation: Incarnation,
-    /// The place in its order.
+    /// The position in its order.
     pub position: Position,
 }
 
 impl DurabilityPoint {
-    /// The point of stores whose every answer is durable already, and the one before all others.
+    /// The point of stores whose every answer is already durable. It is before all others.
     pub const DURABLE: Self = Self {
         incarnation: Incarnation(0),
         position: Position(0),
     };
 }
 
-/// What a mutation cost, in the units clouds bill by. It follows from what was asked and what was there, so it is the
-/// same whoever provides the port.
+/// The cost of a call, in the units that clouds bill. It follows from the call and the stored data,
+/// so it is the same for every provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Items, and cursors of lanes, that were looked at and left as they are, each once: refused, done before, or not
-    /// changed by what was asked; of a transaction that conflicts, the one item that it is refused for.
+    /// Items and lane cursors that were read and left unchanged, each once: refused, done before,
+    /// or not changed by the update. For a conflicting transaction, the one item that caused the
+    /// conflict.
     pub reads: u32,
-    /// Items made, changed or deleted, and cursors of lanes moved, each once; queues made, and messages sent,
-    /// acknowledged or given back, as many as were asked for, also where that had been done before.
+    /// Items made, changed or deleted, and lane cursors moved, each once. Queues made, and messages
+    /// sent, acknowledged or released: the requested number, even if that was done before.
     pub writes: u32,
-    /// The lengths of all these items as the call leaves them ([`Item::bytes_len`]), and of the bodies of messages sent.
+    /// The lengths of all these items after the call ([`Item::bytes_len`]), and of the bodies of
+    /// sent messages.
     pub bytes: u64,
 }
 
 impl Cost {
-    /// Of an item that is left as it is; none: there is none, or it is a lane's cursor.
+    /// The cost of an item that was left unchanged. None: it is missing, or a lane's cursor.
     pub fn of_read(item: Option<&Item>) -> Self {
         Self {
             reads: 1,
@@ -87,7 +94,7 @@ impl Cost {
         }
     }
 
-    /// Of an item that was changed, as it is after that; none: it was deleted, or is a lane's cursor.
+    /// The cost of a changed item, after the change. None: it was deleted, or is a lane's cursor.
     pub fn of_write(item: Option<&Item>) -> Self {
         Self {
             reads: 0,
@@ -96,7 +103,7 @@ impl Cost {
         }
     }
 
-    /// Of messages that are sent.
+    /// The cost of sending messages.
     pub fn of_sending(messages: &[Message]) -> Self {
         let bytes = messages
             .iter()
@@ -108,7 +115,7 @@ impl Cost {
         }
     }
 
-    /// Of messages that are acknowledged or given back, or of a queue that is made.
+    /// The cost of acknowledging or releasing messages, or of making a queue.
     pub fn of_messages(count: usize) -> Self {
         Self {
             writes: count as u32,
@@ -129,12 +136,12 @@ fn bytes_of(item: Option<&Item>) -> u64 {
     item.map_or(0, Item::bytes_len) as u64
 }
 
-/// What every mutation returns beside its result.
+/// Returned by every mutation beside its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Receipt {
-    /// Where the mutation stands in the store's order.
+    /// The mutation's position in the store's order.
     pub point: DurabilityPoint,
-    /// What it cost.
+    /// Its cost.
     pub cost: Cost,
 }
 
@@ -143,12 +150,14 @@ pub struct Receipt {
 pub trait Externalize: Debug + Send + Sync {
     /// Waits until everything ordered at or before `point` is durable.
     ///
-    /// Errors: [`Lost`](crate::ErrorKind::Lost) if the point did not survive a restart of the store.
+    /// Errors: [`Lost`](crate::ErrorKind::Lost) if the point did not survive a restart of the
+    /// store.
     async fn externalize(&self, point: DurabilityPoint) -> Result<()>;
 
-    /// The store's position now: the point of a reply computed from what was read up to now (rule P4).
+    /// The store's present position: the point of a reply computed from the data read so far (rule
+    /// P4).
     fn point(&self) -> DurabilityPoint;
 
-    /// Whether `externalize(point)` would return at once; for callers that would rather not wait.
+    /// Whether `externalize(point)` would return at once. For callers that must not wait.
     fn is_durable(&self, point: DurabilityPoint) -> bool;
 }

@@ -1,13 +1,13 @@
-//! One error type for every port; its kind says what the caller does next.
+//! One error type for every port. Its kind tells the caller what to do next.
 //!
-//! Expected answers (a condition that did not hold, an item that is not there) are values, never errors.
+//! Expected answers (a condition that did not hold, a missing item) are values, never errors.
 
 use std::{borrow::Cow, error::Error as StdError, fmt};
 
-/// What every port method returns.
+/// The result of every port method.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What the caller does next. A kind is added only when some caller would act differently.
+/// The caller's next step. Add a kind only when some caller would act differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -17,17 +17,19 @@ pub enum ErrorKind {
         /// How long the provider asks callers to wait, if it knows.
         retry_after_ms: Option<u32>,
     },
-    /// The answer was lost and the change may have happened. Read, or repeat with the same operation id.
+    /// The response was lost and the change may have happened. Read, or repeat with the same
+    /// operation id.
     #[error("outcome unknown")]
     OutcomeUnknown,
-    /// Nothing changed and trying again cannot help: malformed, too large, not allowed.
+    /// Nothing changed, and a retry cannot help: malformed, too large, not allowed.
     #[error("invalid request")]
     Invalid,
-    /// Nothing changed: there is no room left. Reads go on; writes succeed again once room is made.
+    /// Nothing changed: the store is full. Reads continue, and writes succeed again once there is
+    /// room.
     #[error("no room left")]
     NoRoom,
-    /// The durability point belongs to an earlier start of the store and lies beyond what that start left
-    /// behind: what it stood for is gone (rule P3).
+    /// The durability point belongs to an earlier start of the store, and that start's durable data
+    /// does not include it (rule P3).
     #[error("lost in a restart")]
     Lost,
     /// Stored bytes do not decode. Stop using this item and report it.
@@ -35,7 +37,7 @@ pub enum ErrorKind {
     Corrupt,
 }
 
-/// What was attempted, on what, how it ended and why.
+/// The operation, its object, the error's kind and its cause.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -53,7 +55,7 @@ impl Error {
         }
     }
 
-    /// [`ErrorKind::Invalid`]: trying again cannot help.
+    /// [`ErrorKind::Invalid`]: a retry cannot help.
     pub fn invalid(attempted: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorKind::Invalid, attempted)
     }
@@ -73,18 +75,18 @@ impl Error {
         )
     }
 
-    /// The same error with what caused it.
+    /// Adds the cause.
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
 
-    /// What the caller does next.
+    /// The caller's next step.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Whether trying the same call again may help.
+    /// Whether a retry of the same call may help.
     pub fn is_retryable(&self) -> bool {
         matches!(
             self.kind,

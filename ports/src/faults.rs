@@ -1,16 +1,17 @@
 //! Faults: ports that fail as clouds do, when a schedule says so.
 //!
-//! A decorator asks its [`FaultSchedule`] before each call what is to go wrong. It never breaks a promise of
-//! the port it wraps: refusing leaves everything as it was (K3), a lost answer is said to be unknown, and a
-//! call that hangs is one that its caller gives up. So a service that keeps its promises over honest ports
-//! has to keep them here too.
+//! Before each call, a decorator takes the call's fault from its [`FaultSchedule`]. It never breaks
+//! a promise of the port that it wraps. A refused call changes nothing (K3), a lost response is
+//! reported as unknown, and the caller of a hanging call must give it up. A service that keeps its
+//! promises over correct ports must therefore keep them here too.
 //!
 //! Invariants
 //! - Under [`Calm`], a decorator passes the contract of the port it wraps.
-//! - What is answered `Unavailable` was not done; what was done and not answered is `OutcomeUnknown`, or,
-//!   where doing it twice is as good as once, `Unavailable`.
+//! - A call that returns `Unavailable` was not made. A call that was made, and whose response is
+//!   lost, returns `OutcomeUnknown`; or `Unavailable` if making it twice equals making it once.
 //!
-//! Crashes of functions between two steps need the runtime's help: they are the simulated provider's.
+//! The simulated provider crashes functions between two steps, because that needs the runtime's
+//! help.
 
 mod functions;
 mod key_value;
@@ -30,40 +31,40 @@ use futures_util::future::pending;
 
 pub use functions::FaultyFunctions;
 pub use key_value::FaultyKeyValue;
-pub use queue::FaultyQueue;
+pub use queue::{FaultyQueue, FaultyQueueAdmin};
 
 use crate::{Clock, Entropy, Error, ErrorKind, Result, key_value::Room};
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
     /// Nothing.
     #[default]
     None,
-    /// It is made this much later.
+    /// The call is made this much later.
     Delay(Duration),
-    /// It is not made; the answer is `Unavailable`.
+    /// The call is not made and returns `Unavailable`.
     RefuseBefore,
-    /// It is made, and its answer lost.
+    /// The call is made, and its response is lost.
     LoseAnswer,
-    /// It is made, and its answer comes this much later.
+    /// The call is made, and its response comes this much later.
     DelayAnswer(Duration),
-    /// It is not made, and no answer ever comes: the caller has to give up.
+    /// The call is not made and never returns. The caller has to give up.
     Hang,
 }
 
-/// Decides what goes wrong.
+/// Decides which calls fail, and how.
 pub trait FaultSchedule: Debug + Send + Sync {
     /// The fault of the next call of `operation`, such as `key_value.update`.
     fn next(&self, operation: &'static str) -> Fault;
 
-    /// The most room that the store has.
+    /// An upper bound of the store's room.
     fn room(&self) -> Room {
         Room::Free
     }
 }
 
-/// Nothing ever goes wrong.
+/// No call fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Calm;
 
@@ -73,7 +74,7 @@ impl FaultSchedule for Calm {
     }
 }
 
-/// The faults of one operation's calls one after the other, then none; other operations are calm.
+/// Gives these faults to one operation's calls in turn, then none. Other operations have none.
 #[derive(Debug)]
 pub struct Script {
     operation: &'static str,
@@ -103,7 +104,7 @@ impl FaultSchedule for Script {
     }
 }
 
-/// How many calls of a thousand have which fault; the rest has none.
+/// How many calls of a thousand have each fault. The rest has none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
     /// [`Fault::Delay`] by up to `delay_ms_max`.
@@ -116,7 +117,7 @@ pub struct Rates {
     pub delay_ms_max: u64,
 }
 
-/// Faults by chance, as a seed has it.
+/// Random faults from a seed.
 #[derive(Debug)]
 pub struct Weather {
     rates: Rates,
@@ -156,16 +157,16 @@ impl FaultSchedule for Weather {
     }
 }
 
-/// What a caller hears whose answer was lost.
+/// The error for a caller whose response was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lost {
-    /// That the change may have happened.
+    /// The change may have happened.
     Unknown,
-    /// To try again, because the call changes nothing, or nothing more when repeated.
+    /// Try again: the call changes nothing, or nothing more when repeated.
     TryAgain,
 }
 
-/// What the decorators share: when things go wrong, and the clock that delays need.
+/// The common part of the decorators: the schedule, and the clock for delays.
 #[derive(Debug, Clone)]
 struct Trouble {
     schedule: Arc<dyn FaultSchedule>,

@@ -1,28 +1,32 @@
 //! Functions: code that runs when called, when messages arrive, or when a timer fires.
 //!
-//! The three classes of `faaskeeper.txt`, section 2.2: *free* functions are invoked by anybody and report
-//! their errors to the caller; *event* functions are triggered by a queue; *scheduled* functions by a timer
-//! that is armed and disarmed at run time.
+//! The three classes of `faaskeeper.txt`, section 2.2: any client invokes *free* functions, and
+//! receives their errors; a queue triggers *event* functions; a timer, which is armed and disarmed
+//! at run time, starts *scheduled* functions.
 //!
 //! Promises
-//! - **N1** [`Functions::invoke`] runs the function once and returns its result; it is never repeated by the
-//!   provider.
-//! - **N2** A function sent an event by [`Functions::send`] runs at least once, up to `attempts_max` times;
-//!   then the exception handler named at registration gets the event and the reason (requirement 2), however long it
-//!   takes until it can be given them. One that has given up on the same event before need not be told of it again: then it is
-//!   kept where those are kept that nobody is told of.
-//! - **N3** A queue trigger runs at most one invocation per message group at a time, with messages in
-//!   order, and is told which queue they are from; what it completed is acknowledged, the rest is delivered again. A message that it
-//!   says is [hopeless](Failure::hopeless) is given up at once (Q11).
-//! - **N4** An armed timer fires about once per period until disarmed; after [`Functions::disarm_timer`]
-//!   returned no new invocation starts, also of one that was just going off. Arming an armed timer changes nothing but its period.
+//! - **N1** [`Functions::invoke`] runs the function once and returns its result. The provider never
+//!   repeats it.
+//! - **N2** A function that was sent an event by [`Functions::send`] runs at least once, up to
+//!   `attempts_max` times. Then the exception handler named at registration receives the event and
+//!   the reason (requirement 2), however long delivery to it takes. A handler that gave up on the
+//!   same event before need not receive it again. The event is then kept with those that have no
+//!   handler.
+//! - **N3** A queue trigger runs at most one invocation per message group at a time. The invocation
+//!   receives messages in order, and the name of their queue. Messages that it completed are
+//!   acknowledged, and the rest is delivered again. A message that it declares
+//!   [hopeless](Failure::hopeless) is given up at once (Q11).
+//! - **N4** An armed timer fires about once per period until disarmed. After
+//!   [`Functions::disarm_timer`] returned no new invocation starts, even if one was about to.
+//!   Arming an armed timer changes only its period.
 //! - **N5** An invocation that runs past its timeout is dropped and counts as failed.
-//! - **N6** An event that was sent with an id shows it in every run, and to its exception handler, also to that of a handler
-//!   that failed in its turn: so a function that keeps
-//!   the ids of what it has done knows an event that was sent again or runs again. A provider may, and need not, take
-//!   two events of one function with one id for one.
-//! - **N7** No message and no sent event is taken for a function before its [`Handler::room`] has ended: what waits for that is in
-//!   its queue, so it has not been tried, times out for nobody, and is there for others when this process dies.
+//! - **N6** An event that was sent with an id shows it in every run, to its exception handler, and
+//!   to the handler of a handler that failed. A function that keeps the ids of its completed work
+//!   therefore recognises an event that was sent again or runs again. A provider may merge two
+//!   events of one function with the same id, but need not.
+//! - **N7** No message and no sent event is taken for a function before its [`Handler::room`] has
+//!   returned. Until then it waits in its queue. It has not been tried, cannot time out, and other
+//!   processes can take it when this one dies.
 
 use std::{any::Any, borrow::Cow, fmt, fmt::Debug, sync::Arc, time::Duration};
 
@@ -36,14 +40,15 @@ use crate::{Receipt, Result, queue::Delivery};
 pub enum Event {
     /// Called by [`Functions::invoke`] or [`Functions::send`].
     Call {
-        /// What its sender called it (N6); none: it was invoked, or sent without one.
+        /// The id that its sender gave it (N6). None for invocations, and for events sent without
+        /// one.
         id: Option<Bytes>,
-        /// What the caller passes.
+        /// The caller's payload.
         payload: Bytes,
     },
-    /// Messages have come that a queue trigger is for.
+    /// Messages of a queue trigger.
     Messages {
-        /// The queue that they are from: several may start one function.
+        /// Their queue. Several queues may start one function.
         queue: String,
         /// Messages of one group, in order.
         deliveries: Vec<Delivery>,
@@ -54,11 +59,11 @@ pub enum Event {
     Failed {
         /// The function that failed.
         function: String,
-        /// What the sender called the event (N6).
+        /// The id that the sender gave the event (N6).
         id: Option<Bytes>,
-        /// What it had been sent.
+        /// The payload of the event.
         payload: Bytes,
-        /// What it said last.
+        /// The reason of the last failure.
         reason: String,
     },
 }
@@ -69,14 +74,14 @@ pub enum Event {
 pub struct Failure {
     /// Of [`Event::Messages`], how many leading messages are done and may be acknowledged.
     pub completed: usize,
-    /// Whether the first of the others is given up at once: no further attempt can help it.
+    /// Whether the first of the others is given up at once, because no further attempt can help.
     pub is_hopeless: bool,
-    /// What went wrong, for logs, dead letters and exception handlers.
+    /// The reason, for logs, dead letters and exception handlers.
     pub reason: String,
 }
 
 impl Failure {
-    /// Nothing of the event is done.
+    /// No part of the event is done.
     pub fn new(reason: impl Into<String>) -> Self {
         Self::after(0, reason)
     }
@@ -90,7 +95,7 @@ impl Failure {
         }
     }
 
-    /// The same, and the message behind them is given up.
+    /// The first `completed` messages are done, and the message after them is given up.
     pub fn hopeless(completed: usize, reason: impl Into<String>) -> Self {
         Self {
             is_hopeless: true,
@@ -105,18 +110,20 @@ impl From<crate::Error> for Failure {
     }
 }
 
-/// The code of a function: takes an event, returns a result. It may die between any two of its steps.
+/// The code of a function: takes an event, returns a result. It may die between any two of its
+/// steps.
 #[async_trait]
 pub trait Handler: Debug + Send + Sync {
     /// Handles one event. The result matters to [`Functions::invoke`] only.
     async fn handle(&self, event: Event) -> Result<Bytes, Failure>;
 
-    /// Ends once there is room for one more event, which is kept for that (N7). Who has room for any number says so at once.
+    /// Returns once there is room for one more event, and reserves it (N7). A handler without a
+    /// limit returns at once.
     async fn room(&self) -> Room {
         Room::default()
     }
 
-    /// As [`Handler::handle`], in the room that was kept for this event.
+    /// As [`Handler::handle`], in the room that was reserved for this event.
     async fn handle_in(&self, room: Room, event: Event) -> Result<Bytes, Failure> {
         let result = self.handle(event).await;
         drop(room);
@@ -124,17 +131,17 @@ pub trait Handler: Debug + Send + Sync {
     }
 }
 
-/// Room for one event, kept until this is dropped.
+/// Room for one event, reserved until this is dropped.
 #[derive(Default)]
 pub struct Room(Option<Box<dyn Any + Send + Sync>>);
 
 impl Room {
-    /// Room for as long as `what` is kept.
+    /// Room that is reserved while `what` exists.
     pub fn keeping(what: impl Any + Send + Sync) -> Self {
         Self(Some(Box::new(what)))
     }
 
-    /// What was kept, for whoever keeps such things; none: it is somebody else's, or nothing.
+    /// The value that reserves the room. None if it has another type, or if the room is unlimited.
     pub fn into_kept<T: Any + Send + Sync>(self) -> Option<Box<T>> {
         self.0.and_then(|kept| kept.downcast().ok())
     }
@@ -155,9 +162,10 @@ impl Debug for Room {
 pub struct FunctionOptions {
     /// An invocation longer than this is dropped (N5).
     pub timeout: Duration,
-    /// How often an event sent to it is tried in all (N2).
+    /// How often an event is tried in all (N2).
     pub attempts_max: u32,
-    /// Who gets events that failed for good, as [`Event::Failed`]; nobody: they stay as dead letters.
+    /// The function that receives events that failed permanently, as [`Event::Failed`]. Without one
+    /// they stay as dead letters.
     pub exception_handler: Option<String>,
 }
 
@@ -171,10 +179,10 @@ impl Default for FunctionOptions {
     }
 }
 
-/// A function as a service hands it to whoever runs it.
+/// A function, as a service registers it with a provider.
 #[derive(Debug, Clone)]
 pub struct Definition {
-    /// The name others call it by.
+    /// The name by which it is called.
     pub name: Cow<'static, str>,
     /// How it is run.
     pub options: FunctionOptions,
@@ -182,20 +190,22 @@ pub struct Definition {
     pub handler: Arc<dyn Handler>,
 }
 
-/// A provider that runs code of this process, which is made known to it at any time.
+/// A provider that runs code of this process, which can register functions at any time.
 pub trait Register: Functions {
-    /// Makes a function known by its name; one of the same name is replaced. Events that were sent to it before a restart
-    /// are delivered from now on, so this is called on a runtime.
+    /// Registers a function under its name, and replaces one of the same name. Events that were
+    /// sent to it before a restart are delivered from now on. Call this on a runtime.
     fn register(&self, definition: Definition);
 
-    /// The queue in which events of `function` wait once there are any.
+    /// The queue in which events of `function` wait, once the first was sent.
     fn event_queue(&self, function: &str) -> String;
 
-    /// Makes sure that events of `function` are taken by this process, too, where their queue has come to be since it was made known
-    /// here: another process has sent the first of them. Called by who has seen that there are some; returns at once.
+    /// Makes this process take events of `function` even if another process created their queue
+    /// after the registration here, by sending the first event. A caller that saw such events calls
+    /// this. It returns at once.
     fn take_events(&self, function: &str);
 
-    /// The event of which this is the body of its message in such a queue, and what that was called by its sender.
+    /// Decodes an event from the body of its message in such a queue, and from the message's
+    /// deduplication id.
     ///
     /// Errors: `Corrupt`.
     fn event_of(&self, message: &Bytes, deduplication: Option<Bytes>) -> Result<Event>;
@@ -206,18 +216,18 @@ pub trait Register: Functions {
 pub struct QueueTrigger {
     /// The queue.
     pub queue: String,
-    /// The function its messages go to.
+    /// The function that receives its messages.
     pub function: String,
     /// The most messages given to one invocation.
     pub batch_messages_max: usize,
 }
 
-/// What a provider's functions cannot exceed.
+/// The limits of a provider's functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionLimits {
     /// The largest payload of an invocation or an event.
     pub payload_bytes_max: usize,
-    /// The longest an invocation may run: a writer older than this is certainly gone.
+    /// The longest that an invocation may run. A writer that started longer ago no longer runs.
     pub timeout_max: Duration,
 }
 
@@ -226,17 +236,20 @@ pub struct FunctionLimits {
 pub trait Functions: Debug + Send + Sync {
     /// Runs `function` with `payload` and returns its result (N1).
     ///
-    /// Errors: `Invalid` if there is no such function or it failed by itself; `Unavailable` if it could not be run.
+    /// Errors: `Invalid` if the function does not exist or failed; `Unavailable` if it could not
+    /// run.
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes>;
 
-    /// Has `function` run with `payload` some time soon, at least once (N2). Who may have to send it again gives it an
-    /// `id` (N6), of at most [`DEDUPLICATION_BYTES_MAX`](crate::queue::DEDUPLICATION_BYTES_MAX).
+    /// Runs `function` with `payload` soon, at least once (N2). A caller that may have to send it
+    /// again gives it an `id` (N6), of at most
+    /// [`DEDUPLICATION_BYTES_MAX`](crate::queue::DEDUPLICATION_BYTES_MAX).
     async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt>;
 
-    /// Whether there is a function of this name now.
+    /// Whether a function of this name exists now.
     async fn knows(&self, function: &str) -> Result<bool>;
 
-    /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes nothing.
+    /// Starts `trigger.function` whenever `trigger.queue` has messages (N3). Arming twice changes
+    /// nothing.
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()>;
 
     /// Stops the trigger of `queue`; running invocations finish.
@@ -248,6 +261,6 @@ pub trait Functions: Debug + Send + Sync {
     /// Stops the timer of `function` (N4).
     async fn disarm_timer(&self, function: &str) -> Result<()>;
 
-    /// What this provider cannot exceed.
+    /// The provider's limits.
     fn limits(&self) -> &FunctionLimits;
 }

@@ -1,36 +1,42 @@
 //! A table of small items, changed one at a time under a condition.
 //!
-//! An item has a [`Key`] (a partition that places it, and a sort key that orders it within), a [`Version`]
-//! that counts its changes, and named attributes. A [`Update`] changes one item atomically in one round
-//! trip if its [`Condition`] holds: DynamoDB update expressions, a Redis script, one SQL statement, a local
-//! batch. What conditions and actions mean is defined once, in [`evaluate`].
+//! An item has a [`Key`] (a partition that places it, and a sort key that orders it there), a
+//! [`Version`] that counts its changes, and named attributes. An [`Update`] changes one item
+//! atomically in one round trip if its [`Condition`] holds: by a DynamoDB update expression, a
+//! Redis script, one SQL statement or a local batch. [`evaluate`] is the one definition of
+//! conditions and actions.
 //!
 //! Promises
-//! - **K1** An update that returned done is seen by every `get`, `scan` and condition that starts later.
-//! - **K2** Of two updates conditional on the same state at most one succeeds; the loser is given the item
-//!   as it is now.
-//! - **K3** Unless its kind is [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), an error changed nothing.
+//! - **K1** Every `get`, `scan` and condition that starts after an update returned done sees that
+//!   update.
+//! - **K2** Of two updates conditional on the same state at most one succeeds. The loser receives
+//!   the present item.
+//! - **K3** Unless its kind is [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), an error
+//!   changed nothing.
 //! - **K4** Additions, list appends and removals of concurrent updates all count, each once.
 //! - **K5** `transact` applies all its updates or none, conditions included.
-//! - **K6** `scan` returns the items of one partition in the order of their sort keys, each once; where
-//!   [`KeyValueLimits::page_is_snapshot`] says so, a page never shows half a transaction.
-//! - **K7** `write_batch` applies a lane's batches in the order of their sequence numbers, each once, however
-//!   often it is repeated; a batch that comes early is refused with the lane's cursor.
-//! - **K8** An update with an [`Operation`] that is repeated is recognised as done while its item remembers
-//!   it; if it may have been forgotten, the answer is `OutcomeUnknown` and nothing changes (rule P2).
-//! - **K9** An item's version grows with every change, and does not go back when the item is deleted and
-//!   made again while the deleted one's operations are remembered.
-//! - **K10** An [`Update::transient`] is like any other for as long as this start of the store lasts: seen, judged and
-//!   counted. What a crash may take of it is rule D5.
-//! - **K11** [`KeyValue::room`] says that there is room while there is. Where [`KeyValueLimits::tells_room`], it says
-//!   that there is not once an update was refused with [`NoRoom`](crate::ErrorKind::NoRoom), until there is again;
-//!   meanwhile items are read, and changed by transient updates that make them no larger.
-//! - **K12** A receipt's [`Cost`](crate::Cost) is what that says, of every answer.
+//! - **K6** `scan` returns the items of one partition in the order of their sort keys, each once.
+//!   If [`KeyValueLimits::page_is_snapshot`], a page never shows half a transaction.
+//! - **K7** `write_batch` applies a lane's batches in the order of their sequence numbers, each
+//!   once, however often it is repeated. It refuses an early batch and returns the lane's cursor.
+//! - **K8** A repeated update with an [`Operation`] is recognised as done while its item remembers
+//!   the operation. If the item may have forgotten it, the answer is `OutcomeUnknown` and nothing
+//!   changes (rule P2).
+//! - **K9** An item's version grows with every change. It does not go back when the item is deleted
+//!   and made again while the deleted item's operations are remembered.
+//! - **K10** An [`Update::transient`] is like any other until the store restarts: reads and
+//!   conditions see it, and metering counts it. Rule D5 says what a crash may take of it.
+//! - **K11** [`KeyValue::room`] reports room while there is room. If
+//!   [`KeyValueLimits::tells_room`], it reports none after an update was refused with
+//!   [`NoRoom`](crate::ErrorKind::NoRoom), until there is room again. Meanwhile items can be read,
+//!   and transient updates that make them no larger succeed.
+//! - **K12** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
 //!
 //! Not promised: an order between partitions, or durability before
-//! [`Externalize::externalize`](crate::Externalize::externalize). Nor does a point say anything of transient updates
-//! (D1, D2, D4): after a crash, versions and values that they gave may be given again to other states of the item, so
-//! that whoever remembers one, in a condition or in another item, must not take it for the same.
+//! [`Externalize::externalize`](crate::Externalize::externalize). Points do not cover transient
+//! updates either (D1, D2, D4). After a crash, the store may give their versions and values again
+//! to other states of the item. A caller that remembers one, in a condition or in another item,
+//! must not take it for the same state.
 //!
 //! The shape follows `faaskeeper.txt`, section 2.2 (synchronisation primitives in one write each).
 
@@ -48,50 +54,50 @@ pub use update::{Action, Change, Condition, Operation, OperationId, Test, Update
 
 use crate::{DurabilityPoint, Externalize, Receipt, Result};
 
-/// What a read saw, and the store's position at the read (rule P4).
+/// The result of a read, and the store's position at the read (rule P4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read<T> {
-    /// What was there.
+    /// The value that was read.
     pub value: T,
-    /// Everything the answer rests on lies at or before this point.
+    /// The answer depends on nothing after this point.
     pub point: DurabilityPoint,
 }
 
 /// How a conditional update ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It was applied; the item as it is after it, none if it was deleted.
+    /// Applied. Contains the item after the update, or none if the update deleted it.
     Done(Option<Arc<Item>>),
-    /// The condition did not hold; the item as it is (K2).
+    /// The condition did not hold. Contains the present item (K2).
     Conflict(Option<Arc<Item>>),
 }
 
 /// An update's outcome with its receipt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Updated {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What it cost and where it stands.
+    /// The cost and the point.
     pub receipt: Receipt,
 }
 
 /// How a transaction ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Transacted {
-    /// All updates were applied; the items after them, in the order of the updates.
+    /// All updates were applied.
     Done {
-        /// The items after it.
+        /// The items after the transaction, in the order of the updates.
         items: Vec<Option<Arc<Item>>>,
-        /// What it cost and where it stands.
+        /// The cost and the point.
         receipt: Receipt,
     },
-    /// None was applied, because this one's condition did not hold.
+    /// None was applied, because the condition of one did not hold.
     Conflict {
-        /// Its place among the updates.
+        /// The index of that update.
         index: usize,
-        /// Its item as it is.
+        /// The present item of that update.
         item: Option<Arc<Item>>,
-        /// What asking cost, and what the answer rests on (D6).
+        /// The cost of the refusal, and the point that it depends on (D6).
         receipt: Receipt,
     },
 }
@@ -101,9 +107,9 @@ pub enum Transacted {
 pub struct Scan {
     /// The partition.
     pub partition: Bytes,
-    /// The first sort key, included; empty: from the start.
+    /// The first sort key, inclusive. Empty: from the start.
     pub from: Bytes,
-    /// The first sort key no longer included; none: to the end.
+    /// The last sort key, exclusive. None: to the end.
     pub until: Option<Bytes>,
     /// The most items in the page.
     pub items_max: usize,
@@ -126,16 +132,16 @@ impl Scan {
 pub struct Page {
     /// The items with their sort keys.
     pub items: Vec<(Bytes, Arc<Item>)>,
-    /// Where the next page starts, if there may be more.
+    /// Where the next page starts, if there may be one.
     pub next: Option<Bytes>,
 }
 
 /// One step of a lane: an ordered stream of batches, each applied once (K7).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// The lane's name; its cursor lives in the store.
+    /// The lane's name. Its cursor is in the store.
     pub lane: Bytes,
-    /// One above the lane's cursor, or the batch is refused or recognised as done.
+    /// One above the lane's cursor. A higher number is refused, and a lower one recognised as done.
     pub sequence: u64,
     /// Applied together, unconditionally.
     pub changes: Vec<(Key, Change)>,
@@ -146,31 +152,32 @@ pub struct Batch {
 pub enum Batched {
     /// Applied now.
     Done(Receipt),
-    /// Applied before: the lane's cursor had passed it.
+    /// Applied before: the lane's cursor was past it.
     Repeat(Receipt),
-    /// Refused: batches before it are missing; the lane's cursor.
+    /// Refused, because batches before it are missing.
     Early {
-        /// The last sequence applied.
+        /// The sequence number of the last applied batch.
         cursor: u64,
-        /// What asking cost, and what the answer rests on (D6).
+        /// The cost of the refusal, and the point that it depends on (D6).
         receipt: Receipt,
     },
 }
 
-/// What a key-value provider cannot exceed. Callers split or refuse work by it, tests choose cases by it.
+/// The limits of a key-value provider. Callers split or refuse work by them, and tests choose
+/// cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyValueLimits {
     /// The longest partition, and the longest sort key.
     pub key_bytes_max: usize,
-    /// The largest item, its attributes' names and values together.
+    /// The largest item, with the names and values of its attributes.
     pub item_bytes_max: usize,
     /// The most updates in one [`KeyValue::transact`].
     pub transact_items_max: usize,
-    /// Whether they may lie in several partitions.
+    /// Whether these may be in several partitions.
     pub transact_across_partitions: bool,
     /// The most changes in one [`KeyValue::write_batch`].
     pub batch_items_max: usize,
-    /// The most items a page holds, whatever was asked for.
+    /// The most items in a page, even if the caller asked for more.
     pub page_items_max: usize,
     /// Whether a page never shows half a transaction (K6).
     pub page_is_snapshot: bool,
@@ -178,20 +185,21 @@ pub struct KeyValueLimits {
     pub operations_remembered: usize,
     /// How long a deleted item's operations are remembered.
     pub operation_retention_ms: u64,
-    /// Whether [`KeyValue::room`] knows when the store is full (K11).
+    /// Whether [`KeyValue::room`] reports a full store (K11).
     pub tells_room: bool,
 }
 
-/// What a store still takes (rule P6). Least first.
+/// Which changes a store still takes (rule P6), from the fewest to all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Room {
-    /// The very last of its reserve, which is for ending and finishing what has begun.
+    /// Those that end and finish running work. The last part of the reserve is for them.
     Exhausted,
-    /// Less than half of its reserve, which is for what keeps going what is there, such as sessions and leases.
+    /// Those that keep present things alive, such as sessions and leases. Less than half of the
+    /// reserve is left.
     Critical,
-    /// Its reserve alone: changes that add little or nothing for good, such as deleting.
+    /// Those that add little or nothing permanently, such as deletes. Only the reserve is left.
     Scarce,
-    /// Everything.
+    /// All.
     #[default]
     Free,
 }
@@ -207,22 +215,23 @@ pub trait KeyValue: Externalize {
 
     /// Changes one item if its condition holds (K2, K4, K8).
     ///
-    /// Errors: `Invalid` if a limit is exceeded or an action does not fit an attribute's type; `NoRoom`;
-    /// `OutcomeUnknown`.
+    /// Errors: `Invalid` if a limit is exceeded or an action does not fit an attribute's type;
+    /// `NoRoom`; `OutcomeUnknown`.
     async fn update(&self, update: Update) -> Result<Updated>;
 
-    /// Applies all updates or none (K5), each to another item.
+    /// Applies all updates or none (K5). Each changes a different item.
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted>;
 
     /// Applies a lane's next batch (K7).
     async fn write_batch(&self, batch: Batch) -> Result<Batched>;
 
-    /// What this provider cannot exceed.
+    /// The provider's limits.
     fn limits(&self) -> &KeyValueLimits;
 
-    /// What it still takes (K11). A store that knows when it will be full keeps a reserve, which services may have been
-    /// given for what must go on; they ask before they begin what would use it up. It costs no round trip: a store
-    /// that cannot tell says that there is room, and refuses with `NoRoom`.
+    /// Which changes the store still takes (K11). A store that can tell when it will be full keeps
+    /// a reserve, which services may be allowed to use for work that must go on. Services call this
+    /// before they start work that would use it up. The call costs no round trip. A store that
+    /// cannot tell reports room, and refuses with `NoRoom`.
     fn room(&self) -> Room;
 }
 

@@ -1,23 +1,25 @@
-//! What Landfast needs from a cloud, as traits.
+//! Traits for the cloud services that Landfast needs.
 //!
-//! A port is a small trait whose documentation numbers what it promises. A provider implements it, a
-//! service knows nothing else, and one contract suite per port ([`contract`]) holds every provider to the
-//! numbers. Nothing in this crate does I/O, reads a clock or starts a task.
+//! A port is a small trait whose documentation numbers its promises. A provider implements it, and
+//! a service knows nothing else of the provider. One contract suite per port ([`contract`]) holds
+//! every provider to the numbers. Nothing in this crate does I/O, reads a clock or starts a task.
 //!
-//! Reading order: [`durability`] (what "done" means), [`key_value`], [`queue`], [`functions`], [`runtime`],
-//! [`clock`], [`objects`]; then the decorators that work around any port: [`metering`] and [`faults`]; and what providers say in the log
-//! of what goes wrong for long: [`outage`].
+//! Reading order: [`durability`] (the meaning of "done"), [`key_value`], [`queue`], [`functions`],
+//! [`runtime`], [`clock`], [`objects`]. Then the decorators, which work around any provider:
+//! [`decorate`], [`metering`] and [`faults`]. [`log_throttle`] decides when a provider logs a
+//! failure that lasts.
 
 pub mod clock;
 pub mod contract;
+pub mod decorate;
 pub mod durability;
 pub mod error;
 pub mod faults;
 pub mod functions;
 pub mod key_value;
+pub mod log_throttle;
 pub mod metering;
 pub mod objects;
-pub mod outage;
 pub mod queue;
 pub mod runtime;
 
@@ -26,6 +28,6 @@ pub use durability::{Cost, DurabilityPoint, Externalize, Incarnation, Position, 
 pub use error::{Error, ErrorKind, Result};
 pub use functions::{Event, Functions, Handler};
 pub use key_value::{Condition, Item, Key, KeyValue, Update};
-pub use outage::Outage;
-pub use queue::Queue;
+pub use log_throttle::LogThrottle;
+pub use queue::{Queue, QueueAdmin};
 pub use runtime::Runtime;

@@ -1,17 +1,17 @@
-//! Metering: what a service asks of its ports, counted where it asks, and what that would cost on a cloud.
+//! Metering: counts what a service requests of its ports, and prices it as a cloud would.
 //!
-//! Decorators around the ports count calls, items, bytes and billing units into one [`Meter`], without locks.
-//! A [`PriceBook`] (data: one dated file per provider and region) turns a [`Usage`] into money, so that the
-//! price of an operation and of an idle hour are numbers that tests can hold.
+//! Decorators around the ports count calls, items, bytes and billing units into one [`Meter`],
+//! without locks. A [`PriceBook`] (data: one dated file per provider and region) turns a [`Usage`]
+//! into money. Tests can therefore bound the price of an operation and of an idle hour.
 //!
 //! Invariants
 //! - A decorator changes no answer: it passes the contract of the port it wraps.
-//! - A call counts once it was made, whether it succeeded or not; a refused condition is billed as the write
-//!   it would have been, as DynamoDB does.
-//! - Units are rounded up where clouds round: per item read or written, per page scanned, per request sent.
-//!   Sums of bytes would not tell.
+//! - A call counts once it was made, whether it succeeded or not. A refused condition is billed as
+//!   the write it would have been, as DynamoDB does.
+//! - Units are rounded up as clouds round them: per item read or written, per page scanned, per
+//!   request sent. Sums of bytes would not show this.
 //!
-//! Not counted: what a provider does on our behalf beyond our calls, such as a queue trigger's own polling.
+//! Not counted: calls that a provider makes on our behalf, such as a queue trigger's own polling.
 //!
 //! The model is `faaskeeper.txt`, section 6 (table 4).
 
@@ -32,9 +32,9 @@ pub use functions::MeteredFunctions;
 pub use key_value::MeteredKeyValue;
 pub use objects::MeteredObjects;
 pub use prices::{Bill, BookError, Money, Price, PriceBook, StoredBytes};
-pub use queue::MeteredQueue;
+pub use queue::{MeteredQueue, MeteredQueueAdmin};
 
-/// What can be asked of a port and is counted apart.
+/// A call of a port that is counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(
     missing_docs,
@@ -64,7 +64,7 @@ pub enum Operation {
     FunctionSend,
     FunctionArm,
     FunctionDisarm,
-    /// An invocation as the function sees it, whatever caused it.
+    /// One run of a function, for any cause.
     FunctionRun,
     ObjectPut,
     ObjectGet,
@@ -147,7 +147,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// What one billing unit covers; see [`PriceBook::unit_bytes`].
+/// The size of one billing unit. See [`PriceBook::unit_bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnitBytes {
     /// Bytes of one item that one read unit covers.
@@ -169,7 +169,7 @@ impl Default for UnitBytes {
     }
 }
 
-/// What was counted of one operation.
+/// The counts of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Count {
     /// Calls made.
@@ -193,7 +193,7 @@ struct Counter {
     units: AtomicU64,
 }
 
-/// Counts without locks; shared by the decorators whose sum matters.
+/// Counts without locks. Decorators share one whose sum matters.
 #[derive(Debug, Default)]
 pub struct Meter {
     unit_bytes: UnitBytes,
@@ -210,7 +210,7 @@ impl Meter {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn usage(&self) -> Usage {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Usage {
@@ -228,7 +228,7 @@ impl Meter {
         }
     }
 
-    /// Counts what one call carried, `calls` included.
+    /// Adds one call's counts, `calls` included.
     fn count(&self, operation: Operation, count: Count) {
         let counter = &self.counters[operation as usize];
         for (counter, amount) in [
@@ -244,7 +244,7 @@ impl Meter {
         }
     }
 
-    /// Counts a call before it is made, so that one that is given up counts too.
+    /// Counts a call before it is made, so that an abandoned call counts too.
     fn call(&self, operation: Operation) {
         self.count(
             operation,
@@ -255,7 +255,19 @@ impl Meter {
         );
     }
 
-    /// Counts the end of a call: what it carried, or that it failed.
+    /// Counts the end of one request to queues with `items` messages of `bytes` in all.
+    fn ended_request<T>(
+        &self,
+        operation: Operation,
+        result: &crate::Result<T>,
+        items: usize,
+        bytes: usize,
+    ) {
+        let unit = self.unit_bytes.message;
+        self.ended(operation, result, |_| Carried::request(items, bytes, unit));
+    }
+
+    /// Counts the end of a call: its items, bytes and units, or a failure.
     fn ended<T, E>(
         &self,
         operation: Operation,
@@ -289,7 +301,7 @@ impl Meter {
     }
 }
 
-/// What a call that succeeded had carried.
+/// The content of a successful call.
 #[derive(Debug, Clone, Copy, Default)]
 struct Carried {
     items: u64,
@@ -329,7 +341,7 @@ impl Carried {
     }
 }
 
-/// What a meter had counted at some moment.
+/// The counts of a meter at some moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     counts: [Count; Operation::ALL.len()],
@@ -347,7 +359,7 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// What was counted of `operation`.
+    /// The counts of `operation`.
     pub fn of(&self, operation: Operation) -> Count {
         self.counts[operation as usize]
     }
@@ -365,7 +377,7 @@ impl Usage {
         self.counts.iter().map(|count| count.calls).sum()
     }
 
-    /// What was counted between `earlier` and this, both of one meter.
+    /// The counts between `earlier` and this, both of one meter.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut between = self.clone();
         for (count, earlier) in between.counts.iter_mut().zip(&earlier.counts) {

@@ -1,14 +1,23 @@
 //! Objects: the `object_store` crate's trait, as it is.
 //!
-//! Landfast asks less of it than it offers, because local disks lack the rest: objects are written once
-//! under immutable names with [`PutMode::Create`], read, listed and deleted. Nobody reads `last_modified`,
-//! replaces conditionally or uses attributes; mutable facts live in [`KeyValue`](crate::KeyValue).
+//! Landfast uses only a part of it, because local disks lack the rest. Objects are written once
+//! under immutable names with [`PutMode::Create`], or in parts, and are read, listed and deleted.
+//! No caller reads `last_modified`, replaces conditionally or uses attributes. Mutable facts are in
+//! [`KeyValue`](crate::KeyValue).
 //!
 //! Promises
-//! - **O1** A put that returned is seen by every later get, and is durable.
-//! - **O2** Of several creates of one name exactly one succeeds; the others hear that it exists, and then it is durable.
-//! - **O3** A get returns the whole object of one put, or that there is none.
+//! - **O1** Every later get sees a put that returned, and the put is durable.
+//! - **O2** Of several creates of one name exactly one succeeds. The others are told that the
+//!   object exists, and then it is durable.
+//! - **O3** A get returns the whole object of one put, or that there is none. A get of a range
+//!   returns that range.
 //! - **O4** A list with a prefix returns every object whose put returned before, once.
+//! - **O5** If [`ObjectLimits::takes_parts`], an object can be put in parts. Its parts are in the
+//!   order in which they were given. No call shows the object before the upload is completed. A
+//!   completed upload is like a put that returned (O1). An aborted one leaves nothing, and one that
+//!   a crash ended is never shown.
+//! - **O6** A get streams an object in pieces of at most [`ObjectLimits::piece_bytes_max`], so that
+//!   the reader's memory does not depend on the object's size.
 
 use std::{error::Error as StdError, io, iter};
 
@@ -19,8 +28,23 @@ pub use object_store::{
 
 use crate::{Error, ErrorKind};
 
-/// A store's failure in our words: `NoRoom` where the disk is full, `NoRoom` or `Invalid` where a store on our own ports
-/// said so, else `Unavailable`.
+/// The limits of an object store. Its trait has no place for them, so a provider states them beside
+/// it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectLimits {
+    /// The largest object.
+    pub object_bytes_max: u64,
+    /// Whether objects can be put in parts (O5).
+    pub takes_parts: bool,
+    /// The largest piece in which a get streams an object (O6).
+    pub piece_bytes_max: usize,
+}
+
+/// The result of an object store's call.
+pub type Result<T, E = ObjectError> = std::result::Result<T, E>;
+
+/// A store's failure as an error of ours: `NoRoom` if the disk is full, `NoRoom` or `Invalid` if a
+/// store on our own ports returned that, else `Unavailable`.
 pub fn failed(attempted: String, cause: ObjectError) -> Error {
     let kind = refusal(&cause).unwrap_or(ErrorKind::Unavailable {
         retry_after_ms: None,
@@ -28,17 +52,17 @@ pub fn failed(attempted: String, cause: ObjectError) -> Error {
     Error::new(kind, attempted).caused_by(cause)
 }
 
-/// Whether it is because there is no room.
+/// Whether the store refused for lack of room.
 pub fn is_for_want_of_room(failure: &ObjectError) -> bool {
     refusal(failure) == Some(ErrorKind::NoRoom)
 }
 
-/// What the file system said, if it was that.
+/// The file system's error, if it caused the failure.
 pub fn io_error_of(failure: &ObjectError) -> Option<&io::Error> {
     causes(failure).find_map(|error| error.downcast_ref())
 }
 
-/// Why the store will not, where trying again does not help.
+/// The kind of a refusal that a retry cannot cure.
 fn refusal(failure: &ObjectError) -> Option<ErrorKind> {
     causes(failure).find_map(|error| {
         if let Some(kind @ (ErrorKind::NoRoom | ErrorKind::Invalid)) =
@@ -55,7 +79,7 @@ fn refusal(failure: &ObjectError) -> Option<ErrorKind> {
     })
 }
 
-/// The failure, what it was caused by, and so on.
+/// The failure, its cause, that one's cause, and so on.
 fn causes(failure: &ObjectError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
     iter::successors(Some(failure as &(dyn StdError + 'static)), |&error| {
         error.source()
@@ -107,7 +131,7 @@ mod tests {
             ErrorKind::Unavailable {
                 retry_after_ms: None
             },
-            "nobody but the store repeats it"
+            "the store alone may repeat it"
         );
     }
 }

@@ -1,40 +1,52 @@
-//! Queues: ordered within a group, parallel across groups, never losing what was accepted.
+//! Queues: ordered within a group, parallel across groups. An accepted message is never lost.
 //!
 //! Promises
-//! - **Q1** Messages of one group are delivered in the order they were sent, also after a redelivery: while
-//!   a message of a group is with a consumer, nothing later of that group is given to another.
+//! - **Q1** Messages of one group are delivered in the order they were sent, also after a
+//!   redelivery. While a consumer has a message of a group, no other consumer receives a later one
+//!   of that group.
 //! - **Q2** Groups do not wait for each other.
-//! - **Q3** A message is delivered again, with a higher attempt number, if it was not acknowledged within
-//!   the visibility timeout or was released; it is never lost before it was acknowledged, unless its queue is [`Retention::Transient`] and
-//!   the store crashes.
-//! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are one; where a crash took the first
-//!   of a [`Retention::Transient`] queue, the second arrives (D5).
-//! - **Q5** A message that failed `attempts_max` times is handled as the queue was created: it blocks its
-//!   group and raises an alarm, or moves to the dead letters with its reason (rule P1). It never vanishes. A batch that
-//!   times out is a failure of its first message. One that has failed, and may fail once more, comes alone: so none is given up
-//!   for another of its batch.
+//! - **Q3** A message is delivered again, with a higher attempt number, if it was not acknowledged
+//!   within the visibility timeout or was released. It is never lost before it was acknowledged,
+//!   unless its queue is [`Retention::Transient`] and the store crashes.
+//! - **Q4** Two messages with the same deduplication id, sent within the deduplication window, are
+//!   one. If a crash took the first message of a [`Retention::Transient`] queue, the second one
+//!   arrives (D5).
+//! - **Q5** The queue's options decide about a message that failed `attempts_max` times. It blocks
+//!   its group and raises an alarm, or moves to the dead letters with its reason (rule P1). It
+//!   never vanishes. A batch that times out is a failure of its first message. A message that has
+//!   failed, and may fail only once more, is delivered alone, so that no message is given up for
+//!   another of its batch.
 //! - **Q6** An acknowledgement with a handle of an earlier delivery changes nothing.
-//! - **Q7** Sending and acknowledging are ordered with the key-value store of the same provider, where
-//!   [`QueueLimits::shares_journal`] says so: one durability point covers both.
-//! - **Q8** Every delivery carries the deduplication id its message was sent with, so that a receiver who keeps the ids of
-//!   what he has done knows a message that was sent again after the window (Q4) or delivered again (Q3).
-//! - **Q9** A receipt's [`Cost`](crate::Cost) is what that says.
-//! - **Q10** [`Queue::backlog`] counts what was sent and is neither acknowledged nor given up, and apart from it the dead letters.
-//! - **Q11** What is given up by its consumer ([`Queue::give_up`]) moves to the dead letters with its reason at once, however many
-//!   attempts it has left, and also where the queue would let it block; what is behind it is delivered.
-//! - **Q12** Every delivery says how often its message has failed: a delivery in which it stood behind the one that failed is an
-//!   attempt (Q3) and no failure. So a consumer knows a last attempt that came to no end.
-//! - **Q13** A dead letter is kept until it is [purged](Queue::purge) or [redriven](Queue::redrive), or
-//!   [`QueueLimits::dead_letters_max`] later ones of its queue have come. One that is redriven comes behind all of its group under the
-//!   deduplication id that it had, whatever is remembered of that (Q4), as a message that has not been tried; it is a message or a
-//!   dead letter at any moment, and never both. One that is not there is neither.
+//! - **Q7** If [`QueueLimits::shares_journal`], sending and acknowledging are ordered with the
+//!   key-value store of the same provider: one durability point covers both.
+//! - **Q8** Every delivery carries the deduplication id of its message. A receiver that keeps the
+//!   ids of its completed work therefore recognises a message that was sent again after the window
+//!   (Q4) or delivered again (Q3).
+//! - **Q9** Every receipt's [`Cost`](crate::Cost) is as that type defines it.
+//! - **Q10** [`QueueAdmin::backlog`] counts the messages that were sent and are neither
+//!   acknowledged nor given up. It counts the dead letters separately.
+//! - **Q11** A message that its consumer gives up ([`Queue::give_up`]) moves to the dead letters
+//!   with its reason at once. This holds however many attempts are left, and also in a queue that
+//!   blocks groups. The messages after it are delivered.
+//! - **Q12** Every delivery says how often its message has failed. A delivery of a message after
+//!   the one that failed is an attempt (Q3) and not a failure. So a consumer can recognise a last
+//!   attempt that had no result.
+//! - **Q13** A dead letter is kept until it is [purged](QueueAdmin::purge) or
+//!   [redriven](QueueAdmin::redrive), or until [`QueueLimits::dead_letters_max`] later ones of its
+//!   queue have come. A redriven letter comes last in its group. It keeps its deduplication id, is
+//!   never dropped as a duplicate (Q4), and counts as untried. At any moment it is a message or a
+//!   dead letter, never both. Redriving or purging a missing letter does nothing.
 //!
 //! Not promised: an order between groups, or exactly one delivery.
+
+mod admin;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+
+pub use admin::{Backlog, DeadLetter, LetterId, QueueAdmin, SharedQueueAdmin};
 
 use crate::{Externalize, Incarnation, Receipt, Result};
 
@@ -44,31 +56,33 @@ pub const GROUP_BYTES_MAX: usize = 128;
 /// The longest deduplication id.
 pub const DEDUPLICATION_BYTES_MAX: usize = 160;
 
-/// What to send.
+/// A message to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     /// The message group: order is kept within it. At most [`GROUP_BYTES_MAX`].
     pub group: Bytes,
-    /// Messages with the same id within the deduplication window are one (Q4). At most [`DEDUPLICATION_BYTES_MAX`].
+    /// Messages with the same id within the deduplication window are one (Q4). At most
+    /// [`DEDUPLICATION_BYTES_MAX`].
     pub deduplication: Option<Bytes>,
     /// The payload, up to [`QueueLimits::message_bytes_max`].
     pub body: Bytes,
 }
 
-/// A message's place in its queue; grows within a group.
+/// The position of a message in its queue. It grows within a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
-/// One delivery of one message; acknowledging needs it.
+/// Names one delivery of one message, for acknowledging it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     /// The message's group.
     pub group: Bytes,
-    /// The message's place.
+    /// The message's position.
     pub sequence: Sequence,
-    /// Which delivery of it, counted from one.
+    /// The number of this delivery of the message, from one.
     pub attempt: u32,
-    /// The start of the store that gave it: one that has gone back may count the same attempts again.
+    /// The start of the store that made the delivery. A store that went back may count the same
+    /// attempts again.
     pub incarnation: Incarnation,
 }
 
@@ -77,18 +91,20 @@ pub struct Handle {
 pub struct Delivery {
     /// Names this delivery to [`Queue::acknowledge`] and [`Queue::release`].
     pub handle: Handle,
-    /// What its sender called it (Q8).
+    /// The id that its sender gave the message (Q8).
     pub deduplication: Option<Bytes>,
-    /// How often it failed before this delivery: was released, or kept until its visibility timeout ran out (Q12).
+    /// How often it failed before this delivery: it was released, or its visibility timeout ran out
+    /// (Q12).
     pub failures: u32,
     /// The payload.
     pub body: Bytes,
 }
 
-/// What becomes of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
+/// The fate of a message that failed [`QueueOptions::attempts_max`] times (rule P1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFailure {
-    /// It stays at the head of its group and is tried again for ever; [`Queue::blocked`] reports it.
+    /// It stays at the head of its group and is tried again forever. [`QueueAdmin::blocked`]
+    /// reports it.
     Block,
     /// It moves to the dead letters with the reason of its last failure.
     DeadLetter,
@@ -99,9 +115,9 @@ pub enum OnFailure {
 pub struct QueueOptions {
     /// How long a delivered message stays hidden before it is delivered again.
     pub visibility_timeout_ms: u64,
-    /// Deliveries before [`OnFailure`] decides.
+    /// Deliveries before [`OnFailure`] applies.
     pub attempts_max: u32,
-    /// What happens then.
+    /// The fate of a message after that.
     pub on_failure: OnFailure,
     /// Whether its messages survive a crash of the store.
     pub retention: Retention,
@@ -110,11 +126,12 @@ pub struct QueueOptions {
 /// Whether a queue's messages, or an update, survive a crash of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Retention {
-    /// They do, once durable, like everything else (Q3).
+    /// They do, once durable, like all other data (Q3).
     #[default]
     Durable,
-    /// They need not: whoever sends them notices that the store has restarted, or has written down elsewhere
-    /// what they say. A provider with a journal of its own then saves writing them; others keep them anyway.
+    /// They need not: the sender notices that the store has restarted, or has stored their content
+    /// elsewhere. A provider with a journal of its own then saves writing them. Other providers
+    /// keep them anyway.
     Transient,
 }
 
@@ -129,44 +146,12 @@ impl Default for QueueOptions {
     }
 }
 
-/// Names a dead letter of its queue, and nothing else there ever. It is greater than those of all letters that came before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LetterId(pub u128);
-
-/// A message that was given up, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeadLetter {
-    /// Names it to [`Queue::redrive`] and [`Queue::purge`], once it has left its group.
-    pub id: LetterId,
-    /// Its group.
-    pub group: Bytes,
-    /// Its place among its group's messages.
-    pub sequence: Sequence,
-    /// What its sender called it (Q8); none, too, of one that a store of before this was kept has given up.
-    pub deduplication: Option<Bytes>,
-    /// Its payload.
-    pub body: Bytes,
-    /// How often it was delivered.
-    pub attempts: u32,
-    /// What its last consumer said, or that the visibility timeout ran out.
-    pub reason: String,
-}
-
-/// What a queue holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Backlog {
-    /// Messages that wait or are with a consumer.
-    pub messages: u64,
-    /// Messages that were given up.
-    pub dead_letters: u64,
-}
-
-/// What a provider's queues cannot exceed.
+/// The limits of a provider's queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     /// The largest body.
     pub message_bytes_max: usize,
-    /// The most messages one [`Queue::send`] takes, and one [`Queue::receive`] gives.
+    /// The most messages that one [`Queue::send`] takes, and that one [`Queue::receive`] returns.
     pub batch_messages_max: usize,
     /// How long a deduplication id is remembered.
     pub deduplication_window_ms: u64,
@@ -179,22 +164,24 @@ pub struct QueueLimits {
 /// Queues with message groups.
 #[async_trait]
 pub trait Queue: Externalize {
-    /// Makes `queue` with `options`; a queue that exists keeps its messages and takes the new options.
+    /// Makes `queue` with `options`. An existing queue keeps its messages and takes the new
+    /// options.
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt>;
 
-    /// Appends `messages` in order, all or none. None at all change nothing: the answer says whether the queue is there.
+    /// Appends `messages` in order, all or none. Sending none changes nothing, and the answer says
+    /// whether the queue exists.
     ///
     /// Errors: `Invalid` if the queue does not exist or a limit is exceeded; `NoRoom`.
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt>;
 
-    /// Takes up to `messages_max` visible messages of one group, in order, or none if there are none now.
-    /// Groups are served in turn.
+    /// Takes up to `messages_max` visible messages of one group, in order, or none if no message is
+    /// visible now. Groups are served in turn.
     async fn receive(&self, queue: &str, messages_max: usize) -> Result<Vec<Delivery>> {
         self.receive_hidden(queue, messages_max, None).await
     }
 
-    /// The same, hidden for `hidden_ms` instead of the queue's visibility timeout where that is given: the
-    /// consumer knows how long it may take.
+    /// As [`Queue::receive`], but hides the messages for `hidden_ms`, if given, instead of the
+    /// queue's visibility timeout. For consumers that know how long they may take.
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -202,15 +189,15 @@ pub trait Queue: Externalize {
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>>;
 
-    /// Returns once [`Queue::receive`] may have something to give: the continuous poll of the paper's
-    /// requirement 4. Spurious returns are allowed, missed ones are not.
+    /// Returns once [`Queue::receive`] may have messages: the continuous poll of the paper's
+    /// requirement 4. It may return too early, but never misses a message.
     async fn ready(&self, queue: &str) -> Result<()>;
 
-    /// Removes delivered messages for good. Stale handles are ignored (Q6).
+    /// Removes delivered messages permanently. Stale handles are ignored (Q6).
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt>;
 
-    /// Gives back a delivered message, and with it all later ones of its group that are with the same
-    /// consumer; `reason` says what failed. It is delivered again after `delay_ms`.
+    /// Returns a delivered message to the queue, and with it all later ones of its group that the
+    /// same consumer has. `reason` says what failed. It is delivered again after `delay_ms`.
     async fn release(
         &self,
         queue: &str,
@@ -219,42 +206,16 @@ pub trait Queue: Externalize {
         reason: &str,
     ) -> Result<Receipt>;
 
-    /// Gives up a delivered message for good: the first that its consumer has of its group, which gives back all that it has behind it.
-    /// Stale handles are ignored (Q6). Where there is no room for a dead letter the message stays, and is delivered again a
-    /// little later.
+    /// Gives up a delivered message permanently. It must be the first of its group that the
+    /// consumer has; the messages after it return to the queue. Stale handles are ignored (Q6).
+    /// Without room for a dead letter the message stays, and is delivered again a little later.
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt>;
 
-    /// Keeps a delivered message, and all others of its group with the same consumer, hidden for another
-    /// `timeout_ms` from now.
+    /// Keeps a delivered message, and all others of its group that the same consumer has, hidden
+    /// for another `timeout_ms` from now.
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()>;
 
-    /// Up to `letters_max` dead letters, oldest first: those behind `after`, also where that is gone, or all.
-    async fn dead_letters(
-        &self,
-        queue: &str,
-        after: Option<LetterId>,
-        letters_max: usize,
-    ) -> Result<Vec<DeadLetter>>;
-
-    /// Sends dead letters again (Q13); those that are not there are left out. At most [`QueueLimits::batch_messages_max`].
-    ///
-    /// Errors: `Invalid` if the queue does not exist or there are too many; `NoRoom`. Some may have been sent before that.
-    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
-
-    /// Removes dead letters for good (Q13); those that are not there are removed. At most [`QueueLimits::batch_messages_max`].
-    ///
-    /// Errors: `Invalid` if the queue does not exist or there are too many.
-    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt>;
-
-    /// The heads of blocked groups (Q5), as [`DeadLetter`]s that have not left: the alarm.
-    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>>;
-
-    /// How much `queue` holds (Q10): a figure, which costs no look at what is in it.
-    ///
-    /// Errors: `Invalid` if the queue does not exist.
-    async fn backlog(&self, queue: &str) -> Result<Backlog>;
-
-    /// What this provider cannot exceed.
+    /// The provider's limits.
     fn limits(&self) -> &QueueLimits;
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use coordination::{
     model::{EventKind, Naming, Output, Request, Response, SessionId, Stat, Watching, Zxid},
-    records::Answer,
+    records::UpdateAnswer,
 };
 
 pub use self::left::nothing_is_left;
@@ -399,13 +399,13 @@ impl<'timeline> Connection<'timeline> {
     /// Atomicity: what a client was told of its update is what the log says of it.
     fn update_is_logged(&mut self, zxid: Zxid, result: &Result<Response, coordination::Error>) {
         let told = match result {
-            Ok(Response::Created { path, stat }) => Ok(Answer::Created {
+            Ok(Response::Created { path, stat }) => Ok(UpdateAnswer::Created {
                 path: path.clone(),
                 stat: *stat,
             }),
-            Ok(Response::Deleted) => Ok(Answer::Deleted),
-            Ok(Response::Stat(stat)) => Ok(Answer::Set(*stat)),
-            Ok(Response::Closed) => Ok(Answer::Closed),
+            Ok(Response::Deleted) => Ok(UpdateAnswer::Deleted),
+            Ok(Response::Stat(stat)) => Ok(UpdateAnswer::Set(*stat)),
+            Ok(Response::Closed) => Ok(UpdateAnswer::Closed),
             Ok(other) => return self.violated(&format!("an update was answered {other:?}")),
             Err(error) => Err(*error),
         };
@@ -447,7 +447,7 @@ fn ephemerals_end_with_their_sessions(timeline: &Timeline) -> Vec<String> {
     let closed = timeline
         .entries
         .iter()
-        .filter(|(_, entry)| entry.answer == Ok(Answer::Closed));
+        .filter(|(_, entry)| entry.answer == Ok(UpdateAnswer::Closed));
     let closed: BTreeMap<i64, Zxid> = closed
         .map(|(zxid, entry)| (entry.id.session.0, *zxid))
         .collect();
@@ -491,7 +491,7 @@ fn only_ended_sessions_expire(histories: &[History], timeline: &Timeline) -> Vec
         timeline
             .entries
             .values()
-            .any(|entry| entry.id.session == *session && entry.answer == Ok(Answer::Closed))
+            .any(|entry| entry.id.session == *session && entry.answer == Ok(UpdateAnswer::Closed))
     };
     let told = histories
         .iter()

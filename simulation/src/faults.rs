@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::names;
+use coordination::queue_names;
 use simulated::{Chance, World, percent};
 
 /// How long weather lasts: several times as long as a session lives unused.
@@ -42,13 +42,13 @@ impl Weather {
                 faults.refuse(Chance::per_million(4_000));
                 faults.lose_answer(Chance::per_million(4_000));
                 faults.deliver_twice(percent(5));
-                faults.crash_function(names::WRITER, percent(3));
-                faults.crash_function(names::DISTRIBUTOR, percent(1));
-                faults.crash_function(names::HEARTBEAT, Chance::per_million(3_000));
+                faults.crash_function(queue_names::WRITER, percent(3));
+                faults.crash_function(queue_names::DISTRIBUTOR, percent(1));
+                faults.crash_function(queue_names::HEARTBEAT, Chance::per_million(3_000));
             }
             Self::Paused => {
                 faults.delay(Chance::per_million(12_000), ms(4_000)..=ms(10_000));
-                faults.crash_function(names::WRITER, percent(2));
+                faults.crash_function(queue_names::WRITER, percent(2));
             }
         }
     }

@@ -8,7 +8,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use coordination::{Config, Gateway, Parts, Region, Service, names};
+use coordination::{Config, Gateway, Parts, Region, Service, queue_names};
 use ports::{
     Entropy, Event, Handler,
     functions::{Definition, Failure},
@@ -119,8 +119,8 @@ impl House {
         let instances: Vec<Vec<Definition>> =
             services.iter().map(|service| service.functions()).collect();
         for (index, definition) in instances[0].iter().enumerate() {
-            let is_cold =
-                self.instances == Instances::ColdHeartbeats && definition.name == names::HEARTBEAT;
+            let is_cold = self.instances == Instances::ColdHeartbeats
+                && definition.name == queue_names::HEARTBEAT;
             let handlers = if is_cold {
                 services
                     .iter()
@@ -205,7 +205,7 @@ struct Fleet {
 #[async_trait]
 impl Handler for Fleet {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
-        if self.name == names::WATCH {
+        if self.name == queue_names::WATCH {
             for handler in &self.handlers {
                 handler.handle(event.clone()).await?;
             }

@@ -99,10 +99,10 @@ impl Processes {
         let reach = Reach::new(self.world.clock());
         let parts = self.parts(&reach);
         let (clock, functions) = (parts.clock.clone(), Arc::new(self.functions(&reach)));
-        let (broken, log_look_period) = (self.dropped.coordination, Some(LOOK_AT_LOG));
+        let (broken, log_poll_period) = (self.dropped.coordination, Some(LOOK_AT_LOG));
         let config = Config {
             broken,
-            log_look_period,
+            log_poll_period,
             ..Config::default()
         };
         let service = Arc::new(Service::new(

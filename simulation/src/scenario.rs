@@ -65,7 +65,7 @@ pub struct Scenario {
 
 impl Default for Scenario {
     fn default() -> Self {
-        let locks = coordination::node::LockOptions {
+        let locks = coordination::config::LockOptions {
             wait_min: Duration::from_millis(2),
             ..Default::default()
         };

@@ -10,7 +10,7 @@ use coordination::{
     distributor::LOG_PARTITION,
     model::{EventKind, SessionId, Stat, Zxid},
     path,
-    records::{Answer, Entry, Slot, decode},
+    records::{LogEntry, Slot, UpdateAnswer, decode},
 };
 use ports::KeyValue;
 use primitives::{Cursor, FencedLog};
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Timeline {
     /// Every entry by its zxid.
-    pub entries: BTreeMap<Zxid, Entry>,
+    pub entries: BTreeMap<Zxid, LogEntry>,
     /// Every znode's states, each with the zxid that made it; none: gone.
     nodes: BTreeMap<String, Vec<(Zxid, Option<Stat>)>>,
     /// What the log does that no tree may do.
@@ -120,7 +120,12 @@ impl Timeline {
             .map(|(zxid, kind, _)| (zxid, kind))
     }
 
-    fn take(&mut self, zxid: Zxid, entry: &Entry, requests: &mut BTreeSet<(SessionId, u64, u64)>) {
+    fn take(
+        &mut self,
+        zxid: Zxid,
+        entry: &LogEntry,
+        requests: &mut BTreeSet<(SessionId, u64, u64)>,
+    ) {
         if zxid.0 != self.last().0 + 1 {
             self.violations
                 .push(format!("{zxid:?} follows {:?}", self.last()));
@@ -133,16 +138,16 @@ impl Timeline {
         }
         self.check_session_order(zxid, entry);
         match &entry.answer {
-            Ok(Answer::Created { path, stat }) => self.create(zxid, path, *stat),
-            Ok(Answer::Set(stat)) => self.set(zxid, entry, *stat),
-            Ok(Answer::Deleted | Answer::Closed) => self.delete(zxid, entry),
-            Ok(Answer::Attached) | Err(_) => {}
+            Ok(UpdateAnswer::Created { path, stat }) => self.create(zxid, path, *stat),
+            Ok(UpdateAnswer::Set(stat)) => self.set(zxid, entry, *stat),
+            Ok(UpdateAnswer::Deleted | UpdateAnswer::Closed) => self.delete(zxid, entry),
+            Ok(UpdateAnswer::Attached) | Err(_) => {}
         }
         self.entries.insert(zxid, entry.clone());
     }
 
     /// Appendix A, linearized writes: a session's updates come in the order it asked for them.
-    fn check_session_order(&mut self, zxid: Zxid, entry: &Entry) {
+    fn check_session_order(&mut self, zxid: Zxid, entry: &LogEntry) {
         let of_session = self
             .entries
             .values()
@@ -184,7 +189,7 @@ impl Timeline {
         self.change_children(zxid, path, 1);
     }
 
-    fn set(&mut self, zxid: Zxid, entry: &Entry, stat: Stat) {
+    fn set(&mut self, zxid: Zxid, entry: &LogEntry, stat: Stat) {
         let Some((_, path)) = entry.events.first() else {
             return;
         };
@@ -214,7 +219,7 @@ impl Timeline {
             .push((zxid, Some(stat)));
     }
 
-    fn delete(&mut self, zxid: Zxid, entry: &Entry) {
+    fn delete(&mut self, zxid: Zxid, entry: &LogEntry) {
         for (kind, path) in &entry.events {
             if *kind != EventKind::NodeDeleted {
                 continue;

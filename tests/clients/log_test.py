@@ -23,24 +23,24 @@ REFUSED = 10_000
 OPENINGS = {
     b"GET / HTTP/1.1\r\n\r\n": "the peer speaks HTTP",
     bytes.fromhex("16030100c8010000c40303"): "the peer speaks TLS",
-    struct.pack("!i", -1): "a packet of -1 bytes is announced",
-    wire.integer(1025): "a packet of 1025 bytes is announced, the limit is 1024",
+    struct.pack("!i", -1): "invalid packet length -1",
+    wire.integer(1025): "invalid packet length 1025, the limit is 1024",
     wire.integer(8) + bytes(8): "the frame ends within a field",
-    b"\0\0": "gone in the middle of a packet",
+    b"\0\0": "disconnected in the middle of a packet",
 }
 REQUESTS = {
     (4242, b""): "opcode 4242",
     (wire.GET_DATA, b"\0\0"): "getData: the frame ends within a field",
     (wire.GET_DATA, wire.integer(1000) + SECRET.encode()): "getData: a length does not fit the frame",
     (wire.CREATE, wire.string("/x") + wire.buffer(SECRET.encode()) + wire.integer(2**31 - 1)): "create: a length does not fit",
-    (wire.DELETE, wire.buffer(None) + wire.integer(0)): "delete: a field is null",
-    (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "it authenticates",
+    (wire.DELETE, wire.buffer(None) + wire.integer(0)): "delete: a required field is null",
+    (wire.AUTH, wire.integer(0) + wire.string("digest") + wire.string(f"user:{SECRET}")): "authentication is not supported",
 }
 # Within a session: bytes behind which nothing can be read any more.
 FRAMES = {
-    struct.pack("!i", -7): "a packet of -7 bytes is announced",
+    struct.pack("!i", -7): "invalid packet length -7",
     wire.integer(2) + b"\0\0": "too short for a request",
-    wire.integer(100) + SECRET.encode(): "gone in the middle of a packet",
+    wire.integer(100) + SECRET.encode(): "disconnected in the middle of a packet",
 }
 
 
@@ -117,7 +117,7 @@ def a_flood_of_what_no_client_sends_has_its_lines_and_no_more(sessions, started)
 
 def _told(hostile, server):
     hostile.ask(wire.GET_DATA, b"\0\0")
-    return server.log_lines("unsaid=")
+    return server.log_lines("suppressed=")
 
 
 def _have_a_line_logged(server):

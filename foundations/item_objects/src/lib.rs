@@ -1,9 +1,10 @@
-//! Objects kept as items, for stores that have no object store beside them.
+//! Objects kept as items, for providers without an object store.
 //!
-//! One object is one item, so what the port promises of objects (O1 to O4) is what it promises of items: a create is
-//! one conditional write, a get one read, and a crash leaves nothing half done. An object is therefore no larger than
-//! an item; what has more to keep takes a real object store. Objects lie in one partition of their own, in order of
-//! their paths, so a list is a scan.
+//! One object is one item, so the promises about items give those about objects (O1 to O4). A
+//! create is one conditional write, a get is one read, and a crash leaves no half of an object. An
+//! object is therefore no larger than an item, and cannot be put in parts: larger objects need a
+//! real object store. Objects are in one partition of their own, in the order of their paths, so a
+//! list is a scan.
 
 #![allow(
     clippy::default_trait_access,
@@ -23,14 +24,15 @@ use object_store::{
 use ports::{
     Condition, Item, Key, KeyValue, Update,
     key_value::{Outcome, Scan, Value},
+    objects::ObjectLimits,
 };
 
 const PARTITION: &[u8] = b"objects";
 /// The attribute that holds an object.
 const CONTENT: &str = "content";
-/// Objects in a page of a list: their content comes along.
+/// Objects in a page of a list. Few, because a page contains their content.
 const PAGE_ITEMS: usize = 16;
-/// What the store is called in errors.
+/// The store's name in errors.
 const STORE: &str = "items";
 
 /// Objects in the items of one store.
@@ -43,6 +45,16 @@ impl ItemObjects {
     /// Objects in `items`.
     pub fn new(items: Arc<dyn KeyValue>) -> Self {
         Self { items }
+    }
+
+    /// The limits: an object is one item, read in one piece.
+    pub fn limits(&self) -> ObjectLimits {
+        let item_bytes_max = self.items.limits().item_bytes_max;
+        ObjectLimits {
+            object_bytes_max: item_bytes_max.saturating_sub(CONTENT.len()) as u64,
+            takes_parts: false,
+            piece_bytes_max: item_bytes_max,
+        }
     }
 
     async fn read(&self, location: &Path) -> Result<Bytes> {
@@ -62,7 +74,8 @@ impl ItemObjects {
             update
         };
         let updated = self.items.update(update).await.map_err(failed)?;
-        // What stands there is durable, too, before anybody hears so: who has put it may have died before that.
+        // Externalized after a conflict, too: the other writer may have died before its object was
+        // durable, and the caller may depend on that object (O2).
         self.items
             .externalize(updated.receipt.point)
             .await
@@ -89,7 +102,8 @@ impl ItemObjects {
         Ok(location)
     }
 
-    /// The objects from sort key `from` on whose paths begin with `prefix`, and where the next page starts.
+    /// A page of the objects whose paths begin with `prefix`, from the sort key `from` on. Also
+    /// returns where the next page starts.
     async fn page(&self, prefix: &str, from: Bytes) -> Result<(Vec<ObjectMeta>, Option<Bytes>)> {
         let scan = Scan {
             from,
@@ -124,7 +138,7 @@ fn content_of(item: &Item) -> Option<Bytes> {
 }
 
 fn meta(location: Path, bytes: usize) -> ObjectMeta {
-    // Nobody reads when it was modified (see the port).
+    // No caller reads `last_modified` (see the port).
     ObjectMeta {
         location,
         last_modified: Default::default(),

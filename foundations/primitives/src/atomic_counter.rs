@@ -1,4 +1,4 @@
-//! The atomic counter: an integer that many add to.
+//! The atomic counter: an integer to which many callers add.
 //!
 //! From FaaSKeeper, section 2.2.
 
@@ -9,19 +9,19 @@ use ports::{
 
 const VALUE: &str = "value";
 
-/// An integer in an item of its own; zero until it is added to.
+/// An integer in an item of its own. It is zero until the first addition.
 #[derive(Debug, Clone)]
 pub struct AtomicCounter {
     key_value: SharedKeyValue,
     key: Key,
 }
 
-/// What a counter stands at.
+/// The value of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counted {
     /// Its value.
     pub value: i64,
-    /// What the call cost, and where its answer stands.
+    /// The cost of the call, and the point of its answer.
     pub receipt: Receipt,
 }
 
@@ -31,23 +31,26 @@ impl AtomicCounter {
         Self { key_value, key }
     }
 
-    /// Adds `amount` and returns the value right after it, which no other addition returns (S6) while
-    /// amounts are all positive.
+    /// Adds `amount` and returns the value right after it. While all amounts are positive, no other
+    /// addition returns the same value (S6).
     ///
-    /// Errors: `Invalid` if the sum does not fit 64 bits; `OutcomeUnknown`, and then it may have counted.
+    /// Errors: `Invalid` if the sum does not fit 64 bits; `OutcomeUnknown`, and then the addition
+    /// may have counted.
     pub async fn add(&self, amount: i64) -> Result<Counted> {
         self.update(amount, None).await
     }
 
-    /// Adds `amount` once, however often it is repeated with the same operation (S7). The value contains
-    /// this addition; a repeat's may contain later ones of others too, so it is no number of one's own.
+    /// Adds `amount` once, however often it is repeated with the same operation (S7). The value
+    /// contains this addition. After a repeat it may also contain later additions of others, so it
+    /// is not a unique number.
     ///
-    /// Errors: as [`AtomicCounter::add`]; `OutcomeUnknown` also if the operation may have been forgotten.
+    /// Errors: as [`AtomicCounter::add`]; `OutcomeUnknown` also if the operation may have been
+    /// forgotten.
     pub async fn add_once(&self, amount: i64, operation: Operation) -> Result<Counted> {
         self.update(amount, Some(operation)).await
     }
 
-    /// What it stands at.
+    /// The present value.
     pub async fn read(&self) -> Result<Counted> {
         let read = self.key_value.get(&self.key).await?;
         let value = read.value.and_then(|item| item.integer(VALUE)).unwrap_or(0);

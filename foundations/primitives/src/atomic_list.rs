@@ -1,7 +1,7 @@
-//! The atomic list: elements that many append and remove.
+//! The atomic list: many callers append elements and remove them.
 //!
-//! From FaaSKeeper, section 2.2: safe expansion and truncation in a single step. Ours has a bound, because
-//! an item has one.
+//! From FaaSKeeper, section 2.2: safe expansion and truncation in a single step. Ours has a bound,
+//! because an item has one.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use ports::{
 
 const ELEMENTS: &str = "elements";
 
-/// A list in an item of its own; empty until it is appended to.
+/// A list in an item of its own. It is empty until the first append.
 #[derive(Debug, Clone)]
 pub struct AtomicList {
     key_value: SharedKeyValue,
@@ -21,14 +21,14 @@ pub struct AtomicList {
     elements_max: usize,
 }
 
-/// What is in a list.
+/// The content of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its elements, in order. After a repeat that was recognised: as they are now.
+    /// Its elements, in order. After a recognised repeat: the present elements.
     pub elements: Vec<Bytes>,
-    /// Whether the change was made; an append that does not fit is not.
+    /// Whether the change was made. An append that does not fit is not made.
     pub fits: bool,
-    /// What the call cost, and where its answer stands.
+    /// The cost of the call, and the point of its answer.
     pub receipt: Receipt,
 }
 
@@ -42,9 +42,10 @@ impl AtomicList {
         }
     }
 
-    /// Appends all of `elements`, or none if they do not fit (S8). With an operation, once.
+    /// Appends all of `elements`, or none if they do not fit (S8). With an operation, appends them
+    /// once.
     ///
-    /// Errors: `Invalid` if there are more than ever fit.
+    /// Errors: `Invalid` if `elements` alone exceed the bound.
     pub async fn append(
         &self,
         elements: Vec<Bytes>,
@@ -65,8 +66,8 @@ impl AtomicList {
             .await
     }
 
-    /// Removes the first `count` elements, or as many as there are. With an operation, once: without, a
-    /// repeat removes others.
+    /// Removes the first `count` elements, or all if there are fewer. With an operation, removes
+    /// them once. Without one, a repeat removes further elements.
     pub async fn remove_first(&self, count: usize, operation: Option<Operation>) -> Result<Listed> {
         self.update(
             Action::RemoveFirst(ELEMENTS.into(), count),
@@ -76,7 +77,7 @@ impl AtomicList {
         .await
     }
 
-    /// Removes every element that is equal to one of these. Repeating it does no harm.
+    /// Removes every element that equals one of these. A repeat does no harm.
     pub async fn remove(&self, elements: Vec<Bytes>) -> Result<Listed> {
         self.update(
             Action::RemoveElements(ELEMENTS.into(), elements),
@@ -86,7 +87,7 @@ impl AtomicList {
         .await
     }
 
-    /// What is in it.
+    /// The present elements.
     pub async fn read(&self) -> Result<Listed> {
         let read = self.key_value.get(&self.key).await?;
         let receipt = Receipt {

@@ -1,14 +1,14 @@
-//! Exponential backoff with full jitter: how to try again without everybody trying again at once.
+//! Exponential backoff with full jitter: retries that do not all come at once.
 //!
-//! Each delay is drawn evenly between nothing and a ceiling that doubles up to a longest one: of the known
-//! schemes the one with the least work for the store and little more waiting (full jitter). The delays are
-//! plain data, so that they can be tested and used without waiting for anything.
+//! Each delay is drawn evenly between zero and a ceiling. The ceiling doubles up to a longest
+//! delay. Of the known schemes, full jitter causes the least work for the store and little more
+//! waiting. The delays are plain data, so tests and callers can use them without waiting.
 
 use std::time::Duration;
 
 use ports::{Clock, Entropy, Error, ErrorKind, Result};
 
-/// How often to try, and how long to wait in between.
+/// How often to try, and how long to wait between attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// The ceiling of the first delay.
@@ -61,8 +61,8 @@ impl Delays {
     }
 }
 
-/// Tries until it works, or fails with something that waiting does not help, or attempts run out; an
-/// unknown outcome ends it too (S15). The last error is returned.
+/// Tries until an attempt succeeds, fails with an error that waiting cannot cure, or is the last
+/// one. An unknown outcome ends it too (S15). Returns the last error.
 pub async fn retry<T, F>(
     backoff: Backoff,
     clock: &dyn Clock,
@@ -76,8 +76,8 @@ where
     retry_while(again, backoff, clock, entropy, attempt).await
 }
 
-/// The same for an operation that may be repeated although an earlier attempt may have happened: it has an
-/// operation id, only reads, or does the same each time (S15).
+/// As [`retry`], but repeats an attempt that may have happened (S15). For operations that have an
+/// operation id, only read, or have the same effect each time.
 pub async fn retry_repeatable<T, F>(
     backoff: Backoff,
     clock: &dyn Clock,
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// What the provider asks to wait for.
+/// The delay that the provider requests.
 fn hint(error: &Error) -> Duration {
     match error.kind() {
         ErrorKind::Unavailable {

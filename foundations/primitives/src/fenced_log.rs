@@ -1,22 +1,27 @@
-//! The fenced log: records in numbered slots, written by one writer at a time, whoever else believes it is.
+//! The fenced log: records in numbered slots, written by one writer at a time even if several
+//! believe to be it.
 //!
-//! Slot n is an item that is put if absent, and never changed. A writer fills slot after slot with its epoch
-//! and a payload. Who takes over reads to the first free slot and puts a *seal* there with a higher epoch:
-//! the predecessor's next append finds it and knows that it has been fenced. A slot of a lower epoch behind
-//! a seal is void: it was written over a gap (by a pipelined append, or after the store lost one) and was
-//! never acknowledged. Put-if-absent is all this asks of a store.
+//! Slot n is an item that is put if absent and never changed. A writer fills slot after slot with
+//! its epoch and a payload. A successor reads to the first free slot and puts a *seal* there with a
+//! higher epoch. The predecessor's next append finds the seal, and the predecessor knows that it is
+//! fenced. A slot of a lower epoch after a seal is void: a pipelined append, or an append after the
+//! store lost a slot, wrote it over a gap. It was never acknowledged. The log asks only
+//! put-if-absent of a store.
 //!
-//! What counts as written is decided by the slots before it alone, and those never change, so every reader
-//! comes to the same answer at any later time. A reader carries the epoch it has reached in its [`Cursor`].
+//! The slots before a slot alone decide whether it counts as written. They never change, so every
+//! reader comes to the same result at any later time. A reader carries the epoch that it has
+//! reached in its [`Cursor`].
 //!
-//! An append returns once its slot is visible. It is acknowledged outside once its point is durable; since
-//! durable means a prefix, all slots before it are durable then. Each slot rests on the ones before it (promise D4): if
-//! the store restarts under a writer and takes its last slot, the next one is refused (S12).
+//! An append returns once its slot is visible. The caller acknowledges it to the outside once its
+//! point is durable. Durable means a prefix, so all slots before it are durable then. Each slot
+//! depends on the ones before it (promise D4): if the store restarts under a writer and loses its
+//! last slot, it refuses the writer's next one (S12).
 //!
-//! Seals stay when a log is trimmed: the next slot of a fenced writer is the seal of its successor, or a void
-//! slot before it, and were those gone, that writer would find a free slot (S13). That is one small item per
-//! takeover. For the same reason a trim moves the start of the log before it takes slots away, and a takeover
-//! looks at the start after it put its seal: in a hole that a trim left, a seal is worth nothing.
+//! Trimming keeps the seals. The next slot of a fenced writer is its successor's seal or a void
+//! slot before the seal. If a trim removed them, that writer would find a free slot (S13). They
+//! cost one small item per takeover. For the same reason a trim moves the start of the log before
+//! it removes slots, and a takeover reads the start after it put its seal: a seal in a hole that a
+//! trim left fences no writer.
 //!
 //! From `protocols.md`, "the fenced log".
 
@@ -36,32 +41,32 @@ pub use writer::{Appended, Writer};
 
 /// The writer's epoch, in slots and in the trim mark.
 const EPOCH: &str = "epoch";
-/// The payload; a slot without one is a seal.
+/// The payload. A slot without one is a seal.
 const PAYLOAD: &str = "payload";
-/// Where the trim mark says the log starts.
+/// The start of the log, in the trim mark.
 const START: &str = "start";
 
 /// The sort key of the trim mark: before those of all slots.
 const TRIM_MARK: &[u8] = b"mark";
-/// What the sort keys of slots begin with.
+/// The first byte of the sort keys of slots.
 const SLOT_PREFIX: u8 = b's';
-/// The first sort key behind all slots.
+/// The first sort key after all slots.
 const AFTER_SLOTS: &[u8] = b"t";
 
 /// Slots read in one page.
 const PAGE_SLOTS: usize = 100;
 
-/// Which writer of a log; grows with each takeover.
+/// The epoch of a log's writer. Each takeover raises it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Epoch(pub u64);
 
-/// Which slot of a log; the first one is 1.
+/// The number of a log's slot. The first one is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotIndex(pub u64);
 
-/// How far a reader has come. Keep it whole: the epoch decides what the next slots are worth.
+/// The position of a reader. Keep it whole: the epoch decides which of the next slots are void.
 ///
 /// Cursors of one log are ordered as its slots are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -83,16 +88,16 @@ impl Cursor {
 /// A record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// Its place.
+    /// Its index.
     pub index: SlotIndex,
-    /// Its writer.
+    /// The epoch of its writer.
     pub epoch: Epoch,
-    /// What it holds.
+    /// Its payload.
     pub payload: Bytes,
 }
 
 impl Slot {
-    /// Where a reader stands that has read this slot.
+    /// The position of a reader after this slot.
     pub fn cursor(&self) -> Cursor {
         Cursor {
             next: SlotIndex(self.index.0 + 1),
@@ -101,16 +106,16 @@ impl Slot {
     }
 }
 
-/// A piece of the log.
+/// A page of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slots {
     /// Its records, in order. Seals and void slots are left out.
     pub slots: Vec<Slot>,
-    /// Where to read on.
+    /// Where the next page starts.
     pub cursor: Cursor,
-    /// Whether this was all there was.
+    /// Whether the page reaches the end of the log.
     pub is_tail: bool,
-    /// What the answer rests on lies at or before this point (rule P4).
+    /// The page depends on nothing after this point (rule P4).
     pub point: DurabilityPoint,
 }
 
@@ -119,11 +124,11 @@ pub struct Slots {
 pub struct FencedLog {
     key_value: SharedKeyValue,
     partition: Bytes,
-    /// Up to where a trim by this log or a clone of it has gone through to its end.
+    /// How far this log, or a clone of it, has completed a trim.
     trimmed: Arc<Mutex<Cursor>>,
 }
 
-/// What a slot's item holds.
+/// The content of a slot's item.
 #[derive(Debug, Clone)]
 struct Stored {
     epoch: Epoch,
@@ -141,7 +146,7 @@ impl FencedLog {
         }
     }
 
-    /// Where the log begins: behind what was trimmed.
+    /// The start of the log: after the trimmed slots.
     pub async fn start(&self) -> Result<Cursor> {
         let read = self.key_value.get(&self.trim_mark()).await?;
         let Some(item) = read.value else {
@@ -159,13 +164,15 @@ impl FencedLog {
         }
     }
 
-    /// Up to about `slots_max` records from `from` on, to the first free slot at most (S9).
+    /// Up to about `slots_max` records from `from` on. Stops at the first free slot (S9).
     ///
-    /// Errors: `Invalid` if `from` lies before the start of a trimmed log, once there is a slot behind that start: until
-    /// then such a log looks as if nothing had been appended. Who trims leaves the last slots to readers that are late.
+    /// Errors: `Invalid` if `from` lies before the start of a trimmed log and a slot exists after
+    /// that start. Until one does, such a log reads as empty. Callers that trim should leave the
+    /// last slots to late readers.
     pub async fn read(&self, from: Cursor, slots_max: usize) -> Result<Slots> {
         let (slots, has_gap) = self.read_page(from, slots_max).await?;
-        // A gap is what a trim left, or what a writer wrote over; asking which costs a call, so only then.
+        // A gap is left by a trim or by a void slot's writer. Reading the start costs a call, so
+        // only then.
         if has_gap && slots.slots.is_empty() && slots.cursor.next < self.start().await?.next {
             return Err(Error::invalid(format!(
                 "read the trimmed log slot {}",
@@ -175,7 +182,7 @@ impl FencedLog {
         Ok(slots)
     }
 
-    /// A page of the log, and whether it ends at a gap rather than at the end.
+    /// A page of the log, and whether it ends at a gap instead of the end.
     async fn read_page(&self, from: Cursor, slots_max: usize) -> Result<(Slots, bool)> {
         let scan = Scan {
             partition: self.partition.clone(),
@@ -213,7 +220,7 @@ impl FencedLog {
         Ok((read, false))
     }
 
-    /// Everything from `from` to the first free slot.
+    /// Every record from `from` to the first free slot.
     async fn read_to_tail(&self, from: Cursor) -> Result<Slots> {
         let (mut all, _) = self.read_page(from, PAGE_SLOTS).await?;
         while !all.is_tail {
@@ -227,17 +234,19 @@ impl FencedLog {
         Ok(all)
     }
 
-    /// Forgets the records before `until`, which every reader must have passed. Seals stay, and so do void
-    /// slots, without their payloads (S13). Safe to repeat, and to leave off halfway: the first trim of a log that was opened
-    /// anew looks at all that is left before `until`, the ones after it go on where the one before them ended.
+    /// Deletes the records before `until`, which every reader must have passed. Seals stay, and so
+    /// do void slots, without their payloads (S13). A trim is safe to repeat and to abandon
+    /// halfway. The first trim after a log was opened scans all slots that are left before `until`.
+    /// Later trims continue where the one before them ended.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
-        self.trim_resting_on(until, DurabilityPoint::DURABLE).await
+        self.trim_depending_on(until, DurabilityPoint::DURABLE)
+            .await
     }
 
-    /// The same, resting on what the caller knows of the log: a store that has gone back takes new slots where the old ones
-    /// are trimmed.
-    pub async fn trim_resting_on(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
-        self.move_trim_mark(until, basis).await?;
+    /// As [`FencedLog::trim`], but depends on `point`, up to which the caller knows the
+    /// log. A store that went back writes new slots where the old ones are trimmed.
+    pub async fn trim_depending_on(&self, until: Cursor, point: DurabilityPoint) -> Result<()> {
+        self.move_trim_mark(until, point).await?;
         let begun = *self.trimmed.lock();
         let (mut from, mut epoch) = (slot_sort(begun.next), begun.epoch);
         if begun.next >= until.next {
@@ -262,7 +271,7 @@ impl FencedLog {
                     } else {
                         Update::delete(key)
                     };
-                    self.key_value.update(update.resting_on(basis)).await?;
+                    self.key_value.update(update.depends_on(point)).await?;
                 }
                 epoch = epoch.max(slot.epoch);
             }
@@ -279,8 +288,9 @@ impl FencedLog {
         Ok(())
     }
 
-    /// Moves the start of the log forward; a reader that finds a hole there knows why.
-    async fn move_trim_mark(&self, until: Cursor, basis: DurabilityPoint) -> Result<()> {
+    /// Moves the start of the log forward, so that a reader that finds a hole there knows the
+    /// reason.
+    async fn move_trim_mark(&self, until: Cursor, point: DurabilityPoint) -> Result<()> {
         let actions = vec![
             Action::set_integer(START, until.next.0 as i64),
             Action::set_integer(EPOCH, until.epoch.0 as i64),
@@ -291,20 +301,20 @@ impl FencedLog {
         ]);
         let update = Update::modify(self.trim_mark(), actions)
             .when(forward)
-            .resting_on(basis);
+            .depends_on(point);
         self.key_value.update(update).await.map(drop)
     }
 
-    /// Puts a slot if it is absent; otherwise says what is there.
+    /// Puts a slot if it is absent. Otherwise returns the slot that is there.
     async fn put(
         &self,
         index: SlotIndex,
         slot: &Stored,
-        basis: DurabilityPoint,
+        depends_on: DurabilityPoint,
     ) -> Result<(Option<Stored>, DurabilityPoint)> {
         let updated = self
             .key_value
-            .update(self.filling(index, slot).resting_on(basis))
+            .update(self.filling(index, slot).depends_on(depends_on))
             .await?;
         let point = updated.receipt.point;
         match updated.outcome {
@@ -319,7 +329,7 @@ impl FencedLog {
         }
     }
 
-    /// What puts a slot if it is absent.
+    /// The update that puts a slot if it is absent.
     fn filling(&self, index: SlotIndex, slot: &Stored) -> Update {
         let mut attributes = vec![Action::set_integer(EPOCH, slot.epoch.0 as i64)];
         attributes.extend(

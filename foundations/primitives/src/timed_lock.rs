@@ -1,19 +1,20 @@
 //! The timed lock: an item that one holder may change, for a limited time.
 //!
-//! The lock is three attributes of the item it protects, so that taking it, writing under it and giving it
-//! back are one conditional update each. It is free if no timestamp is there, and expired if its timestamp
-//! is older than `hold_ms_max` and [`DRIFT_MS_MAX`] by the clock of who asks. Expiry is about waiting, never
-//! about safety: clocks lie, and a holder may be paused right before its write. Safety is the token, which
-//! every write under the lock is conditional on, and that the store still has the lock (promise D4): one that has gone
-//! back gives the same token again.
+//! The lock is three attributes of the item that it protects. Taking it, writing under it and
+//! releasing it are therefore one conditional update each. It is free without a timestamp. It is
+//! expired if its timestamp is older than `hold_ms_max` plus [`DRIFT_MS_MAX`] by the caller's
+//! clock. Expiry limits waiting and is never needed for safety, because clocks are wrong and a
+//! holder may be paused right before its write. The token gives safety. Every write under the lock
+//! is conditional on the token, and depends on the store still having the lock (promise D4): a
+//! store that went back gives out the same token again.
 //!
 //! Invariants
-//! - The token never goes down; releasing the lock keeps it. So an item with a lock must not be deleted while
-//!   tokens of it are about: services leave a tombstone.
-//! - `lock_since` and `lock_owner` are there or absent together.
+//! - The token never goes down, and a release keeps it. An item with a lock must therefore not be
+//!   deleted while holders use its tokens: services leave a tombstone.
+//! - `lock_since` and `lock_owner` are present or absent together.
 //!
-//! From FaaSKeeper, section 2.2, which compares the timestamp where we compare the token: two functions can
-//! hold the same millisecond, and a timestamp can go back.
+//! From FaaSKeeper, section 2.2, which compares the timestamp where we compare the token. Two
+//! functions can hold the lock in the same millisecond, and a timestamp can go back.
 
 use std::{fmt, sync::Arc};
 
@@ -24,12 +25,12 @@ use ports::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How much the clocks of two functions may differ before somebody waits less than it should (S1).
+/// The largest difference between the clocks of two functions that S1 allows for.
 pub const DRIFT_MS_MAX: u64 = 2_000;
 
-/// When the holder took it, by its own clock.
+/// When the holder took the lock, by its own clock.
 const SINCE: &str = "lock_since";
-/// Who the holder said it is.
+/// The owner that the holder named.
 const OWNER: &str = "lock_owner";
 /// The token of the last holder.
 const TOKEN: &str = "lock_token";
@@ -40,30 +41,30 @@ const TOKEN: &str = "lock_token";
 )]
 pub struct Token(pub u64);
 
-/// How locks of one kind behave. The same for everybody who uses them.
+/// The settings of one kind of lock. All users of a lock must agree on them.
 #[derive(Debug, Clone)]
 pub struct TimedLock {
     key_value: SharedKeyValue,
     hold_ms_max: u64,
 }
 
-/// A lock that was taken. Outside the store, use it only once its point is durable (rule P5).
+/// A lock that was taken. Use it outside the store only once its point is durable (rule P5).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
     /// The item.
     pub key: Key,
-    /// What guards the holder's writes.
+    /// The token that guards the holder's writes.
     pub token: Token,
-    /// The item as it was when the lock was taken, right after it.
+    /// The item right after the lock was taken.
     pub item: Arc<Item>,
-    /// What taking it cost and where it stands.
+    /// The cost of taking it, and its point.
     pub receipt: Receipt,
 }
 
-/// Who has a lock.
+/// The holder of a lock.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Who it said it is.
+    /// The owner that it named.
     pub owner: Bytes,
     /// Its token.
     pub token: Token,
@@ -74,28 +75,29 @@ pub struct Holder {
 /// How an acquisition ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acquired {
-    /// The lock is the caller's.
+    /// The caller holds the lock.
     Held(Held),
-    /// Another has it. The item as it is comes along.
+    /// Another owner holds it. Contains the present item.
     Busy(Holder, Arc<Item>),
 }
 
-/// How an update under a lock ended.
+/// How a guarded update ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guarded {
     /// It was applied.
     Done {
         /// The item after it.
         item: Option<Arc<Item>>,
-        /// What it cost and where it stands.
+        /// The cost and the point of the update.
         receipt: Receipt,
     },
-    /// The lock was no longer the caller's; nothing changed. The item as it is, and what asking cost.
+    /// The caller no longer held the lock, and nothing changed. Contains the present item, and the
+    /// receipt of the refusal.
     LostLock(Option<Arc<Item>>, Receipt),
 }
 
 impl TimedLock {
-    /// Locks that are held for at most `hold_ms_max`.
+    /// Locks with a holding time of at most `hold_ms_max`.
     pub fn new(key_value: SharedKeyValue, hold_ms_max: u64) -> Self {
         Self {
             key_value,
@@ -103,8 +105,8 @@ impl TimedLock {
         }
     }
 
-    /// Takes the lock on `key` if it is free, expired, or the owner's already (S5); the item is made if it
-    /// is not there. `now` is the caller's clock, `owner` names the caller: it is what others find.
+    /// Takes the lock on `key` if it is free, expired, or already the owner's (S5). Creates the
+    /// item if it is missing. `now` is the caller's clock. `owner` names the caller to others.
     pub async fn acquire(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
         let expired = Condition::attribute(SINCE, Test::Below(self.expired_before(now)));
         self.take(
@@ -116,7 +118,8 @@ impl TimedLock {
         .await
     }
 
-    /// The same, but leaves an expired lock alone: for who must first decide what becomes of its holder.
+    /// As [`TimedLock::acquire`], but leaves an expired lock alone, for callers that must first
+    /// decide about its holder.
     pub async fn acquire_free(&self, key: &Key, owner: &Bytes, now: Timestamp) -> Result<Acquired> {
         self.take(
             key,
@@ -127,7 +130,8 @@ impl TimedLock {
         .await
     }
 
-    /// Takes the lock from `holder`, whose fate the caller has decided: only if nobody else took it since.
+    /// Takes the lock from `holder`, about which the caller has decided. Fails if another owner
+    /// took it since.
     pub async fn take_over(
         &self,
         key: &Key,
@@ -145,15 +149,16 @@ impl TimedLock {
         .await
     }
 
-    /// Whether `holder` has had the lock for longer than it may, by the clock that says `now`.
+    /// Whether `holder` has held the lock for longer than it may, by a clock that says `now`.
     pub fn is_expired(&self, holder: &Holder, now: Timestamp) -> bool {
         (holder.since.0 as i64) < self.expired_before(now)
     }
 
-    /// Applies `actions` to the locked item if the lock is still the caller's (S3). With an operation, a
-    /// repeat is recognised as done, also under a later lock, or none.
+    /// Applies `actions` to the locked item if the caller still holds the lock (S3). With an
+    /// operation, a repeat is recognised, also under a later lock or none.
     ///
-    /// Errors: `Lost`, and nothing changed, if the store has lost the lock; so for [`TimedLock::release`].
+    /// Errors: `Lost`, and nothing changed, if the store has lost the lock. [`TimedLock::release`]
+    /// likewise.
     ///
     /// # Panics
     /// If an action touches the attributes of the lock.
@@ -170,12 +175,12 @@ impl TimedLock {
         self.guarded(held, actions, operation).await
     }
 
-    /// Applies `actions`, which may be none, and gives the lock back, in one step (S3).
+    /// Applies `actions`, which may be empty, and releases the lock, in one step (S3).
     ///
-    /// A repeat is recognised as done by the token, as long as nobody has taken the lock since; after that
-    /// it is answered as lost, like one that never happened. It takes no operation: one that was remembered
-    /// from an earlier acquisition would leave the lock held. What must be recognised for longer is an
-    /// [`TimedLock::update`] of its own before.
+    /// A repeat is recognised by the token until another owner takes the lock. After that its
+    /// answer is `LostLock`, like that of a release that never happened. A release takes no
+    /// operation: one remembered from an earlier acquisition would leave the lock held. Callers
+    /// that need a longer memory make a [`TimedLock::update`] of its own before.
     ///
     /// # Panics
     /// If an action touches the attributes of the lock.
@@ -187,7 +192,7 @@ impl TimedLock {
         actions.extend(Held::unlocking());
         let guarded = self.guarded(held, actions, None).await?;
         match guarded {
-            // Only its holder gives a lock back: an earlier attempt of this release has.
+            // Only its holder releases a lock, so an earlier attempt of this release succeeded.
             Guarded::LostLock(Some(item), receipt)
                 if token_of(&item) == Some(held.token) && Holder::of(&item).is_none() =>
             {
@@ -249,10 +254,11 @@ impl TimedLock {
             operation,
             ..Update::modify(held.key.clone(), actions).when(held.guard())
         };
-        // A store that has lost the lock gives its token to somebody else: the guard alone cannot tell them apart.
+        // A store that has lost the lock gives its token to another owner. The guard alone cannot
+        // tell them apart.
         let updated = self
             .key_value
-            .update(update.resting_on(held.receipt.point))
+            .update(update.depends_on(held.receipt.point))
             .await?;
         Ok(match updated.outcome {
             Outcome::Done(item) => Guarded::Done {
@@ -265,8 +271,8 @@ impl TimedLock {
 }
 
 impl Held {
-    /// Holds while the lock is the holder's: for updates of its own making, in transactions for example. They have to
-    /// rest on the point of [`Held::receipt`] too.
+    /// Holds while the lock is the holder's. For updates that the holder makes itself, in
+    /// transactions for example. They must also depend on the point of [`Held::receipt`].
     pub fn guard(&self) -> Condition {
         Condition::All(vec![
             Condition::attribute(TOKEN, Test::is_integer(self.token.0 as i64)),
@@ -274,14 +280,14 @@ impl Held {
         ])
     }
 
-    /// What gives a lock back, to be applied under [`Held::guard`].
+    /// The actions that release a lock, to be applied under [`Held::guard`].
     pub fn unlocking() -> [Action; 2] {
         [Action::unset(SINCE), Action::unset(OWNER)]
     }
 }
 
 impl Holder {
-    /// Who holds the lock on an item, if anybody does.
+    /// The holder of the lock on an item, if there is one.
     pub fn of(item: &Item) -> Option<Self> {
         let since = Timestamp(u64::try_from(item.integer(SINCE)?).ok()?);
         Some(Self {

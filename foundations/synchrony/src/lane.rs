@@ -75,7 +75,7 @@ impl Lane {
     ) -> Result<()> {
         for update in updates {
             self.engine
-                .places_of(update.basis)
+                .places_of(update.depends_on)
                 .map_err(|error| match error.kind() {
                     ErrorKind::Lost => {
                         let what = format!("update {:?}, which rests on what is lost", update.key);

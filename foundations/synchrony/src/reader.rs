@@ -75,7 +75,7 @@ impl Engine {
             return Ok(None);
         }
         let guard =
-            near_guard(&self.stores.range, self.epoch, order.position).resting_on(order.near);
+            near_guard(&self.stores.range, self.epoch, order.position).depends_on(order.near);
         match self
             .repeat_near(vec![guard, Update::of(place, body(&row))])
             .await

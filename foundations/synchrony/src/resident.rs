@@ -49,7 +49,7 @@ impl Engine {
         let range = &self.stores.range;
         let mut order = self.order.lock().await;
         let mut updates =
-            vec![near_guard(range, self.epoch, order.position).resting_on(order.near)];
+            vec![near_guard(range, self.epoch, order.position).depends_on(order.near)];
         let mut removed = 0;
         for written in &record.changes {
             let row = self.near_row(&written.key).await?;
@@ -130,7 +130,7 @@ impl Engine {
 
     async fn evict(&self, order: &mut Order, rows: Vec<(Bytes, Row)>) -> Result<()> {
         let range = &self.stores.range;
-        let guard = near_guard(range, self.epoch, order.position).resting_on(order.near);
+        let guard = near_guard(range, self.epoch, order.position).depends_on(order.near);
         let mut updates = vec![no_longer_complete(guard)];
         let mut removed = 0;
         for (key, row) in rows {

@@ -164,7 +164,7 @@ impl Engine {
         order: &Order,
     ) -> Result<Plan> {
         let range = &self.stores.range;
-        let guard = near_guard(range, self.epoch, order.position).resting_on(order.near);
+        let guard = near_guard(range, self.epoch, order.position).depends_on(order.near);
         let mut plan = Plan {
             updates: vec![moving_on(guard, record.position)],
             record: record.clone(),

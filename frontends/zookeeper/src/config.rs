@@ -1,46 +1,49 @@
-//! What an operator can set, and the bounds it has if they do not.
+//! The settings of the front end and their defaults.
 
 use std::{net::SocketAddr, time::Duration};
 
 /// The front end's address and bounds.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where to listen; port 0 picks a free one.
+    /// The listening address. Port 0 picks a free port.
     pub listen: SocketAddr,
-    /// ZooKeeper's `jute.maxbuffer`: a longer packet of a client closes its connection. Packets of the
-    /// server may be longer. At most [`Config::PACKET_BYTES_LIMIT`].
+    /// ZooKeeper's `jute.maxbuffer`, in bytes. A longer packet of a client closes its connection.
+    /// The server's packets may be longer. At most [`Config::PACKET_BYTES_LIMIT`].
     pub packet_bytes_max: usize,
-    /// How many connections are open at once; more are closed as they come.
+    /// The most open connections. Further ones are closed when they are accepted.
     pub connections_max: usize,
-    /// How many of them may come from one address; more are closed as they come. Zero: no bound of its own. (ZooKeeper:
-    /// `maxClientCnxns`.)
+    /// The most open connections from one address. Further ones are closed when they are accepted.
+    /// Zero means no bound per address. (ZooKeeper: `maxClientCnxns`.)
     pub connections_per_address_max: usize,
-    /// How many requests of one connection may be unanswered; at the bound nothing more is read from it.
+    /// The most unanswered requests per connection. At the bound the connection reads nothing more.
     pub requests_in_flight_max: usize,
-    /// How many bytes of replies one connection may leave unread, not counting the last one; at the bound nothing
-    /// more is read or answered, and after a session timeout without progress the connection closes. The service holds
-    /// as much besides, and bounds requests and events that wait ([`coordination::Client`]).
+    /// The most bytes of replies that one connection may leave unread, not counting the last reply.
+    /// At the bound the connection reads and answers nothing more, and closes after a session
+    /// timeout without progress. The service holds as many bytes in addition, and bounds waiting
+    /// requests and events ([`coordination::Client`]).
     pub unsent_bytes_max: usize,
     /// How long a peer may take to send its first packet.
     pub first_packet_timeout: Duration,
-    /// How long a client may wait for its session after that; then its connection closes without an answer,
-    /// and it tries another server or this one again. (ZooKeeper: `zookeeper.nio.sessionlessCnxnTimeout`.)
+    /// How long a client may then wait for its session. After that its connection closes without an
+    /// answer, and the client tries this or another server again. (ZooKeeper:
+    /// `zookeeper.nio.sessionlessCnxnTimeout`.)
     pub connect_timeout: Duration,
-    /// How long connections may take to finish what they do when the server stops.
+    /// How long connections may take to finish their current step when the server stops.
     pub stop_timeout: Duration,
 }
 
 impl Config {
     /// ZooKeeper's default for `jute.maxbuffer`.
     pub const PACKET_BYTES_DEFAULT: usize = 1_048_575;
-    /// The connections that one address may have open. ZooKeeper's 60 are few for tests and for functions that share
-    /// the address of their gateway; this is so many that no client needs more, and one that leaks connections leaves
-    /// those of others alone.
+    /// The most open connections from one address. ZooKeeper's 60 are too few for tests and for
+    /// functions that share the address of their gateway. No client needs more than this bound, and
+    /// a client that leaks connections does not take those of others.
     pub const CONNECTIONS_PER_ADDRESS_DEFAULT: usize = 1000;
-    /// Above it a TLS handshake or a line of text would be taken for the length of a packet.
+    /// A longer packet length could not be distinguished from the start of a TLS handshake or a
+    /// line of text.
     pub const PACKET_BYTES_LIMIT: usize = 256 << 20;
 
-    /// The defaults, at an address.
+    /// The defaults, with this listening address.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,

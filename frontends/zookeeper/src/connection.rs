@@ -1,14 +1,16 @@
-//! One connection, from its first byte to its last: the shell that reads, writes and waits.
+//! One connection from its first byte to its last: the shell that reads, writes and waits.
 //!
-//! A turn takes every request that has arrived, lets the service work once, and sends every answer with
-//! one write. What has not happened by then is waited for together: bytes, room to write, the service. Between turns
-//! others run, however much a peer sends: a turn has as many requests as one may have in flight.
+//! A turn takes every request that has arrived, lets the service work once, and sends every answer
+//! with one write. Then the connection waits for bytes, room to write and the service together. A
+//! turn takes at most as many requests as one connection may have in flight. Other tasks run
+//! between turns, however much a peer sends.
 //!
-//! Back-pressure, so that no peer can make this process hold more than its share: nothing is read while
-//! the service has no room or too many requests are in flight, and nothing is answered while the
-//! peer leaves too much unread. A peer that then neither takes nor sends anything for a session timeout is cut off.
+//! Back-pressure bounds what a peer can make this process hold. The connection reads nothing while
+//! the service has no room or too many requests are in flight, and answers nothing while the peer
+//! leaves too much unread. A peer that then neither reads nor sends anything for a session timeout
+//! is disconnected.
 //!
-//! What was asked before the last request, or before bytes that no request can be found in, is answered before the
+//! Requests before the last one, or before bytes that contain no request, are answered before the
 //! connection closes. (ZooKeeper drops answers that are not ready when it finds such bytes.)
 
 use std::{io, net::SocketAddr, time::Duration};
@@ -34,34 +36,36 @@ use crate::{
         request::Fault,
     },
     peer_log::Line,
-    server::Shared,
+    shared::Shared,
 };
 
-/// The first packet is 44 or 45 bytes; room for fields that later clients may append.
+/// The first packet is 44 or 45 bytes long. The rest is for fields that later clients may append.
 const FIRST_PACKET_BYTES_MAX: usize = 1024;
-/// What a connection keeps for sending after a turn that needed less than a quarter of it.
+/// Output buffer that a connection keeps after a turn that needed less than a quarter of it, in
+/// bytes.
 const OUTGOING_BYTES_KEPT: usize = 64 << 10;
-/// What is received and not looked at while the peer leaves too much unread: pings for longer than any timeout.
+/// Bytes received and not parsed while the peer leaves too much unread. Enough for pings over more
+/// than any session timeout.
 const UNREAD_BYTES_KEPT: usize = 64 << 10;
-/// How long, and for how many bytes, a closed connection is listened to, so that the peer reads our last
-/// answer before the kernel tells it that we did not read its last bytes.
+/// How long, and for how many bytes, the server still reads after it has closed its side. So the
+/// peer reads our last answer before the kernel reports that we did not read its last bytes.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 2 << 20;
 
-/// Why a connection ended.
+/// The reason why a connection ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("the server stops")]
+    #[error("the server is stopping")]
     Stopped,
-    #[error("the peer is gone")]
+    #[error("the peer disconnected")]
     PeerGone,
     #[error("the conversation is over")]
     Over,
-    #[error("the first packet did not come in time")]
+    #[error("the first packet did not arrive in time")]
     Silent,
     #[error("no session could be opened in time")]
     NoSessionInTime,
-    #[error("the peer reads nothing any more")]
+    #[error("the peer stopped reading")]
     Stalled,
     #[error("answered a four-letter word")]
     Word,
@@ -77,7 +81,7 @@ enum End {
     Io(#[from] io::Error),
 }
 
-/// Serves a connection until either side has enough of it.
+/// Serves a connection until either side ends it.
 pub(crate) async fn serve(
     shared: &Shared,
     mut stream: TcpStream,
@@ -96,7 +100,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// Counts an end, and says it where somebody should know.
+/// Counts the end of a connection, and logs it where an operator should know.
 fn report(shared: &Shared, peer: SocketAddr, end: &End) {
     match end {
         End::Foreign(_) | End::Violation(_) => shared.statistics.peer_malformed(),
@@ -105,13 +109,13 @@ fn report(shared: &Shared, peer: SocketAddr, end: &End) {
     }
     match end {
         End::Foreign(_) | End::Violation(_) | End::NoSessionInTime | End::Stalled => {
-            if let Some(Line { unsaid }) = shared.log.line() {
-                tracing::warn!(%peer, unsaid, %end, "connection closed");
+            if let Some(Line { suppressed }) = shared.log.line() {
+                tracing::warn!(%peer, suppressed, %end, "connection closed");
             }
         }
         End::Refused(error) => {
-            if let Some(Line { unsaid }) = shared.log.line() {
-                tracing::info!(%peer, unsaid, %error, "connection closed without a session");
+            if let Some(Line { suppressed }) = shared.log.line() {
+                tracing::info!(%peer, suppressed, %error, "connection closed without a session");
             }
         }
         End::Ended(Ended::Store(_) | Ended::LeaseLost) => {
@@ -166,8 +170,8 @@ async fn converse(
         outgoing,
     };
     let end = connection.run(stopped).await;
-    // A store that does not answer now keeps no connection here.
-    let _ = timeout(LINGER, connection.client.leave()).await;
+    // If the store does not respond now, the connection does not wait for it.
+    let _ = timeout(LINGER, connection.client.disconnect()).await;
     shared.statistics.add(&mut connection.conversation.tally);
     match connection.violation {
         Some(violation) => Err(violation.into()),
@@ -175,7 +179,7 @@ async fn converse(
     }
 }
 
-/// What a connection begins with.
+/// The first bytes of a connection.
 enum Opening {
     Client(ConnectRequest),
     Stranger(Stranger),
@@ -243,7 +247,7 @@ async fn open_session(
     Ok(opened?)
 }
 
-/// Says that nothing more will come, and lets the peer read what did.
+/// Closes our side, and gives the peer time to read our last answer.
 async fn linger(stream: &mut TcpStream) {
     let rest = async {
         stream.shutdown().await?;
@@ -268,10 +272,10 @@ struct Connection<'a> {
     writer: WriteHalf<'a>,
     frames: Frames,
     conversation: Conversation,
-    /// Why nothing more is read. What came before it is answered yet.
+    /// Why nothing more is read. The requests before it are still answered.
     violation: Option<Violation>,
     client: Client,
-    /// What the service gave, written into `outgoing` up to `encoded`.
+    /// Outputs of the service, encoded into `outgoing` up to `encoded`.
     outputs: Vec<Output>,
     encoded: usize,
     outgoing: BytesMut,
@@ -283,7 +287,7 @@ impl Connection<'_> {
         if matches!(end, Err(End::PeerGone | End::Io(_))) {
             self.go_on_without_peer().await;
         }
-        // Whose process ends or whose network breaks has done nothing wrong.
+        // A peer whose process ends or whose network breaks has not violated the protocol.
         if matches!(end, Err(End::PeerGone)) && self.frames.has_unfinished() {
             self.violation.get_or_insert(Violation::Unfinished);
         }
@@ -315,7 +319,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Hands over the requests that have arrived, as far as there is room.
+    /// Submits the requests that have arrived, while there is room.
     fn submit(&mut self) {
         while self.may_submit() {
             match self.conversation.next_request(&mut self.frames) {
@@ -331,13 +335,13 @@ impl Connection<'_> {
         }
     }
 
-    /// Counts what no client sends, and says it.
+    /// Counts and logs a request that no client sends.
     #[cold]
     fn report(&self, fault: Fault) {
         self.shared.statistics.peer_malformed();
-        if let Some(Line { unsaid }) = self.shared.log.line() {
+        if let Some(Line { suppressed }) = self.shared.log.line() {
             let session = format_args!("{:#x}", self.client.session().0);
-            tracing::warn!(peer = %self.peer, unsaid, session, %fault, "request refused");
+            tracing::warn!(peer = %self.peer, suppressed, session, %fault, "request refused");
         }
     }
 
@@ -352,7 +356,7 @@ impl Connection<'_> {
             || self.outgoing.len() >= self.shared.config.unsent_bytes_max
     }
 
-    /// Sends what can be sent now.
+    /// Sends as much as the peer takes without waiting.
     fn send(&mut self) -> io::Result<()> {
         loop {
             self.encode();
@@ -362,7 +366,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Sends until at most so many bytes are left and every output is on its way.
+    /// Sends until all outputs are encoded and at most this many bytes are left.
     async fn send_down_to(&mut self, bytes: usize) -> Result<(), End> {
         while self.outgoing.len() > bytes || !self.outputs.is_empty() {
             self.send_some().await?;
@@ -370,8 +374,8 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// The same down to half of what may be unsent. Whoever takes something, or asks for something meanwhile, has its
-    /// session go on, however long that takes.
+    /// Sends until half of the allowed unsent bytes are left. A peer that reads or sends anything
+    /// meanwhile keeps its session, however long this takes.
     async fn wait_for_reader(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         while self.outgoing.len() > self.shared.config.unsent_bytes_max / 2
             || !self.outputs.is_empty()
@@ -387,12 +391,12 @@ impl Connection<'_> {
                     self.send()?;
                 }
             }
-            self.client.takes_answers().await?;
+            self.client.keep_alive().await?;
         }
         Ok(())
     }
 
-    /// So many bytes were read; none: the peer has closed its side.
+    /// Records a read of this many bytes. Zero means that the peer closed its side.
     fn received(&mut self, bytes: usize) -> Result<(), End> {
         if bytes == 0 {
             return Err(End::PeerGone);
@@ -402,7 +406,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    /// Sends what the peer takes next.
+    /// Waits until the peer takes bytes, and sends them.
     async fn send_some(&mut self) -> Result<(), End> {
         timeout(self.stall(), self.writer.writable())
             .await
@@ -410,7 +414,7 @@ impl Connection<'_> {
         Ok(self.send()?)
     }
 
-    /// Turns outputs into bytes, as far as a peer may leave them unread.
+    /// Encodes outputs, up to the number of bytes that a peer may leave unread.
     fn encode(&mut self) {
         while self.outgoing.len() < self.shared.config.unsent_bytes_max
             && let Some(output) = self.outputs.get(self.encoded)
@@ -424,7 +428,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Writes what the kernel takes; says whether that was all.
+    /// Writes as much as the kernel takes. Returns whether that was all.
     fn write(&mut self) -> io::Result<bool> {
         let waiting = self.outgoing.len();
         while !self.outgoing.is_empty() {
@@ -432,7 +436,7 @@ impl Connection<'_> {
                 Ok(bytes) => {
                     self.conversation.tally.bytes_sent += bytes as u64;
                     if bytes == self.outgoing.len() {
-                        // Unlike advancing, this leaves the buffer whole for the next turn.
+                        // Unlike advancing, this keeps the whole buffer for the next turn.
                         self.outgoing.clear();
                     } else {
                         self.outgoing.advance(bytes);
@@ -451,8 +455,8 @@ impl Connection<'_> {
 
     /// Waits for bytes, the service, or room to write.
     ///
-    /// Bytes come first, so that a turn answers as many requests as it can; the service works in every
-    /// turn, so it cannot starve.
+    /// Bytes come first, so that a turn answers as many requests as it can; the service works in
+    /// every turn, so it cannot starve.
     async fn wait(&mut self, stopped: &mut oneshot::Receiver<()>) -> Result<(), End> {
         let may_read = self.may_submit();
         tokio::select! {
@@ -464,8 +468,9 @@ impl Connection<'_> {
         }
     }
 
-    /// Hands over what a peer sent before it went, and lets the service finish a close: the ephemerals of
-    /// a session go at once also when its client does not wait for the answer.
+    /// Submits the requests that a peer sent before it disconnected, and lets the service finish a
+    /// close. The ephemerals of a closed session are deleted at once even if its client does not
+    /// wait for the answer.
     async fn go_on_without_peer(&mut self) {
         self.discard();
         loop {
@@ -484,7 +489,7 @@ impl Connection<'_> {
         }
     }
 
-    /// Ticks off what nobody is there to read.
+    /// Discards outputs that have no reader.
     fn discard(&mut self) {
         while !self.outputs.is_empty() {
             self.outgoing.clear();
@@ -492,7 +497,7 @@ impl Connection<'_> {
         }
     }
 
-    /// How long a connection may stand still.
+    /// How long a connection may make no progress.
     fn stall(&self) -> Duration {
         self.client.timeout()
     }

@@ -1,11 +1,12 @@
-//! Which request each reply answers, and when a conversation is over; no I/O.
+//! Matches replies to requests, and decides when a conversation is over. No I/O.
 //!
-//! The service answers in the order of the requests, so a queue of what was asked is all it takes to give
-//! each reply its xid and form. The xid travels along as the service's tag and must come back the same:
-//! if it does not, the service has lost the order and nothing that follows could be trusted.
+//! The service answers in the order of the requests, so a queue of requests suffices to give each
+//! reply its xid and form. The xid is the service's tag and must come back unchanged. If it does
+//! not, the service has lost the order and no later reply can be trusted.
 //!
-//! A conversation ends with the reply to a close, or to an operation nobody knows; or, where there are bytes that no
-//! request can be found in, with the reply to the last request before them. What the client sent behind is not read.
+//! A conversation ends with the reply to a close or to an unknown operation. If the stream contains
+//! bytes that are no request, it ends with the reply to the last request before them. Later bytes
+//! of the client are not read.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,7 @@ use crate::{
     statistics::Tally,
 };
 
-/// Bytes behind which the next frame cannot be found, or which cannot be answered.
+/// Bytes after which the next frame cannot be found, or which cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A frame's length is not allowed.
@@ -30,16 +31,16 @@ pub enum Violation {
     /// A frame is too short for the header of a request.
     #[error("a packet is too short for a request: {0}")]
     Header(#[from] Malformed),
-    /// The rest of a frame does not come any more.
-    #[error("the peer has gone in the middle of a packet")]
+    /// The rest of a frame will not arrive.
+    #[error("the peer disconnected in the middle of a packet")]
     Unfinished,
 }
 
-/// What one client has asked and not been answered.
+/// The unanswered requests of one client.
 #[derive(Debug, Default)]
 pub struct Conversation {
     awaited: VecDeque<Awaited>,
-    stage: Stage,
+    phase: Phase,
     fault: Option<Fault>,
     pub(crate) tally: Tally,
 }
@@ -51,30 +52,31 @@ struct Awaited {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Stage {
+enum Phase {
     #[default]
     Talking,
-    /// The last request was taken.
+    /// The last request was read.
     Ending,
-    /// Its reply was written.
+    /// The reply to the last request was written.
     Over,
 }
 
 impl Conversation {
-    /// The next request, with the tag to submit it with. A violation is said once, and nothing is read behind it.
+    /// The next request, with the tag to submit it with. A violation is returned once, and nothing
+    /// after it is read.
     pub fn next_request(
         &mut self,
         frames: &mut Frames,
     ) -> Result<Option<(i32, Request)>, Violation> {
-        if self.stage != Stage::Talking {
+        if self.phase != Phase::Talking {
             return Ok(None);
         }
         let next = self.next_in(frames);
         if next.is_err() {
-            self.stage = if self.awaited.is_empty() {
-                Stage::Over
+            self.phase = if self.awaited.is_empty() {
+                Phase::Over
             } else {
-                Stage::Ending
+                Phase::Ending
             };
         }
         next
@@ -94,7 +96,7 @@ impl Conversation {
             operation,
             Operation::CloseSession | Operation::Authenticate | Operation::Unknown
         ) {
-            self.stage = Stage::Ending;
+            self.phase = Phase::Ending;
         }
         self.fault = fault;
         self.tally.requests[operation.index()] += 1;
@@ -102,17 +104,17 @@ impl Conversation {
         Ok(Some((xid, request)))
     }
 
-    /// What was wrong with the last request, said once.
+    /// The fault of the last request, returned once.
     pub fn take_fault(&mut self) -> Option<Fault> {
         self.fault.take()
     }
 
-    /// Writes a reply or event; nothing if the last reply was written before.
+    /// Encodes a reply or event. Does nothing if the last reply was encoded before.
     ///
     /// # Panics
-    /// If a reply is not to the oldest request without one.
+    /// If a reply does not belong to the oldest unanswered request.
     pub fn encode(&mut self, output: &Output, buffer: &mut BytesMut) {
-        if self.stage == Stage::Over {
+        if self.phase == Phase::Over {
             return;
         }
         match output {
@@ -124,8 +126,11 @@ impl Conversation {
                 let Awaited { xid, operation } = self
                     .awaited
                     .pop_front()
-                    .expect("the service answers only what it was asked");
-                assert_eq!(xid, *tag, "the service answers in the order it was asked");
+                    .expect("the service answers only submitted requests");
+                assert_eq!(
+                    xid, *tag,
+                    "the service answers in the order of the requests"
+                );
                 self.tally.replies += 1;
                 self.tally.errors += u64::from(result.is_err());
                 let zxid = match operation {
@@ -134,25 +139,25 @@ impl Conversation {
                     _ => *zxid,
                 };
                 reply::encode(xid, operation, zxid, result, buffer);
-                if self.stage == Stage::Ending && self.awaited.is_empty() {
-                    self.stage = Stage::Over;
+                if self.phase == Phase::Ending && self.awaited.is_empty() {
+                    self.phase = Phase::Over;
                 }
             }
         }
     }
 
-    /// How many requests wait for their reply.
+    /// Number of unanswered requests.
     pub fn awaited(&self) -> usize {
         self.awaited.len()
     }
 
-    /// Whether the last request was taken, or no more can be: nothing more is read.
+    /// Whether nothing more is read: the last request was read, or a violation was found.
     pub fn is_ending(&self) -> bool {
-        self.stage != Stage::Talking
+        self.phase != Phase::Talking
     }
 
-    /// Whether the last reply was written: the connection closes once it is sent.
+    /// Whether the last reply was encoded. The connection closes once it is sent.
     pub fn is_over(&self) -> bool {
-        self.stage == Stage::Over
+        self.phase == Phase::Over
     }
 }

@@ -1,4 +1,4 @@
-//! ZooKeeper's numbers for the service's errors; nothing else here or below knows them.
+//! ZooKeeper's numbers for the service's errors. No other module knows them.
 
 use coordination::Error;
 
@@ -7,7 +7,7 @@ pub const OK: i32 = 0;
 
 const SYSTEM_ERROR: i32 = -1;
 
-/// The code a reply header carries for an error.
+/// The code of an error in a reply header.
 pub fn code(error: Error) -> i32 {
     match error {
         Error::Marshalling => -5,
@@ -23,9 +23,9 @@ pub fn code(error: Error) -> i32 {
         Error::InvalidAcl => -114,
         Error::AuthenticationFailed => -115,
         Error::SessionMoved => -118,
-        // `System`, and whatever the service learns to say before this table does. Also `NoRoom`: ZooKeeper has no number
-        // for a full disk, and older clients break on numbers that they do not know. This one all of them report, keep
-        // their session, and do not repeat the request by themselves.
+        // `System`, and errors that the service adds before this table does. Also `NoRoom`:
+        // ZooKeeper has no number for a full disk, and older clients break on unknown numbers. All
+        // clients report this one, keep their session, and do not retry by themselves.
         _ => SYSTEM_ERROR,
     }
 }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_has_the_code_that_clients_know_it_by() {
+    fn every_error_has_its_zookeeper_code() {
         let codes = [
             (Error::System, -1),
             (Error::Marshalling, -5),

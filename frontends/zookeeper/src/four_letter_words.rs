@@ -1,7 +1,8 @@
-//! ZooKeeper's commands for operators: four letters in place of the first packet, answered with text.
+//! ZooKeeper's commands for operators: four letters in place of the first packet, answered with
+//! text.
 //!
-//! Only those that need no more than this server's own counters are answered; the others get the line
-//! that a ZooKeeper gives for commands that are not allowed there.
+//! Only the commands that need this server's own counters are answered. The others get the line
+//! that ZooKeeper returns for disabled commands.
 
 use std::fmt::Write as _;
 
@@ -9,10 +10,11 @@ use coordination::model::Zxid;
 
 use crate::Statistics;
 
-/// Tools look for a number of ZooKeeper's here, so it is the version whose protocol this is.
+/// Tools expect a version number of ZooKeeper here, so it is the version whose protocol we
+/// implement.
 const VERSION: &str = concat!("3.9.5-landfast-", env!("CARGO_PKG_VERSION"));
 
-/// The text to answer a command with.
+/// The text that answers a command.
 pub(crate) fn answer(word: &str, statistics: &Statistics, applied: Zxid) -> String {
     match word {
         "ruok" => "imok".to_owned(),
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_healthy_server_says_so_and_refuses_what_it_does_not_know() {
+    fn a_healthy_server_says_so_and_refuses_unknown_words() {
         let statistics = Statistics::default();
         assert_eq!(answer("ruok", &statistics, Zxid(1)), "imok");
         assert_eq!(answer("isro", &statistics, Zxid(1)), "rw");

@@ -1,44 +1,44 @@
-//! Cuts the bytes of a connection into frames: an `int32` length and as many bytes.
+//! Splits the bytes of a connection into frames: an `int32` length and as many bytes.
 //!
-//! All whole frames that have arrived are split off as one block, so that a batch of pipelined requests
-//! costs one split and not one each. When the block is used up and nobody kept a slice of it, the buffer
-//! behind it is used again, without an allocation.
+//! All complete frames that have arrived are split off as one block, so that a batch of pipelined
+//! requests costs one split instead of one each. When the block is used up and no slice of it is
+//! kept, its buffer is reused without an allocation.
 //!
 //! Invariants
-//! - A length is checked before anything is allocated for it, and the buffer grows with what arrives, not
-//!   with what was announced. It holds at most one unfinished frame and one read besides: for a frame that is longer
-//!   than a read, no more than that frame.
+//! - A length is checked before memory is allocated for it. The buffer grows with the received
+//!   bytes, not with the announced length. It holds at most one unfinished frame and one more read;
+//!   for a frame longer than a read, no more than that frame.
 //! - An idle connection keeps [`READ_BYTES_MIN`] bytes.
 //!
-//! What a peer sends first may not be jute at all: [`Stranger`].
+//! A peer's first bytes may not be jute at all: [`Stranger`].
 
 use bytes::{Bytes, BytesMut};
 
 use crate::jute::{FrameWriter, Reader};
 
-/// What is read at once from a quiet connection.
+/// Bytes per read of a quiet connection.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// What is read at once from a busy connection.
+/// Bytes per read of a busy connection.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// After so many reads in a row that needed less than a quarter of the buffer, it is halved.
+/// After this many consecutive reads that needed less than a quarter of the buffer, it is halved.
 const SMALL_READS_MAX: u32 = 64;
 
-/// A frame's length is not one the protocol allows. The connection closes, without an answer.
+/// A frame length outside the protocol's range. The connection closes without an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a packet of {length} bytes is announced, the limit is {limit}")]
+#[error("invalid packet length {length}, the limit is {limit}")]
 pub struct LengthOutOfRange {
-    /// What was announced.
+    /// The announced length in bytes.
     pub length: i32,
-    /// What is allowed.
+    /// The limit in bytes.
     pub limit: usize,
 }
 
-/// The bytes of one connection on their way to become requests.
+/// The received bytes of one connection that are not parsed yet.
 #[derive(Debug)]
 pub struct Frames {
-    /// What has arrived and is not cut yet.
+    /// Received bytes that are not split yet.
     buffer: BytesMut,
-    /// Whole frames, used up to `position`.
+    /// Complete frames, used up to `position`.
     block: Bytes,
     position: usize,
     frame_bytes_max: usize,
@@ -47,7 +47,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Nothing yet; frames may have up to so many bytes.
+    /// No bytes yet. Frames may have up to this many bytes.
     pub fn new(frame_bytes_max: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -59,12 +59,13 @@ impl Frames {
         }
     }
 
-    /// Allows frames of another length from now on.
+    /// Sets another frame limit from now on.
     pub fn limit(&mut self, frame_bytes_max: usize) {
         self.frame_bytes_max = frame_bytes_max;
     }
 
-    /// Where the next bytes go: read into it once, then say how many came by [`Frames::received`].
+    /// The buffer for the next read. Read into it once, then report the number of bytes to
+    /// [`Frames::received`].
     pub fn space(&mut self) -> &mut BytesMut {
         self.release();
         if !self.buffer.try_reclaim(self.read_bytes) {
@@ -76,15 +77,15 @@ impl Frames {
         &mut self.buffer
     }
 
-    /// The bytes of the frame that has begun to arrive, if it is too large for one read.
+    /// The length of the frame that has begun to arrive, if it is too large for one read.
     fn large_frame_bytes(&self) -> Option<usize> {
         let bytes = FrameWriter::LENGTH_BYTES + usize::try_from(announced(&self.buffer)?).ok()?;
         let is_unfinished = self.buffer.len() < bytes;
         (is_unfinished && bytes > READ_BYTES_MAX && self.frame_bytes(0).is_ok()).then_some(bytes)
     }
 
-    /// Makes room for the next read of a frame of so many bytes, which is not whole yet. Twice of what has arrived is enough
-    /// to move each byte once on average; `reserve` would double beyond the end of the frame.
+    /// Makes room for the next read of an incomplete frame of this length. Doubling the received
+    /// bytes moves each byte once on average. `reserve` would double beyond the end of the frame.
     fn make_room_within(&mut self, frame_bytes: usize) {
         let arrived = self.buffer.len();
         let read_bytes = self.read_bytes.min(frame_bytes - arrived);
@@ -96,12 +97,12 @@ impl Frames {
         }
     }
 
-    /// How many bytes have arrived and were not taken as frames yet.
+    /// Number of received bytes that were not taken as frames yet.
     pub fn received_bytes(&self) -> usize {
         self.block.len() - self.position + self.buffer.len()
     }
 
-    /// Learns from a read of so many bytes how much to offer the next.
+    /// Adapts the size of the next read to a read of this many bytes.
     pub fn received(&mut self, bytes: usize) {
         if bytes >= self.read_bytes {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
@@ -118,7 +119,7 @@ impl Frames {
         }
     }
 
-    /// The first four bytes that are not cut yet.
+    /// The first four bytes that are not split yet.
     pub fn prefix(&self) -> Option<[u8; 4]> {
         self.buffer.first_chunk().copied()
     }
@@ -133,7 +134,7 @@ impl Frames {
             }
             self.block = self.buffer.split_to(whole).freeze();
             if whole > READ_BYTES_MAX {
-                // Grown for a large frame: do not keep that for the small ones to come.
+                // The buffer grew for a large frame. Do not keep it for small ones.
                 self.start_afresh();
             }
         }
@@ -145,18 +146,18 @@ impl Frames {
         Ok(Some(Reader::within(&self.block, start..end)))
     }
 
-    /// Whether [`Frames::next_frame`] has something to say: a frame, or that there cannot be one.
+    /// Whether [`Frames::next_frame`] returns a frame or an error.
     pub fn has_next(&self) -> bool {
         self.position < self.block.len() || self.frame_bytes(0) != Ok(None)
     }
 
-    /// Whether a frame has begun to arrive, and there is nothing before it.
+    /// Whether an incomplete frame has arrived and no complete one is before it.
     pub fn has_unfinished(&self) -> bool {
         !self.has_next() && !self.buffer.is_empty()
     }
 
-    /// How many bytes at the front of the buffer are whole frames. A bad length behind good frames is
-    /// found when these are used up, so that they are answered.
+    /// Length of the complete frames at the front of the buffer in bytes. A bad length after valid
+    /// frames is reported once these are used up, so that they are answered.
     fn whole_bytes(&self) -> Result<usize, LengthOutOfRange> {
         let mut whole = 0;
         loop {
@@ -168,7 +169,8 @@ impl Frames {
         }
     }
 
-    /// The bytes of the frame at this place of the buffer, its length included, if it is whole.
+    /// The length of the frame at this position of the buffer, with its length field, if the frame
+    /// is complete.
     fn frame_bytes(&self, at: usize) -> Result<Option<usize>, LengthOutOfRange> {
         let arrived = &self.buffer[at..];
         let Some(length) = announced(arrived) else {
@@ -186,7 +188,7 @@ impl Frames {
         Ok((bytes <= arrived.len()).then_some(bytes))
     }
 
-    /// Lets go of a block that is used up, so that its memory can be read into again.
+    /// Drops a block that is used up, so that its memory can be reused.
     fn release(&mut self) {
         if self.position == self.block.len() && self.position > 0 {
             self.block = Bytes::new();
@@ -194,7 +196,7 @@ impl Frames {
         }
     }
 
-    /// Gives the buffer's memory back; what is unfinished moves over.
+    /// Replaces the buffer, and moves unfinished bytes over.
     fn start_afresh(&mut self) {
         self.buffer = BytesMut::from(&self.buffer[..]);
     }
@@ -206,19 +208,19 @@ fn announced(bytes: &[u8]) -> Option<i32> {
         .map(|length| i32::from_be_bytes(*length))
 }
 
-/// A peer that does not begin with a packet. As a length, its first bytes would be far out of range.
+/// A peer whose first bytes are not a packet. As a length, they would be far out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
     /// One of ZooKeeper's commands for operators, as four letters.
     FourLetterWord(&'static str),
     /// A browser, a health check or a proxy.
     Http,
-    /// A client that thinks the port is encrypted.
+    /// A client that expects an encrypted port.
     Tls,
 }
 
 impl Stranger {
-    /// Every command of ZooKeeper 3.9.
+    /// All commands of ZooKeeper 3.9.
     const WORDS: [&'static str; 18] = [
         "conf", "cons", "crst", "dirs", "dump", "envi", "gtmk", "hash", "isro", "mntr", "ruok",
         "srst", "srvr", "stat", "stmk", "wchc", "wchp", "wchs",
@@ -227,7 +229,7 @@ impl Stranger {
         b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"PRI ",
     ];
 
-    /// Recognises one by its first four bytes.
+    /// Recognises a stranger by its first four bytes.
     pub fn recognise(prefix: [u8; 4]) -> Option<Self> {
         if let Some(word) = Self::WORDS
             .into_iter()
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_out_however_the_bytes_arrive() {
+    fn frames_are_split_independently_of_the_reads() {
         let bytes = b"\0\0\0\x04\0\0\0\x07\0\0\0\0\0\0\0\x04\0\0\0\x08";
         for piece in 1..=bytes.len() {
             let mut frames = frames(b"");
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_before_a_bad_length_are_given_first() {
+    fn frames_before_a_bad_length_are_returned_first() {
         let mut frames = frames(b"\0\0\0\x04\0\0\0\x07\xff\xff\xff\xff");
         assert!(matches!(frames.next_frame(), Ok(Some(_))));
         assert!(frames.has_next());
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_arrives_takes_no_more_than_itself_and_no_more_than_twice_what_has_arrived() {
+    fn the_buffer_of_a_frame_is_bounded_by_the_frame_and_twice_the_received_bytes() {
         let length = Config::PACKET_BYTES_DEFAULT;
         for piece in [777, READ_BYTES_MIN, usize::MAX] {
             let mut frames = frames(&(length as i32).to_be_bytes());
@@ -324,7 +326,7 @@ mod tests {
                     "{capacity} at {arrived} bytes"
                 );
                 let read = (capacity - space.len()).min(piece);
-                assert!(read > 0, "there is room at {arrived} bytes");
+                assert!(read > 0, "the buffer has space at {arrived} bytes");
                 space.extend_from_slice(&vec![7; read]);
                 frames.received(read);
                 arrived += read;
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_buffer_grows_with_the_traffic_and_shrinks_when_it_is_over() {
+    fn the_buffer_grows_with_the_traffic_and_shrinks_after_it() {
         let mut frames = frames(b"");
         for _ in 0..8 {
             let read = frames.read_bytes;
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_known_by_their_first_bytes_and_clients_are_not_strangers() {
+    fn strangers_are_recognised_by_their_first_bytes_and_clients_are_not() {
         assert_eq!(
             Stranger::recognise(*b"ruok"),
             Some(Stranger::FourLetterWord("ruok"))

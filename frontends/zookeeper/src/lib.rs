@@ -1,8 +1,8 @@
 //! The ZooKeeper wire protocol in front of the coordination service.
 //!
-//! Clients that nobody here wrote speak jute over TCP: frames of an `int32` length and a body. One task
-//! per connection turns bytes into requests, hands them to its [`coordination::Client`] and writes back
-//! what comes out, in order:
+//! Existing ZooKeeper clients speak jute over TCP: frames of an `int32` length and a body. One task
+//! per connection decodes requests, submits them to its [`coordination::Client`], and writes the
+//! outputs in order:
 //!
 //! ```text
 //! socket -> Frames -> jute::request -> Conversation -> Client::submit
@@ -10,21 +10,23 @@
 //! ```
 //!
 //! - [`jute`] is the codec: bytes to values and back, no I/O.
-//! - [`framing`] cuts the byte stream into frames and recognises peers that do not speak jute.
-//! - [`conversation`] remembers which request each reply answers; no I/O either.
+//! - [`framing`] splits the byte stream into frames, and recognises peers that do not speak jute.
+//! - [`conversation`] matches replies to requests, without I/O.
 //! - [`error_codes`] alone knows ZooKeeper's numbers for the service's errors.
-//! - [`server`] and the connection behind it are the thin shell that reads, writes and waits.
+//! - [`server`] and the connection module are the thin shell that reads, writes and waits.
 //!
 //! Invariants
-//! - Replies leave in the order of the requests, events before any reply that reflects a later change.
-//! - What a peer can make this process allocate is bounded: by the packet limit, the number of requests
-//!   and their bytes in flight, the unsent bytes, and the number of connections, of an address too.
-//! - Bytes of a peer end in a reply, an error code or a closed connection; never a panic. What no client sends has a line
-//!   in the log, as long as there are not too many of them, and is counted.
+//! - Replies are sent in the order of the requests, and each event before any reply that reflects a
+//!   later change.
+//! - A peer's memory in this process is bounded by the packet limit, the number and bytes of
+//!   requests in flight, the unsent bytes, and the number of connections, in total and per address.
+//! - Bytes of a peer lead to a reply, an error code or a closed connection, never to a panic. Bytes
+//!   that no client sends are counted, and logged at a bounded rate.
 //!
 //! The formats are those of Apache ZooKeeper 3.9 (`zookeeper.jute`, `BinaryInputArchive`).
 
-// Peers that say nothing are waited for in real time: a front end is outside of what a seed replays.
+// The front end waits for silent peers in real time, because it is outside the part that a seed
+// replays.
 #![allow(clippy::disallowed_methods)]
 
 pub mod config;
@@ -37,6 +39,7 @@ pub mod jute;
 mod open_connections;
 mod peer_log;
 pub mod server;
+mod shared;
 pub mod statistics;
 
 pub use config::Config;

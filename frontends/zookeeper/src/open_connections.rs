@@ -1,6 +1,7 @@
-//! Which connections are open, by task and by address: whom to stop, and whether there is a place for one more.
+//! The open connections, by task and by address: which ones to stop, and whether one more may open.
 //!
-//! No I/O. A connection is known by its task, which also says so when it panicked, so that no place is lost.
+//! No I/O. A connection is identified by its task. A task that panicked also reports its end, so no
+//! place is lost.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -13,25 +14,25 @@ use tokio::{sync::oneshot, task};
 #[derive(Debug)]
 pub(crate) struct OpenConnections {
     all_max: usize,
-    /// Zero: no bound.
+    /// Zero means no bound.
     per_address_max: usize,
     by_task: HashMap<task::Id, (IpAddr, oneshot::Sender<()>)>,
     by_address: BTreeMap<IpAddr, usize>,
 }
 
-/// Why there is no place for a connection.
+/// Why a connection may not open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoPlace {
     /// All places are taken.
     #[error("{0} connections are open, which is the limit")]
     Anywhere(usize),
-    /// Those of its address are.
+    /// All places of its address are taken.
     #[error("{0} connections of its address are open, which is the limit")]
     ForAddress(usize),
 }
 
 impl OpenConnections {
-    /// None yet. `per_address_max` zero: an address has as many places as there are.
+    /// No open connections. If `per_address_max` is zero, one address may take all places.
     pub(crate) fn new(all_max: usize, per_address_max: usize) -> Self {
         Self {
             all_max,
@@ -41,7 +42,7 @@ impl OpenConnections {
         }
     }
 
-    /// Whether a connection of `peer` may be opened.
+    /// Whether a connection of `peer` may open.
     pub(crate) fn check_place(&self, peer: SocketAddr) -> Result<(), NoPlace> {
         let of_address = self
             .by_address
@@ -57,13 +58,13 @@ impl OpenConnections {
         Ok(())
     }
 
-    /// A connection of `peer` was opened; dropping `stop` stops it.
+    /// Records an open connection of `peer`. Dropping `stop` stops it.
     pub(crate) fn opened(&mut self, task: task::Id, peer: SocketAddr, stop: oneshot::Sender<()>) {
         *self.by_address.entry(address(peer)).or_default() += 1;
         self.by_task.insert(task, (address(peer), stop));
     }
 
-    /// It has ended.
+    /// Records the end of a connection.
     pub(crate) fn ended(&mut self, task: task::Id) {
         let Some((address, _)) = self.by_task.remove(&task) else {
             return;
@@ -77,7 +78,7 @@ impl OpenConnections {
     }
 }
 
-/// A listener of both families sees an IPv4 peer at an IPv6 address.
+/// A listener for both address families sees an IPv4 peer with an IPv6 address.
 fn address(peer: SocketAddr) -> IpAddr {
     peer.ip().to_canonical()
 }
@@ -90,13 +91,13 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// The id of a task, which these tests need many of.
+    /// The id of a new task.
     fn task() -> task::Id {
         tokio::spawn(async {}).id()
     }
 
     #[tokio::test]
-    async fn an_address_has_its_own_places_and_gets_them_back() {
+    async fn an_address_has_its_own_bound_and_reuses_closed_places() {
         let mut open = OpenConnections::new(3, 2);
         let (one, other) = (peer("10.0.0.1:1"), peer("10.0.0.2:1"));
         let (first, second) = (task(), task());
@@ -118,12 +119,12 @@ mod tests {
         open.ended(second);
         assert!(
             !open.by_address.contains_key(&address(one)),
-            "nothing is kept of who has gone"
+            "closed connections leave no entry"
         );
     }
 
     #[tokio::test]
-    async fn no_bound_per_address_leaves_the_one_for_all() {
+    async fn without_a_bound_per_address_the_total_bound_holds() {
         let mut open = OpenConnections::new(2, 0);
         for _ in 0..2 {
             assert_eq!(open.check_place(peer("10.0.0.1:1")), Ok(()));

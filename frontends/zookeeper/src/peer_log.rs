@@ -1,49 +1,49 @@
-//! How much peers can have written to the log.
+//! Bounds the log lines that peers cause.
 //!
-//! Whoever sends what no client sends is named in the log with what was wrong, never with what was sent. A peer can do so
-//! as fast as it likes, though, and for ever: what it causes has so many lines at once and one more each second, for all
-//! peers together, since one can come from many addresses. What is not said is counted and told by the next line;
-//! [`Statistics`](crate::Statistics) counts everything.
+//! A peer that sends bytes that no client sends is logged with its fault, never with the bytes.
+//! Such a peer can be arbitrarily fast. All peers together therefore get a burst of lines and one
+//! more per second; one attacker may use many addresses. Suppressed lines are counted, and the next
+//! line reports their number. [`Statistics`](crate::Statistics) counts every fault.
 
 use std::{sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-/// So many lines may be written at once.
+/// Lines in one burst.
 pub(crate) const LINES_MAX: u64 = 100;
-/// How long it takes until there may be one more.
+/// Time until one more line is available.
 const LINE_PERIOD: Duration = Duration::from_secs(1);
 
-/// The lines that are left.
+/// The available lines.
 #[derive(Debug)]
 pub(crate) struct PeerLog(Mutex<Budget>);
 
-/// Leave to write one line.
+/// The permission to write one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// How many were not written since the last one; none: every one was.
-    pub(crate) unsaid: Option<u64>,
+    /// Number of lines suppressed since the last one, or none.
+    pub(crate) suppressed: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Budget {
     lines: u64,
-    /// Up to when `lines` has grown.
+    /// The time up to which `lines` has been refilled.
     grown_at: Instant,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl PeerLog {
-    /// Nothing was written yet.
+    /// A full burst.
     pub(crate) fn new() -> Self {
         Self(Mutex::new(Budget {
             lines: LINES_MAX,
             grown_at: Instant::now(),
-            unsaid: 0,
+            suppressed: 0,
         }))
     }
 
-    /// Asks for one more line; none: it is left out.
+    /// Requests a line. `None` if it must be suppressed.
     pub(crate) fn line(&self) -> Option<Line> {
         self.0
             .lock()
@@ -63,13 +63,13 @@ impl Budget {
             self.grown_at += LINE_PERIOD * periods as u32;
         }
         if self.lines == 0 {
-            self.unsaid += 1;
+            self.suppressed += 1;
             return None;
         }
         self.lines -= 1;
-        let unsaid = std::mem::take(&mut self.unsaid);
+        let suppressed = std::mem::take(&mut self.suppressed);
         Some(Line {
-            unsaid: (unsaid > 0).then_some(unsaid),
+            suppressed: (suppressed > 0).then_some(suppressed),
         })
     }
 }
@@ -79,12 +79,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_gets_so_many_lines_and_one_more_each_second() {
+    fn a_flood_gets_a_burst_of_lines_and_one_more_each_second() {
         let start = Instant::now();
         let mut budget = Budget {
             lines: LINES_MAX,
             grown_at: start,
-            unsaid: 0,
+            suppressed: 0,
         };
         let said = |budget: &mut Budget, now| {
             (0..1000).filter(|_| budget.line(now).is_some()).count() as u64
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(said(&mut budget, start), LINES_MAX);
         assert_eq!(said(&mut budget, start + LINE_PERIOD / 2), 0);
         assert_eq!(said(&mut budget, start + LINE_PERIOD), 1);
-        // Each half second, so that no part of a second is lost.
+        // Each half second, so that fractions of a second are not lost.
         let later: u64 = (3..13)
             .map(|half| said(&mut budget, start + LINE_PERIOD * half / 2))
             .sum();
@@ -101,22 +101,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_said_is_told_by_the_next_line() {
+    fn the_next_line_reports_suppressed_lines() {
         let start = Instant::now();
         let mut budget = Budget {
             lines: 1,
             grown_at: start,
-            unsaid: 0,
+            suppressed: 0,
         };
-        assert_eq!(budget.line(start), Some(Line { unsaid: None }));
+        assert_eq!(budget.line(start), Some(Line { suppressed: None }));
         assert_eq!((budget.line(start), budget.line(start)), (None, None));
         assert_eq!(
             budget.line(start + LINE_PERIOD),
-            Some(Line { unsaid: Some(2) })
+            Some(Line {
+                suppressed: Some(2)
+            })
         );
         assert_eq!(
             budget.line(start + LINE_PERIOD * 2),
-            Some(Line { unsaid: None })
+            Some(Line { suppressed: None })
         );
     }
 }

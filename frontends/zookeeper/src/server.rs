@@ -1,11 +1,12 @@
-//! Listens, and gives each connection a task.
+//! Accepts connections, and runs a task for each.
 //!
 //! Invariants
-//! - At most `connections_max` connections are open, and at most `connections_per_address_max` of one address; one more
-//!   is closed before a byte of it is read.
-//! - Where the process has no descriptors left, those who come wait in the kernel's queue, and those who are there are
-//!   served as ever. It is said once, and once when it is over.
-//! - When [`Server::run`] returns, every connection is closed. Sessions live on: they are the service's.
+//! - At most `connections_max` connections are open, and at most `connections_per_address_max` of
+//!   one address. A further connection is closed before a byte of it is read.
+//! - If the process has no descriptors left, new connections wait in the kernel's backlog and open
+//!   ones are served as before. The start and the end of this state are each logged once.
+//! - When [`Server::run`] returns, every connection is closed. Sessions remain, because they belong
+//!   to the service.
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -20,21 +21,13 @@ use crate::{
     Config, Statistics, connection,
     open_connections::OpenConnections,
     peer_log::{Line, PeerLog},
+    shared::Shared,
 };
 
 /// How long to wait before accepting again when the process has no descriptors left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// What all connections of a server share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) statistics: Arc<Statistics>,
-    pub(crate) log: PeerLog,
-}
-
-/// A front end that listens; [`Server::run`] serves.
+/// A front end that listens. [`Server::run`] serves.
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
@@ -44,12 +37,12 @@ pub struct Server {
 
 /// Listens at the configured address.
 ///
-/// Fails if the address cannot be had, or with `InvalidInput` if a bound of the configuration is out of
-/// range.
+/// Errors: the address is not available; or `InvalidInput` if a bound of the configuration is out
+/// of range.
 pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
     if config.packet_bytes_max > Config::PACKET_BYTES_LIMIT {
         let message = format!(
-            "packets of {} bytes are too long to tell from other protocols, the limit is {}",
+            "packets of {} bytes cannot be told apart from other protocols; the limit is {}",
             config.packet_bytes_max,
             Config::PACKET_BYTES_LIMIT
         );
@@ -59,7 +52,7 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
         || config.requests_in_flight_max == 0
         || config.unsent_bytes_max == 0
     {
-        let message = "a front end without connections, requests or bytes in flight serves nobody";
+        let message = "the limits of connections, requests and bytes in flight must not be zero";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
     let listener = TcpListener::bind(config.listen).await?;
@@ -78,18 +71,18 @@ pub async fn bind(config: Config, gateway: Arc<Gateway>) -> io::Result<Server> {
 }
 
 impl Server {
-    /// Where it listens, with the port that was picked.
+    /// The listening address, with the actual port.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
 
-    /// Its counters.
+    /// The server's counters.
     pub fn statistics(&self) -> Arc<Statistics> {
         Arc::clone(&self.shared.statistics)
     }
 
-    /// Serves until `shutdown` resolves, then closes the port and the connections. A connection in the
-    /// middle of a step finishes it first, for up to `stop_timeout`.
+    /// Serves until `shutdown` resolves, then closes the port and the connections. A connection in
+    /// the middle of a step finishes it first, for up to `stop_timeout`.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let Self {
             listener, shared, ..
@@ -121,15 +114,15 @@ impl Server {
                     }
                     Err(no_place) => {
                         shared.statistics.connection_refused();
-                        if let Some(Line { unsaid }) = shared.log.line() {
-                            tracing::warn!(%peer, unsaid, "refused: {no_place}");
+                        if let Some(Line { suppressed }) = shared.log.line() {
+                            tracing::warn!(%peer, suppressed, "refused: {no_place}");
                         }
                     }
                 },
             }
         }
         drop(accepting);
-        // A connection whose sender is gone stops at its next wait.
+        // A connection whose sender is dropped stops at its next wait.
         drop(open);
         let all_ended = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(shared.config.stop_timeout, all_ended)
@@ -142,14 +135,14 @@ impl Server {
     }
 }
 
-/// A listener, and whether it could not accept when it was last tried.
+/// A listener, and whether its last accept failed.
 struct Accepting {
     listener: TcpListener,
     is_failing: bool,
 }
 
 impl Accepting {
-    /// The next connection, however long the system has none to give. Cancellation safe.
+    /// The next connection. Waits while the system cannot provide one. Cancellation safe.
     async fn next(&mut self) -> (TcpStream, SocketAddr) {
         loop {
             match self.listener.accept().await {
@@ -161,7 +154,7 @@ impl Accepting {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.is_failing, true) {
-                        tracing::warn!(%error, "cannot accept connections; those that are open are served");
+                        tracing::warn!(%error, "cannot accept connections; open ones are still served");
                     }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
@@ -182,7 +175,7 @@ async fn serve(
     drop(closing);
 }
 
-/// Counts a connection as closed, also when its task is dropped.
+/// Counts a connection as closed, even if its task is dropped.
 struct Closing<'a>(&'a Statistics);
 
 impl Drop for Closing<'_> {

@@ -1,7 +1,7 @@
-//! What the front end counts, for metrics and operators' commands.
+//! Counters of the front end, for metrics and operators' commands.
 //!
-//! A connection counts in its own [`Tally`] and adds it here once per turn, so that the hot path touches
-//! no memory shared between cores for each request.
+//! A connection counts in its own [`Tally`] and adds it here once per turn. So the hot path touches
+//! no memory that cores share for each request.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use crate::jute::Operation;
 
 const OPERATIONS: usize = Operation::ALL.len();
 
-/// Counters of one server since it started; each is exact, together they are not one moment.
+/// Counters of one server since its start. Each is exact, but they are not read at one moment.
 #[derive(Debug, Default)]
 pub struct Statistics {
     connections_accepted: AtomicU64,
@@ -26,9 +26,10 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Connections open now.
+    /// Connections that are open.
     pub fn connections_open(&self) -> u64 {
-        // Closed first: a connection that closes in between is then counted as open, not below zero.
+        // Closed first: a connection that closes in between then counts as open, and the difference
+        // never becomes negative.
         let closed = self.connections_closed.load(Relaxed);
         self.connections_accepted().saturating_sub(closed)
     }
@@ -43,12 +44,12 @@ impl Statistics {
         self.connections_refused.load(Relaxed)
     }
 
-    /// Clients that were not given a session.
+    /// Connections that got no session.
     pub fn sessions_refused(&self) -> u64 {
         self.sessions_refused.load(Relaxed)
     }
 
-    /// Connections closed, and requests refused, for what no client sends.
+    /// Connections closed and requests refused because of bytes that no client sends.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Relaxed)
     }
@@ -65,7 +66,7 @@ impl Statistics {
         self.requests().map(|(_, count)| count).sum()
     }
 
-    /// Replies, those with an error included.
+    /// Replies, including errors.
     pub fn replies(&self) -> u64 {
         self.replies.load(Relaxed)
     }
@@ -115,7 +116,7 @@ impl Statistics {
         self.malformed.fetch_add(1, Relaxed);
     }
 
-    /// Adds what a connection counted, and empties it.
+    /// Adds a connection's counts and resets them.
     pub(crate) fn add(&self, tally: &mut Tally) {
         let Tally {
             requests,
@@ -144,7 +145,7 @@ impl Statistics {
     }
 }
 
-/// What one connection counted since it last told.
+/// Counts of one connection since it was last added.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: [u32; OPERATIONS],

@@ -1,7 +1,8 @@
 //! Decorators that break exactly one promise each, to show that the suites would notice.
 //!
-//! A suite that passes on a broken port says nothing about a sound one. Each [`Broken`] names the promise it
-//! breaks and wraps a subject; this crate's tests run that promise's cases on it and expect one to fail.
+//! A suite that passes on a broken port says nothing about a sound one. Each [`Broken`] names the
+//! promise that it breaks and wraps a subject. This crate's tests run that promise's cases on it
+//! and expect one to fail.
 
 pub mod clock;
 pub mod durability;
@@ -17,7 +18,7 @@ use std::fmt;
 pub struct Broken<S> {
     /// The promise it breaks: `K2`.
     pub promise: &'static str,
-    /// What it does: `ForgetsConditions`.
+    /// Its fault: `ForgetsConditions`.
     pub name: &'static str,
     wrap: fn(S) -> S,
 }

@@ -69,7 +69,7 @@ macro_rules! clock_contract {
                 "L2" the_wall_clock_goes_on_beside_the_monotonic_one,
                 "L3" one_seed_gives_one_sequence,
                 "L3" another_seed_gives_another_sequence,
-                "L4" what_one_clock_says_holds_by_another,
+                "L4" all_clocks_of_a_process_count_from_one_moment,
             }
         } }
     };
@@ -78,7 +78,8 @@ macro_rules! clock_contract {
 mod cases {
     use super::{Arc, Clock, Duration, Subject, eventually, together};
 
-    /// What two readings of a wall clock may be off by: the skew that providers may show, twice.
+    /// The largest error between two readings of a wall clock: twice the skew that providers may
+    /// show.
     const SKEW: Duration = Duration::from_secs(4);
 
     /// L1.
@@ -104,7 +105,7 @@ mod cases {
         }
     }
 
-    /// L1: and no longer than another's sleep takes.
+    /// L1: the sleep lasts no longer than that of another clock.
     pub(super) async fn sleepers_do_not_wait_for_each_other(subject: Subject) {
         let started = subject.clock.monotonic();
         let woken = together(
@@ -128,7 +129,7 @@ mod cases {
         }
     }
 
-    /// L2: it may be off by the machine's skew, and by no more.
+    /// L2: it may be wrong by the machine's skew, and by no more.
     pub(super) async fn the_wall_clock_goes_on_beside_the_monotonic_one(subject: Subject) {
         let (wall, monotonic) = (subject.clock.now(), subject.clock.monotonic());
         for _ in 0..20 {
@@ -173,7 +174,7 @@ mod cases {
     }
 
     /// L4.
-    pub(super) async fn what_one_clock_says_holds_by_another(subject: Subject) {
+    pub(super) async fn all_clocks_of_a_process_count_from_one_moment(subject: Subject) {
         let mut last = subject.clock.monotonic();
         for _ in 0..3 {
             subject.clock.sleep(Duration::from_millis(5)).await;

@@ -22,12 +22,12 @@ use super::{Case, eventually};
 use crate::{
     Clock, Event, Functions, Handler,
     functions::{Definition, Failure, FunctionOptions},
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 
-/// Takes the functions that cases define; any function over definitions is one.
+/// Registers the functions that cases define. Any function over definitions implements it.
 pub trait Register: Send + Sync {
-    /// Makes the function known by its name.
+    /// Registers the function under its name.
     fn register(&self, definition: Definition);
 }
 
@@ -37,16 +37,18 @@ impl<F: Fn(Definition) + Send + Sync> Register for F {
     }
 }
 
-/// A fresh provider of functions, and what the cases need beside it.
+/// A fresh provider of functions, and further parts that the cases need.
 #[derive(Clone)]
 pub struct Subject {
     /// The port under test.
     pub functions: Arc<dyn Functions>,
-    /// How functions are made known to it.
+    /// Registers functions with it.
     pub register: Arc<dyn Register>,
     /// The queues that can trigger its functions.
     pub queue: SharedQueue,
-    /// What the cases wait on.
+    /// The administration of those queues.
+    pub admin: SharedQueueAdmin,
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -85,7 +87,7 @@ impl Subject {
         .await
     }
 
-    /// Long enough for what must not happen to happen.
+    /// Waits long enough for a forbidden effect to happen.
     async fn a_while(&self) {
         self.clock.sleep(Duration::from_millis(300)).await;
     }
@@ -109,7 +111,7 @@ impl Handler for Code {
     }
 }
 
-/// What functions saw, shared with the case that looks.
+/// The functions' notes, shared with the case.
 struct Notes<T>(Arc<Mutex<Vec<T>>>);
 
 impl<T: Clone> Notes<T> {
@@ -137,7 +139,7 @@ impl<T> Clone for Notes<T> {
     }
 }
 
-/// Counts how many run at once; dropped with the invocation, however that ends.
+/// Counts concurrent invocations. Dropped with the invocation, however that ends.
 struct Running(Arc<AtomicUsize>);
 
 impl Running {
@@ -176,12 +178,12 @@ macro_rules! functions_contract {
             calls {
                 "N1" an_invocation_runs_once_and_returns_its_result,
                 "N1" a_failed_invocation_is_not_repeated_and_says_why,
-                "N1" what_cannot_be_run_is_refused,
+                "N1" invocations_that_cannot_run_are_refused,
                 "N1" a_function_may_invoke_another,
                 "N2" a_sent_event_runs_and_its_sender_does_not_wait,
                 "N2" a_failed_event_is_tried_again_until_it_succeeds,
                 "N2" an_event_that_fails_for_good_goes_to_the_exception_handler_with_its_reason,
-                "N2" an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet,
+                "N2" an_event_waits_for_its_unavailable_exception_handler,
                 "N5" an_invocation_past_its_timeout_is_dropped,
                 "N5" an_event_that_times_out_counts_as_failed,
                 "N6" an_event_shows_its_id_in_every_run_and_to_its_exception_handler,
@@ -191,13 +193,13 @@ macro_rules! functions_contract {
                 "N3" a_trigger_runs_one_invocation_per_group_at_a_time_in_order,
                 "N3" groups_run_beside_each_other,
                 "N3" a_function_of_two_queues_is_told_which_of_them_messages_are_from,
-                "N3" what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again,
+                "N3" completed_messages_are_acknowledged_and_the_rest_comes_again,
                 "N3" a_message_that_fails_for_good_is_a_dead_letter_with_the_failures_reason,
-                "N3" a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once,
+                "N3" a_message_declared_hopeless_is_a_dead_letter_at_once,
                 "N3" an_invocation_past_its_timeout_gives_its_messages_back,
-                "N3" what_an_invocation_has_is_nobody_elses_while_it_may_run,
+                "N3" no_other_invocation_receives_messages_of_a_running_one,
                 "N3" a_trigger_works_from_arming_to_disarming,
-                "N3" what_runs_when_its_trigger_is_disarmed_finishes,
+                "N3" an_invocation_finishes_although_its_trigger_is_disarmed,
             }
             room {
                 "N7" nothing_is_taken_for_a_function_before_it_has_room,

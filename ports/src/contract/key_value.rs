@@ -17,25 +17,25 @@ use crate::{
     key_value::{Outcome, Scan, SharedKeyValue, Transacted},
 };
 
-/// What a store is kept on, where a test can fill it.
+/// The disk of a store, if a test can fill it.
 pub trait Disk: Debug + Send + Sync {
-    /// Leaves no more to the store than it has taken already.
+    /// Gives the store no more bytes than it has already taken.
     fn fill(&self);
 
-    /// Gives it as much as it wants again.
+    /// Removes that limit.
     fn empty(&self);
 }
 
-/// A fresh store, and what the cases need beside it.
+/// A fresh store, and further parts that the cases need.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The store under test.
     pub store: SharedKeyValue,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
-    /// How they run writers beside each other.
+    /// How they run writers concurrently.
     pub spawn: Spawn,
-    /// Its disk, where the provider's tests can fill that.
+    /// Its disk, if the provider's tests can fill it.
     pub disk: Option<Arc<dyn Disk>>,
 }
 
@@ -153,14 +153,14 @@ macro_rules! key_value_contract {
     ($($run:tt)*) => {
         $crate::contract_cases! { [$($run)*] key_value {
             single {
-                "K1" what_was_written_is_read_back,
-                "K1" every_condition_is_judged_as_evaluate_judges_it,
+                "K1" written_values_are_read_back,
+                "K1" every_condition_means_what_evaluate_says,
                 "K1" a_long_run_of_updates_leaves_what_evaluate_says,
                 "K1" a_read_stands_at_or_after_the_updates_it_saw,
-                "K2" the_loser_is_given_the_item_as_it_is,
+                "K2" the_loser_receives_the_present_item,
                 "K2" only_one_of_many_conditional_creates_wins,
                 "K2" only_one_of_many_updates_of_one_version_wins,
-                "K3" what_exceeds_a_limit_is_refused_and_changes_nothing,
+                "K3" an_update_beyond_a_limit_is_refused_and_changes_nothing,
                 "K3" an_action_that_does_not_fit_is_refused_and_changes_nothing,
                 "K4" sixty_four_writers_count_exactly,
                 "K4" a_counter_with_a_ceiling_is_never_pushed_past_it,
@@ -202,20 +202,21 @@ macro_rules! key_value_contract {
                 "K9" a_version_does_not_go_back_when_the_item_is_made_again,
             }
             transient {
-                "K10" a_transient_update_is_seen_judged_and_counted_like_any_other,
+                "K10" a_transient_update_is_visible_and_counts_like_any_other,
+                "K10" a_transient_delete_is_visible_and_so_is_a_new_item,
                 "K10" a_repeated_transient_operation_is_recognised_as_done,
                 "K10" transient_and_durable_updates_of_concurrent_writers_all_count,
-                "K10" whoever_waits_for_a_transient_update_waits_for_what_came_before_it,
+                "K10" the_point_of_a_transient_update_covers_the_updates_before_it,
             }
             costs {
-                "K12" an_update_costs_a_write_or_where_it_changes_nothing_a_read,
-                "K12" a_transaction_costs_what_its_updates_cost_and_refused_the_one_it_is_refused_for,
+                "K12" an_update_costs_a_write_or_a_read_if_it_changes_nothing,
+                "K12" a_transaction_costs_its_updates_and_a_refused_one_its_conflict,
                 "K12" a_batch_costs_each_of_its_items_once_and_its_lanes_cursor,
             }
             room {
                 "K11" there_is_room_while_nothing_is_refused,
-                "K11" a_full_store_says_so_and_takes_what_needs_no_room,
-                "K11" a_full_store_refuses_whichever_way_it_is_asked,
+                "K11" a_full_store_says_so_and_takes_updates_that_need_no_room,
+                "K11" a_full_store_refuses_every_kind_of_update,
             }
         } }
     };

@@ -1,24 +1,28 @@
-//! The cases of [`objects`](crate::objects): what Landfast asks of an `ObjectStore`, and nothing more.
+//! The cases of [`objects`](crate::objects): the calls of an `ObjectStore` that Landfast uses, and
+//! no others.
 
 use std::sync::Arc;
 
 use super::{Case, Spawn, in_place, together};
-use crate::objects::ObjectStore;
+use crate::objects::{ObjectLimits, ObjectStore};
 
 /// A fresh object store.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The store under test.
     pub objects: Arc<dyn ObjectStore>,
+    /// Its limits, by which the cases leave out what it does not offer.
+    pub limits: ObjectLimits,
     /// How the cases run writers beside each other.
     pub spawn: Spawn,
 }
 
 impl Subject {
     /// A subject whose concurrent writers run on one thread.
-    pub fn new(objects: Arc<dyn ObjectStore>) -> Self {
+    pub fn new(objects: Arc<dyn ObjectStore>, limits: ObjectLimits) -> Self {
         Self {
             objects,
+            limits,
             spawn: in_place,
         }
     }
@@ -40,18 +44,26 @@ macro_rules! objects_contract {
     ($($run:tt)*) => {
         $crate::contract_cases! { [$($run)*] objects {
             cases {
-                "O1" what_was_put_is_got,
+                "O1" a_get_returns_the_object_that_was_put,
                 "O1" a_deleted_object_is_gone,
-                "O2" a_second_create_hears_that_the_name_is_taken,
+                "O2" a_second_create_is_told_that_the_name_is_taken,
                 "O2" only_one_of_many_creates_of_a_name_wins,
                 "O3" a_part_is_got_by_its_range,
                 "O3" a_get_beside_a_put_sees_the_whole_object_or_none,
                 "O4" a_list_shows_what_lies_under_its_prefix_once,
                 "O4" a_list_of_many_objects_is_complete,
             }
+            parts {
+                "O5" an_object_put_in_parts_appears_whole_when_it_is_completed,
+                "O5" parts_keep_the_order_in_which_they_were_given,
+                "O5" an_aborted_upload_leaves_nothing,
+                "O6" a_large_object_is_streamed_in_bounded_pieces,
+            }
         } }
     };
 }
+
+mod parts;
 
 mod cases {
     use std::collections::BTreeMap;
@@ -66,7 +78,7 @@ mod cases {
     };
 
     impl Subject {
-        async fn create(&self, name: &str, content: Bytes) -> Result<(), ObjectError> {
+        pub(super) async fn create(&self, name: &str, content: Bytes) -> Result<(), ObjectError> {
             let path = ObjectPath::from(name);
             self.objects
                 .put_opts(&path, content.into(), PutMode::Create.into())
@@ -74,7 +86,7 @@ mod cases {
                 .map(drop)
         }
 
-        async fn get(&self, name: &str) -> Option<Bytes> {
+        pub(super) async fn get(&self, name: &str) -> Option<Bytes> {
             match self.objects.get(&ObjectPath::from(name)).await {
                 Ok(found) => Some(
                     found
@@ -87,7 +99,7 @@ mod cases {
             }
         }
 
-        async fn list(&self, prefix: Option<&str>) -> Vec<(String, u64)> {
+        pub(super) async fn list(&self, prefix: Option<&str>) -> Vec<(String, u64)> {
             let prefix = prefix.map(ObjectPath::from);
             let listed = self
                 .objects
@@ -104,7 +116,7 @@ mod cases {
         }
     }
 
-    /// `length` bytes that tell whose they are.
+    /// `length` bytes that identify their writer.
     fn content(writer: u8, length: usize) -> Bytes {
         (0..length)
             .map(|index| writer ^ (index % 251) as u8)
@@ -112,7 +124,7 @@ mod cases {
     }
 
     /// O1.
-    pub(super) async fn what_was_put_is_got(subject: Subject) {
+    pub(super) async fn a_get_returns_the_object_that_was_put(subject: Subject) {
         let mut put = BTreeMap::new();
         assert_eq!(subject.get("put/missing").await, None);
         for (number, length) in [0, 1, 4096, 300_000].into_iter().enumerate() {
@@ -162,7 +174,7 @@ mod cases {
     }
 
     /// O2.
-    pub(super) async fn a_second_create_hears_that_the_name_is_taken(subject: Subject) {
+    pub(super) async fn a_second_create_is_told_that_the_name_is_taken(subject: Subject) {
         subject
             .create("taken", content(1, 10))
             .await

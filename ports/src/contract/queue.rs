@@ -1,7 +1,8 @@
 //! The cases of [`Queue`](crate::Queue), one module per promise or few.
 //!
-//! One of them, `a_deduplication_id_is_forgotten_when_its_window_is_over`, waits for the deduplication window on the
-//! subject's clock. A provider in real time opens its subject with a short window for it.
+//! One of them, `a_deduplication_id_is_forgotten_when_its_window_is_over`, waits for the
+//! deduplication window on the subject's clock. A provider in real time opens its subject with a
+//! short window for it.
 
 mod failures;
 mod groups;
@@ -17,19 +18,24 @@ use super::{Case, LOOK_AGAIN, PATIENCE, Spawn, eventually, in_place, together, w
 use crate::{
     Clock,
     key_value::SharedKeyValue,
-    queue::{DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, SharedQueue},
+    queue::{
+        DeadLetter, Delivery, Handle, Message, OnFailure, QueueOptions, SharedQueue,
+        SharedQueueAdmin,
+    },
 };
 
-/// Fresh queues, and what the cases need beside them.
+/// Fresh queues, and further parts that the cases need.
 #[derive(Debug, Clone)]
 pub struct Subject {
     /// The queues under test.
     pub queue: SharedQueue,
-    /// The key-value store of the same provider, where they share a journal (Q7).
+    /// Their administration.
+    pub admin: SharedQueueAdmin,
+    /// The key-value store of the same provider, if they share a journal (Q7).
     pub key_value: Option<SharedKeyValue>,
-    /// What the cases wait on.
+    /// The clock that the cases wait on.
     pub clock: Arc<dyn Clock>,
-    /// How they run consumers beside each other.
+    /// How they run consumers concurrently.
     pub spawn: Spawn,
 }
 
@@ -39,14 +45,15 @@ const LONG_MS: u64 = 60_000;
 /// A visibility timeout that cases do wait for.
 const SHORT_MS: u64 = 150;
 
-/// What clocks may differ by when a case measures how long something was hidden.
+/// The tolerance when a case measures how long a message was hidden.
 const GRAIN_MS: u64 = 5;
 
 impl Subject {
     /// A subject whose concurrent consumers run on one thread.
-    pub fn new(queue: SharedQueue, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(queue: SharedQueue, admin: SharedQueueAdmin, clock: Arc<dyn Clock>) -> Self {
         Self {
             queue,
+            admin,
             key_value: None,
             clock,
             spawn: in_place,
@@ -76,7 +83,8 @@ impl Subject {
         }
     }
 
-    /// A queue whose deliveries stay hidden for `visibility_timeout_ms` and fail never.
+    /// A queue that hides deliveries for `visibility_timeout_ms` and in which messages never fail
+    /// permanently.
     async fn patient(&self, queue: &'static str, visibility_timeout_ms: u64) -> Line<'_> {
         let options = QueueOptions {
             visibility_timeout_ms,
@@ -121,7 +129,7 @@ impl Line<'_> {
             .expect("receive answers")
     }
 
-    /// The next messages, waited for as consumers wait: by [`Queue::ready`](crate::Queue::ready).
+    /// The next messages. Waits as consumers do, by [`Queue::ready`](crate::Queue::ready).
     async fn next(&self, messages_max: usize) -> Vec<Delivery> {
         let wait = async {
             loop {
@@ -145,7 +153,7 @@ impl Line<'_> {
         .await
     }
 
-    /// The next message by itself.
+    /// The next message alone.
     async fn one(&self) -> Delivery {
         self.next(1).await.pop().expect("next waits for one")
     }
@@ -196,7 +204,7 @@ impl Line<'_> {
     /// The dead letters once there are `count` of them.
     async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
         eventually(&*self.subject.clock, "a dead letter", async || {
-            let letters = self.subject.queue.dead_letters(self.queue, None, 100).await;
+            let letters = self.subject.admin.dead_letters(self.queue, None, 100).await;
             let letters = letters.expect("dead_letters answers");
             (letters.len() >= count).then_some(letters)
         })
@@ -205,7 +213,7 @@ impl Line<'_> {
 
     async fn blocked(&self) -> Vec<DeadLetter> {
         self.subject
-            .queue
+            .admin
             .blocked(self.queue)
             .await
             .expect("blocked answers")
@@ -250,7 +258,7 @@ macro_rules! queue_contract {
             groups {
                 "Q1" a_group_is_delivered_in_the_order_it_was_sent,
                 "Q1" a_batch_holds_messages_of_one_group,
-                "Q1" a_group_with_a_consumer_is_given_to_nobody_else,
+                "Q1" a_group_with_a_consumer_is_given_to_no_other,
                 "Q1" a_stale_release_does_not_set_the_group_free,
                 "Q1" consumers_that_fail_now_and_then_keep_every_groups_order,
                 "Q2" groups_do_not_wait_for_each_other,
@@ -258,12 +266,12 @@ macro_rules! queue_contract {
             }
             redelivery {
                 "Q1" order_survives_a_redelivery_of_all_but_the_middle,
-                "Q3" what_is_not_acknowledged_in_time_is_delivered_again,
-                "Q3" what_is_released_is_delivered_again_with_all_behind_it,
+                "Q3" a_message_not_acknowledged_in_time_is_delivered_again,
+                "Q3" a_released_message_is_delivered_again_with_all_after_it,
                 "Q3" a_release_with_a_delay_hides_the_group_for_so_long,
                 "Q3" an_extended_delivery_stays_hidden_with_its_batch,
                 "Q3" a_consumer_may_hide_its_batch_for_a_time_of_its_own,
-                "Q3" what_was_acknowledged_never_comes_back,
+                "Q3" an_acknowledged_message_never_comes_back,
                 "Q3" ready_wakes_for_a_send_a_release_and_a_timeout,
                 "Q6" a_stale_handle_acknowledges_nothing,
             }
@@ -285,17 +293,17 @@ macro_rules! queue_contract {
                 "Q5" a_message_that_blocks_its_group_raises_an_alarm_until_it_succeeds,
                 "Q5" a_blocked_group_does_not_block_the_others,
                 "Q10" a_backlog_counts_what_waits_and_what_was_given_up,
-                "Q11" what_is_given_up_is_a_dead_letter_at_once,
+                "Q11" a_message_given_up_is_a_dead_letter_at_once,
                 "Q11" a_stale_handle_gives_nothing_up,
-                "Q12" a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one,
+                "Q12" a_delivery_counts_failures_of_its_message_and_not_of_those_before_it,
             }
             letters {
-                "Q13" dead_letters_are_read_on_behind_any_of_them,
+                "Q13" a_page_of_dead_letters_starts_after_any_of_them,
                 "Q13" a_letter_that_is_redriven_is_a_message_again_and_no_letter,
-                "Q13" dead_letters_are_read_on_behind_one_that_is_gone,
-                "Q13" what_is_purged_is_gone_and_nothing_else,
+                "Q13" a_page_of_dead_letters_starts_after_one_that_is_gone,
+                "Q13" purging_removes_the_named_letters_and_no_others,
                 "Q13" the_newest_dead_letters_are_kept,
-                "Q13" letters_of_no_queue_and_too_many_of_them_are_refused,
+                "Q13" letters_of_an_unknown_queue_and_too_many_letters_are_refused,
             }
         } }
     };

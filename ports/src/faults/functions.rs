@@ -2,13 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
-    Clock, Functions, Receipt, Result,
-    functions::{FunctionLimits, QueueTrigger},
+    Clock, Functions, Receipt, Result, decorate::FunctionsDecorator, functions::QueueTrigger,
 };
 
 /// Fails as its schedule says, and asks the functions it wraps otherwise.
@@ -32,8 +30,11 @@ impl FaultyFunctions {
     }
 }
 
-#[async_trait]
-impl Functions for FaultyFunctions {
+impl FunctionsDecorator for FaultyFunctions {
+    fn inner(&self) -> &dyn Functions {
+        &*self.inner
+    }
+
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         let call = self.inner.invoke(function, payload);
         self.trouble
@@ -90,9 +91,5 @@ impl Functions for FaultyFunctions {
         self.trouble
             .with("functions.disarm_timer", Lost::TryAgain, call)
             .await
-    }
-
-    fn limits(&self) -> &FunctionLimits {
-        self.inner.limits()
     }
 }

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
-    Clock, DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{
-        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
-    },
+    Clock, DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Batch, Batched, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated},
 };
 
 /// Fails as its schedule says, and asks the store it wraps otherwise.
@@ -33,26 +30,22 @@ impl FaultyKeyValue {
     }
 }
 
-#[async_trait]
-impl Externalize for FaultyKeyValue {
+impl Decorator for FaultyKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let call = self.inner.externalize(point);
         self.trouble
             .with("key_value.externalize", Lost::TryAgain, call)
             .await
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for FaultyKeyValue {
+impl KeyValueDecorator for FaultyKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.trouble
             .with("key_value.get", Lost::TryAgain, self.inner.get(key))
@@ -89,10 +82,6 @@ impl KeyValue for FaultyKeyValue {
                 self.inner.write_batch(batch),
             )
             .await
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
     }
 
     fn room(&self) -> Room {

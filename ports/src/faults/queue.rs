@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::{FaultSchedule, Lost, Trouble};
 use crate::{
-    Clock, DurabilityPoint, Externalize, Queue, Receipt, Result,
+    Clock, DurabilityPoint, Queue, QueueAdmin, Receipt, Result,
+    decorate::{Decorator, QueueAdminDecorator, QueueDecorator},
+    decorates,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
-        SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueOptions, SharedQueue,
+        SharedQueueAdmin,
     },
 };
 
@@ -34,26 +34,22 @@ impl FaultyQueue {
     }
 }
 
-#[async_trait]
-impl Externalize for FaultyQueue {
+impl Decorator for FaultyQueue {
+    type Port = dyn Queue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let call = self.inner.externalize(point);
         self.trouble
             .with("queue.externalize", Lost::TryAgain, call)
             .await
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl Queue for FaultyQueue {
+impl QueueDecorator for FaultyQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         self.trouble
             .with(
@@ -127,7 +123,32 @@ impl Queue for FaultyQueue {
             .with("queue.extend", Lost::TryAgain, call)
             .await
     }
+}
 
+/// Fails as its schedule says, and asks the administration it wraps otherwise.
+#[derive(Debug, Clone)]
+pub struct FaultyQueueAdmin {
+    inner: SharedQueueAdmin,
+    trouble: Trouble,
+}
+
+impl FaultyQueueAdmin {
+    /// Puts `schedule` between callers and `inner`.
+    pub fn new(
+        inner: SharedQueueAdmin,
+        schedule: Arc<dyn FaultSchedule>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            inner,
+            trouble: Trouble { schedule, clock },
+        }
+    }
+}
+
+decorates!(FaultyQueueAdmin, dyn QueueAdmin, inner);
+
+impl QueueAdminDecorator for FaultyQueueAdmin {
     async fn dead_letters(
         &self,
         queue: &str,
@@ -170,9 +191,5 @@ impl Queue for FaultyQueue {
         self.trouble
             .with("queue.backlog", Lost::TryAgain, self.inner.backlog(queue))
             .await
-    }
-
-    fn limits(&self) -> &QueueLimits {
-        self.inner.limits()
     }
 }

@@ -1,7 +1,8 @@
-//! What conditions and changes mean: the one definition that in-memory providers run and others translate.
+//! The meaning of conditions and changes: the one definition, which in-memory providers run and
+//! others translate.
 //!
-//! Pure: an item and an update in, the next item out. [`Memory`] is the part of an item that makes repeats
-//! recognisable; providers store it beside the attributes and never show it.
+//! Pure: takes an item and an update, and returns the next item. [`Memory`] is the part of an item
+//! that makes repeats recognisable. Providers store it beside the attributes and never return it.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -14,17 +15,17 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// The operations an item remembers (K8), and how far back its memory reaches.
+/// The operations that an item remembers (K8), and how far back its memory reaches.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// The last operations, oldest first, with the version each made.
     recent: VecDeque<(OperationId, Version)>,
-    /// Operations that made this version or an earlier one may have been forgotten.
+    /// Operations that made this version or an earlier one may be forgotten.
     forgotten: Version,
 }
 
 impl Memory {
-    /// Whether it remembers nothing.
+    /// Whether the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.recent.is_empty() && self.forgotten == Version(0)
     }
@@ -57,7 +58,7 @@ enum Recalled {
 
 /// An item as a provider keeps it: present or deleted, with its memory.
 ///
-/// A deleted item whose memory is empty need not be kept at all; one that remembers operations is kept for
+/// A deleted item with an empty memory need not be kept. One that remembers operations is kept for
 /// [`KeyValueLimits::operation_retention_ms`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stored {
@@ -65,25 +66,25 @@ pub struct Stored {
     pub item: Option<Arc<Item>>,
     /// The version of the last change, also of the deletion.
     pub version: Version,
-    /// What it remembers; boxed because most items remember nothing.
+    /// Its memory. Boxed because most items remember nothing.
     pub memory: Option<Box<Memory>>,
 }
 
-/// What an update makes of a stored item.
+/// The result of an update on a stored item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Evaluated {
-    /// This is stored instead.
+    /// This item is to be stored.
     Changed(Stored),
-    /// Nothing is stored: the change keeps the item, or was applied by an earlier attempt.
+    /// No change: the update keeps the item, or an earlier attempt applied it.
     Unchanged,
     /// The condition does not hold.
     Refused,
 }
 
-/// What `update` makes of `stored`.
+/// Evaluates `update` on `stored`.
 ///
 /// Errors: `Invalid` if an action does not fit its attribute or the result exceeds `limits`;
-/// `OutcomeUnknown` if the update is a repeat that may have been forgotten.
+/// `OutcomeUnknown` if the update is a repeat that may be forgotten.
 pub fn evaluate(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<Evaluated> {
     if let Some(operation) = update.operation {
         match stored
@@ -158,7 +159,7 @@ fn change(stored: &Stored, update: &Update, limits: &KeyValueLimits) -> Result<S
     })
 }
 
-/// The item without what `actions` set or unset, whatever it was: that need not be copied.
+/// The item without the attributes that `actions` set or unset. Their values need no copy.
 fn what_stays(item: &Item, actions: &[Action]) -> Item {
     let stays = |(name, _): &&(Name, Value)| {
         let first = actions.iter().find(|action| action.name() == name);
@@ -169,7 +170,7 @@ fn what_stays(item: &Item, actions: &[Action]) -> Item {
     Item::from_sorted(item.version, attributes)
 }
 
-/// Applies one action; none if it does not fit the attribute's type or overflows.
+/// Applies one action. None if it does not fit the attribute's type or overflows.
 fn apply(item: &mut Item, action: &Action) -> Option<()> {
     match action {
         Action::Set(name, value) => item.set(name.clone(), value.clone()),
@@ -238,7 +239,7 @@ fn passes(test: &Test, value: Option<&Value>) -> bool {
     }
 }
 
-/// Refuses keys and transactions beyond `limits`, before anything is evaluated.
+/// Refuses keys and transactions beyond `limits`, before evaluation.
 pub fn check_limits(updates: &[Update], limits: &KeyValueLimits) -> Result<()> {
     if updates.len() > limits.transact_items_max {
         return Err(Error::invalid(format!(

@@ -5,21 +5,22 @@ use std::{borrow::Cow, fmt, sync::Arc};
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
-/// Where an item lives: a partition and a place in it.
+/// The address of an item: a partition and a place in it.
 ///
-/// Held as one buffer (`partition length, big-endian u16 | partition | sort`), so that making a key
-/// allocates once and comparing two keys of one partition orders them by sort key.
+/// Kept as one buffer (`partition length, big-endian u16 | partition | sort`). Making a key
+/// therefore allocates once, and keys of one partition compare by sort key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Bytes);
 
 impl Key {
-    /// The longest partition the encoding can hold; providers allow less.
+    /// The longest partition that the encoding can hold. Providers allow less.
     const PARTITION_BYTES_MAX: usize = u16::MAX as usize;
 
     /// The key of `sort` in `partition`.
     ///
     /// # Panics
-    /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long before.
+    /// If the partition is longer than 65,535 bytes, which every provider's limits refuse long
+    /// before.
     pub fn new(partition: impl AsRef<[u8]>, sort: impl AsRef<[u8]>) -> Self {
         let (partition, sort) = (partition.as_ref(), sort.as_ref());
         assert!(
@@ -34,12 +35,12 @@ impl Key {
         Self(buffer.freeze())
     }
 
-    /// What places the item.
+    /// The partition, which places the item.
     pub fn partition(&self) -> &[u8] {
         &self.0[2..self.split()]
     }
 
-    /// What orders it within its partition.
+    /// The sort key, which orders the item within its partition.
     pub fn sort(&self) -> Bytes {
         self.0.slice(self.split()..)
     }
@@ -49,7 +50,7 @@ impl Key {
         &self.0
     }
 
-    /// The key whose encoded form is `bytes`, if it is one.
+    /// Decodes a key. None if `bytes` do not encode one.
     pub fn from_bytes(bytes: Bytes) -> Option<Self> {
         let length = usize::from(u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]));
         (bytes.len() >= 2 + length).then_some(Self(bytes))
@@ -71,7 +72,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// How often an item has changed; zero stands for "there is none".
+/// How often an item has changed. Zero stands for a missing item.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -105,9 +106,9 @@ impl From<String> for Name {
 pub enum Value {
     /// Opaque bytes.
     Bytes(Bytes),
-    /// A signed integer; additions wrap never: an overflow is refused as invalid.
+    /// A signed integer. An addition that overflows is refused as invalid.
     Integer(i64),
-    /// A list of opaque elements, shared by the versions of an item that have it alike.
+    /// A list of opaque elements. Versions of an item that have the same list share it.
     List(Arc<[Bytes]>),
 }
 
@@ -127,12 +128,13 @@ impl Value {
 pub struct Item {
     /// How often it has changed.
     pub version: Version,
-    /// Its attributes, sorted by name; few, so a sorted vector beats a map.
+    /// Its attributes, sorted by name. They are few, so a sorted vector beats a map.
     attributes: Vec<(Name, Value)>,
 }
 
 impl Item {
-    /// An item from parts, as a provider reads them back. Attributes may come in any order, each name once.
+    /// An item from parts that a provider reads back. Attributes may come in any order, each name
+    /// once.
     pub fn from_parts(version: Version, mut attributes: Vec<(Name, Value)>) -> Self {
         attributes.sort_by(|left, right| left.0.cmp(&right.0));
         Self {
@@ -141,7 +143,7 @@ impl Item {
         }
     }
 
-    /// The same of attributes that are in the order of their names.
+    /// As [`Item::from_parts`], for attributes in the order of their names.
     pub(super) fn from_sorted(version: Version, attributes: Vec<(Name, Value)>) -> Self {
         Self {
             version,
@@ -154,8 +156,8 @@ impl Item {
         &self.attributes
     }
 
-    /// The attribute `name`, if it is there. Attributes are few and their names differ in length, so looking at
-    /// each beats a binary search.
+    /// The attribute `name`, if present. Attributes are few and their names differ in length, so a
+    /// linear search beats a binary one.
     pub fn attribute(&self, name: &str) -> Option<&Value> {
         self.attributes
             .iter()

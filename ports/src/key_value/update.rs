@@ -1,4 +1,4 @@
-//! What an update asks for: a change, a condition, and the id that makes a repeat recognisable.
+//! An update: a change, a condition, and the id that makes a repeat recognisable.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -11,21 +11,22 @@ use crate::{DurabilityPoint, queue::Retention};
 pub struct Update {
     /// The item.
     pub key: Key,
-    /// What to do to it.
+    /// The change.
     pub change: Change,
-    /// When.
+    /// The condition.
     pub condition: Condition,
     /// Makes a repeat recognisable (K8).
     pub operation: Option<Operation>,
-    /// What it rests on: refused where the store has lost that (D4). A caller that lives on while its store goes back
-    /// to an earlier state would else decide by what it has seen and the store has not.
-    pub basis: DurabilityPoint,
+    /// The point that the update depends on. The update is refused if the store has lost it (D4).
+    /// Without this, a caller that outlives its store's return to an earlier state would act on
+    /// data that the store no longer has.
+    pub depends_on: DurabilityPoint,
     /// Whether it must survive a crash of the store once it is durable.
     pub retention: Retention,
 }
 
 impl Update {
-    /// Applies `actions` to the item, making it if it is not there.
+    /// Applies `actions` to the item, and makes it if it is missing.
     pub fn modify(key: Key, actions: Vec<Action>) -> Self {
         Self::of(key, Change::Modify(actions))
     }
@@ -40,61 +41,63 @@ impl Update {
         Self::of(key, Change::Delete)
     }
 
-    /// Changes nothing; in a transaction, only its condition counts.
+    /// Changes nothing. In a transaction, only its condition matters.
     pub fn check(key: Key, condition: Condition) -> Self {
         Self::of(key, Change::Keep).when(condition)
     }
 
-    /// Makes `change` to the item, whatever it is like.
+    /// Makes `change` to the item unconditionally.
     pub fn of(key: Key, change: Change) -> Self {
-        let (condition, operation, basis) = (Condition::Always, None, DurabilityPoint::DURABLE);
+        let (condition, operation, depends_on) =
+            (Condition::Always, None, DurabilityPoint::DURABLE);
         Self {
             key,
             change,
             condition,
             operation,
-            basis,
+            depends_on,
             retention: Retention::Durable,
         }
     }
 
-    /// The same update, which a crash of the store may take, also where what was ordered after it survives (D5, K10). A
-    /// store with a journal of its own saves writing it, and so takes it when its disk is full; others keep it.
+    /// Makes the update transient: a crash of the store may take it, even if later changes survive
+    /// (D5, K10). A store with a journal of its own saves writing it, and therefore accepts it
+    /// even when its disk is full. Other stores keep it.
     pub fn transient(mut self) -> Self {
         self.retention = Retention::Transient;
         self
     }
 
-    /// The same update, refused where the store has lost what was there at `basis` (D4).
-    pub fn resting_on(mut self, basis: DurabilityPoint) -> Self {
-        self.basis = basis;
+    /// Makes the update depend on `point`: it is refused if the store has lost that (D4).
+    pub fn depends_on(mut self, point: DurabilityPoint) -> Self {
+        self.depends_on = point;
         self
     }
 
-    /// The same update under `condition`.
+    /// Applies the update only under `condition`.
     pub fn when(mut self, condition: Condition) -> Self {
         self.condition = condition;
         self
     }
 
-    /// The same update, recognisable when repeated. `known` is the version of the item that the first
-    /// attempt knew (zero: none); a repeat carries the same one.
+    /// Makes a repeat of the update recognisable. `known` is the version of the item that the first
+    /// attempt knew (zero: none). A repeat carries the same one.
     pub fn as_operation(mut self, id: OperationId, known: Version) -> Self {
         self.operation = Some(Operation { id, known });
         self
     }
 }
 
-/// What an update does to its item.
+/// The effect of an update on its item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
-    /// Applies these, in order; an item that is not there starts empty.
+    /// Applies these, in order. A missing item starts empty.
     Modify(Vec<Action>),
     /// Replaces all attributes by these.
     Put(Vec<(Name, Value)>),
     /// Removes the item.
     Delete,
-    /// Leaves it as it is.
+    /// Leaves the item unchanged.
     Keep,
 }
 
@@ -103,11 +106,11 @@ pub enum Change {
 pub enum Action {
     /// Sets an attribute.
     Set(Name, Value),
-    /// Adds to an integer; an absent one counts as zero.
+    /// Adds to an integer. A missing one counts as zero.
     Add(Name, i64),
-    /// Appends elements to a list; an absent one counts as empty.
+    /// Appends elements to a list. A missing one counts as empty.
     Append(Name, Vec<Bytes>),
-    /// Removes the first elements of a list, as many as there are at most.
+    /// Removes the first elements of a list, or all if it has fewer.
     RemoveFirst(Name, usize),
     /// Removes every element equal to one of these from a list.
     RemoveElements(Name, Vec<Bytes>),
@@ -116,7 +119,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// The attribute that it is about.
+    /// The attribute that the action changes.
     pub(super) fn name(&self) -> &Name {
         match self {
             Self::Set(name, _)
@@ -144,7 +147,7 @@ impl Action {
     }
 }
 
-/// When an update applies, judged over its item alone.
+/// When an update applies, decided by its item alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Condition {
     /// Always.
@@ -156,7 +159,7 @@ pub enum Condition {
     Absent,
     /// The item is at this version.
     VersionIs(Version),
-    /// An attribute passes a test; an item that is not there has no attributes.
+    /// An attribute passes a test. A missing item has no attributes.
     Attribute(Name, Test),
     /// All of these hold.
     All(Vec<Condition>),
@@ -171,22 +174,22 @@ impl Condition {
     }
 }
 
-/// What is asked of one attribute.
+/// A test of one attribute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Test {
-    /// It is there.
+    /// It is present.
     Exists,
-    /// It is not there.
+    /// It is absent.
     Absent,
-    /// It is there and equal to this.
+    /// It is present and equal to this.
     Equals(Value),
-    /// It is not there, or another than this.
+    /// It is absent or differs from this.
     Differs(Value),
     /// It is an integer below this.
     Below(i64),
     /// It is an integer above this.
     Above(i64),
-    /// It is a list with fewer elements than this, or not there.
+    /// It is absent, or a list with fewer elements than this.
     ShorterThan(usize),
 }
 
@@ -202,15 +205,15 @@ impl Test {
     }
 }
 
-/// Names one operation for ever: drawn from 128 random bits, or derived from something unique.
+/// Names one operation, and never another: 128 random bits, or bytes derived from a unique name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct OperationId(pub u128);
 
-/// What makes a repeat recognisable (K8).
+/// Makes a repeat recognisable (K8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// The same for every attempt.
     pub id: OperationId,
-    /// The version of the item the first attempt knew; zero if it knew of none.
+    /// The version of the item that the first attempt knew. Zero if it knew of none.
     pub known: Version,
 }

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::{Carried, Count, Meter, Operation};
 use crate::{
     Clock, Event, Functions, Handler, Monotonic, Receipt, Result,
-    functions::{Definition, Failure, FunctionLimits, QueueTrigger, Room},
+    decorate::FunctionsDecorator,
+    functions::{Definition, Failure, QueueTrigger, Room},
 };
 
 /// Counts calls and bytes of the functions it wraps.
@@ -19,14 +20,14 @@ pub struct MeteredFunctions {
 }
 
 impl MeteredFunctions {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: Arc<dyn Functions>, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
 
-    /// The same function, counting its runs and `memory_mb` times their duration into `meter`.
+    /// Wraps a function so that `meter` counts its runs, and `memory_mb` times their duration.
     ///
-    /// Runs are counted here and not where they are asked for, because queues and timers cause them too.
+    /// Runs are counted here instead of at the caller, because queues and timers cause them too.
     pub fn metered(
         definition: Definition,
         memory_mb: u32,
@@ -54,8 +55,11 @@ impl MeteredFunctions {
     }
 }
 
-#[async_trait]
-impl Functions for MeteredFunctions {
+impl FunctionsDecorator for MeteredFunctions {
+    fn inner(&self) -> &dyn Functions {
+        &*self.inner
+    }
+
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         self.meter.call(Operation::FunctionInvoke);
         let asked = payload.len();
@@ -71,11 +75,6 @@ impl Functions for MeteredFunctions {
         let result = self.inner.send(function, id, payload).await;
         self.ended(Operation::FunctionSend, &result, bytes);
         result
-    }
-
-    // Asked of the provider's own list: no cloud bills for it.
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.inner.knows(function).await
     }
 
     async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
@@ -104,10 +103,6 @@ impl Functions for MeteredFunctions {
         let result = self.inner.disarm_timer(function).await;
         self.ended(Operation::FunctionDisarm, &result, 0);
         result
-    }
-
-    fn limits(&self) -> &FunctionLimits {
-        self.inner.limits()
     }
 }
 
@@ -138,7 +133,7 @@ impl Handler for MeteredHandler {
                 ..Count::default()
             },
         );
-        // Counted when dropped, so that a run that is ended by its timeout is counted too.
+        // Counted when dropped, so that a run that its timeout ends is counted too.
         let _run = Run {
             handler: self,
             started: self.clock.monotonic(),

@@ -1,15 +1,14 @@
-//! A key-value store that counts what is asked of it.
+//! Counts the calls of a key-value store.
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::{Carried, Meter, Operation};
 use crate::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Outcome, Page, Read, Room, Scan,
-        SharedKeyValue, Transacted, Updated, Value,
+        Action, Batch, Batched, Change, Outcome, Page, Read, Scan, SharedKeyValue, Transacted,
+        Updated, Value,
     },
 };
 
@@ -24,7 +23,7 @@ pub struct MeteredKeyValue {
 }
 
 impl MeteredKeyValue {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: SharedKeyValue, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
@@ -34,7 +33,7 @@ fn item_bytes(item: Option<&Arc<Item>>) -> usize {
     item.map_or(0, |item| item.bytes_len())
 }
 
-/// What a change carries, as far as it is known before it is applied.
+/// The bytes of a change, as far as they are known before it is applied.
 fn change_bytes(change: &Change) -> usize {
     let value = |name: &str, value: &Value| name.len() + value.bytes_len();
     match change {
@@ -57,8 +56,13 @@ fn change_bytes(change: &Change) -> usize {
     }
 }
 
-#[async_trait]
-impl Externalize for MeteredKeyValue {
+impl Decorator for MeteredKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.meter.call(Operation::Externalize);
         let result = self.inner.externalize(point).await;
@@ -66,18 +70,9 @@ impl Externalize for MeteredKeyValue {
             .ended(Operation::Externalize, &result, |()| Carried::default());
         result
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for MeteredKeyValue {
+impl KeyValueDecorator for MeteredKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.meter.call(Operation::KeyValueGet);
         let result = self.inner.get(key).await;
@@ -154,7 +149,8 @@ impl KeyValue for MeteredKeyValue {
         let unit = self.meter.unit_bytes.write;
         self.meter
             .ended(Operation::KeyValueWriteBatch, &result, |batched| {
-                // The lane's cursor is one more write; of a batch that is not applied it is the only one.
+                // The lane's cursor is one more write, and the only one if the batch is not
+                // applied.
                 let cursor = Carried::item(0, unit).units;
                 match batched {
                     Batched::Done(_) => {
@@ -171,13 +167,5 @@ impl KeyValue for MeteredKeyValue {
                 }
             });
         result
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

@@ -1,4 +1,4 @@
-//! An object store that counts what is asked of it.
+//! Counts the calls of an object store.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -26,7 +26,7 @@ pub struct MeteredObjects {
 }
 
 impl MeteredObjects {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: Arc<dyn ObjectStore>, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
@@ -61,7 +61,7 @@ impl ObjectStore for MeteredObjects {
         result
     }
 
-    /// Counts the request that begins the upload; Landfast writes its objects with one put each.
+    /// Counts the request that starts the upload. Landfast writes its objects with one put each.
     async fn put_multipart_opts(
         &self,
         path: &ObjectPath,

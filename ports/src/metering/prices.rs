@@ -1,4 +1,4 @@
-//! Price books: what counted units cost, as dated data.
+//! Price books: the prices of billing units, as dated data.
 
 use std::{fmt, iter::Sum, ops::Add};
 
@@ -6,7 +6,8 @@ use serde::{Deserialize, Deserializer, de};
 
 use super::{Operation, UnitBytes, Usage};
 
-/// An amount in millionths of a millionth of the book's currency, which holds every price there is exactly.
+/// An amount in millionths of a millionth of the book's currency. It holds every published price
+/// exactly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Money(pub u128);
 
@@ -72,25 +73,25 @@ impl<'de> Deserialize<'de> for Money {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// What is billed, in the provider's words.
+    /// The billed thing, in the provider's words.
     pub unit: String,
     /// Bytes that one unit covers; zero where size does not matter.
     pub unit_bytes: u64,
-    /// What `per` units cost.
+    /// The price of `per` units.
     pub amount: Money,
-    /// How many units that is; not zero.
+    /// The number of units that `price` buys. Not zero.
     pub per: u64,
-    /// Where the figure is from.
+    /// The source of the figure.
     pub source: String,
 }
 
 impl Price {
-    /// What `units` cost, rounded down to the smallest amount there is.
+    /// The price of `units`, rounded down to the smallest amount.
     fn of(&self, units: u64) -> Money {
         self.fraction(u128::from(units), 1)
     }
 
-    /// What `units / divisor` units cost.
+    /// The price of `units / divisor` units.
     fn fraction(&self, units: u128, divisor: u128) -> Money {
         Money(self.amount.0 * units / (u128::from(self.per) * divisor))
     }
@@ -107,17 +108,17 @@ pub enum BookError {
     PerZero(String),
 }
 
-/// What one provider asks for in one region, as of some date.
+/// The prices of one provider in one region, as of some date.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PriceBook {
-    /// Who asks.
+    /// The provider.
     pub provider: String,
-    /// Where.
+    /// The region.
     pub region: String,
-    /// In what.
+    /// The currency.
     pub currency: String,
-    /// When: year, month and day.
+    /// The date: year, month and day.
     pub date: String,
     /// Reads, per [`UnitBytes::read`] of an item.
     pub key_value_read: Price,
@@ -139,7 +140,7 @@ pub struct PriceBook {
     pub object_storage: Price,
 }
 
-/// What lies in the stores, for [`PriceBook::storage_month`].
+/// The stored bytes, for [`PriceBook::storage_month`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoredBytes {
     /// Bytes in the key-value store.
@@ -155,7 +156,7 @@ impl PriceBook {
             .expect("the book we ship is tested")
     }
 
-    /// The price book that `text` is.
+    /// Parses a price book.
     pub fn parse(text: &str) -> Result<Self, BookError> {
         let book: Self = toml::from_str(text)?;
         if let Some(price) = book.prices().into_iter().find(|price| price.per == 0) {
@@ -178,7 +179,7 @@ impl PriceBook {
         ]
     }
 
-    /// The units in which a [`Meter`](super::Meter) has to count for this book.
+    /// The units in which a [`Meter`](super::Meter) must count for this book.
     pub fn unit_bytes(&self) -> UnitBytes {
         UnitBytes {
             read: self.key_value_read.unit_bytes,
@@ -187,7 +188,7 @@ impl PriceBook {
         }
     }
 
-    /// What `usage` costs, counted by a meter in [`PriceBook::unit_bytes`].
+    /// The price of `usage`, counted by a meter in [`PriceBook::unit_bytes`].
     pub fn price(&self, usage: &Usage) -> Bill {
         let units = |operations: &[Operation]| {
             operations
@@ -230,7 +231,7 @@ impl PriceBook {
         }
     }
 
-    /// What it costs to keep `stored` for a month.
+    /// The price of keeping `stored` for a month.
     pub fn storage_month(&self, stored: StoredBytes) -> Money {
         /// A gigabyte as clouds bill it.
         const GIGABYTE: u128 = 1 << 30;
@@ -242,14 +243,14 @@ impl PriceBook {
     }
 }
 
-/// What a usage costs, by what is billed.
+/// The price of a usage, by the billed thing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bill {
     /// Gets and scans.
     pub key_value_reads: Money,
     /// Updates, transactions and batches.
     pub key_value_writes: Money,
-    /// Everything asked of queues.
+    /// All requests to queues.
     pub queue_requests: Money,
     /// Runs of functions.
     pub function_requests: Money,

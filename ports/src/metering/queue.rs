@@ -1,15 +1,15 @@
-//! Queues that count what is asked of them.
+//! Counts the calls of queues and of their administration.
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
-
 use super::{Carried, Meter, Operation};
 use crate::{
-    DurabilityPoint, Externalize, Queue, Receipt, Result,
+    DurabilityPoint, Queue, QueueAdmin, Receipt, Result,
+    decorate::{Decorator, QueueAdminDecorator, QueueDecorator},
+    decorates,
     queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
-        SharedQueue,
+        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueOptions, SharedQueue,
+        SharedQueueAdmin,
     },
 };
 
@@ -21,21 +21,19 @@ pub struct MeteredQueue {
 }
 
 impl MeteredQueue {
-    /// Counts what is asked of `inner` into `meter`.
+    /// Counts the calls of `inner` into `meter`.
     pub fn new(inner: SharedQueue, meter: Arc<Meter>) -> Self {
         Self { inner, meter }
     }
-
-    /// Counts the end of a call that was one request with `items` messages of `bytes` in all.
-    fn ended<T>(&self, operation: Operation, result: &Result<T>, items: usize, bytes: usize) {
-        let unit = self.meter.unit_bytes.message;
-        self.meter
-            .ended(operation, result, |_| Carried::request(items, bytes, unit));
-    }
 }
 
-#[async_trait]
-impl Externalize for MeteredQueue {
+impl Decorator for MeteredQueue {
+    type Port = dyn Queue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.meter.call(Operation::Externalize);
         let result = self.inner.externalize(point).await;
@@ -43,22 +41,14 @@ impl Externalize for MeteredQueue {
             .ended(Operation::Externalize, &result, |()| Carried::default());
         result
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl Queue for MeteredQueue {
+impl QueueDecorator for MeteredQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         self.meter.call(Operation::QueueCreate);
         let result = self.inner.create(queue, options).await;
-        self.ended(Operation::QueueCreate, &result, 0, 0);
+        self.meter
+            .ended_request(Operation::QueueCreate, &result, 0, 0);
         result
     }
 
@@ -69,7 +59,8 @@ impl Queue for MeteredQueue {
             messages.iter().map(|message| message.body.len()).sum(),
         );
         let result = self.inner.send(queue, messages).await;
-        self.ended(Operation::QueueSend, &result, items, bytes);
+        self.meter
+            .ended_request(Operation::QueueSend, &result, items, bytes);
         result
     }
 
@@ -86,7 +77,8 @@ impl Queue for MeteredQueue {
             .await;
         let deliveries = result.as_deref().unwrap_or_default();
         let bytes = deliveries.iter().map(|delivery| delivery.body.len()).sum();
-        self.ended(Operation::QueueReceive, &result, deliveries.len(), bytes);
+        self.meter
+            .ended_request(Operation::QueueReceive, &result, deliveries.len(), bytes);
         result
     }
 
@@ -94,14 +86,16 @@ impl Queue for MeteredQueue {
     async fn ready(&self, queue: &str) -> Result<()> {
         self.meter.call(Operation::QueueReady);
         let result = self.inner.ready(queue).await;
-        self.ended(Operation::QueueReady, &result, 0, 0);
+        self.meter
+            .ended_request(Operation::QueueReady, &result, 0, 0);
         result
     }
 
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.meter.call(Operation::QueueAcknowledge);
         let result = self.inner.acknowledge(queue, handles).await;
-        self.ended(Operation::QueueAcknowledge, &result, handles.len(), 0);
+        self.meter
+            .ended_request(Operation::QueueAcknowledge, &result, handles.len(), 0);
         result
     }
 
@@ -114,7 +108,8 @@ impl Queue for MeteredQueue {
     ) -> Result<Receipt> {
         self.meter.call(Operation::QueueRelease);
         let result = self.inner.release(queue, handle, delay_ms, reason).await;
-        self.ended(Operation::QueueRelease, &result, 1, 0);
+        self.meter
+            .ended_request(Operation::QueueRelease, &result, 1, 0);
         result
     }
 
@@ -122,17 +117,37 @@ impl Queue for MeteredQueue {
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         self.meter.call(Operation::QueueRelease);
         let result = self.inner.give_up(queue, handle, reason).await;
-        self.ended(Operation::QueueRelease, &result, 1, 0);
+        self.meter
+            .ended_request(Operation::QueueRelease, &result, 1, 0);
         result
     }
 
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.meter.call(Operation::QueueExtend);
         let result = self.inner.extend(queue, handle, timeout_ms).await;
-        self.ended(Operation::QueueExtend, &result, 1, 0);
+        self.meter
+            .ended_request(Operation::QueueExtend, &result, 1, 0);
         result
     }
+}
 
+/// Counts calls, letters, bytes and requests of the administration it wraps.
+#[derive(Debug, Clone)]
+pub struct MeteredQueueAdmin {
+    inner: SharedQueueAdmin,
+    meter: Arc<Meter>,
+}
+
+impl MeteredQueueAdmin {
+    /// Counts the calls of `inner` into `meter`.
+    pub fn new(inner: SharedQueueAdmin, meter: Arc<Meter>) -> Self {
+        Self { inner, meter }
+    }
+}
+
+decorates!(MeteredQueueAdmin, dyn QueueAdmin, inner);
+
+impl QueueAdminDecorator for MeteredQueueAdmin {
     async fn dead_letters(
         &self,
         queue: &str,
@@ -143,21 +158,24 @@ impl Queue for MeteredQueue {
         let result = self.inner.dead_letters(queue, after, letters_max).await;
         let letters = result.as_deref().unwrap_or_default();
         let bytes = letters.iter().map(|letter| letter.body.len()).sum();
-        self.ended(Operation::QueueDeadLetters, &result, letters.len(), bytes);
+        self.meter
+            .ended_request(Operation::QueueDeadLetters, &result, letters.len(), bytes);
         result
     }
 
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         self.meter.call(Operation::QueueRedrive);
         let result = self.inner.redrive(queue, letters).await;
-        self.ended(Operation::QueueRedrive, &result, letters.len(), 0);
+        self.meter
+            .ended_request(Operation::QueueRedrive, &result, letters.len(), 0);
         result
     }
 
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
         self.meter.call(Operation::QueuePurge);
         let result = self.inner.purge(queue, letters).await;
-        self.ended(Operation::QueuePurge, &result, letters.len(), 0);
+        self.meter
+            .ended_request(Operation::QueuePurge, &result, letters.len(), 0);
         result
     }
 
@@ -165,18 +183,16 @@ impl Queue for MeteredQueue {
         self.meter.call(Operation::QueueBlocked);
         let result = self.inner.blocked(queue).await;
         let items = result.as_deref().unwrap_or_default().len();
-        self.ended(Operation::QueueBlocked, &result, items, 0);
+        self.meter
+            .ended_request(Operation::QueueBlocked, &result, items, 0);
         result
     }
 
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
         self.meter.call(Operation::QueueBacklog);
         let result = self.inner.backlog(queue).await;
-        self.ended(Operation::QueueBacklog, &result, 0, 0);
+        self.meter
+            .ended_request(Operation::QueueBacklog, &result, 0, 0);
         result
-    }
-
-    fn limits(&self) -> &QueueLimits {
-        self.inner.limits()
     }
 }

@@ -17,7 +17,8 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
 }
 
-/// The numbers of the promises that a port's documentation states, as `**K1**`, in its module or in those below it.
+/// The numbers of the promises that a port's documentation states, as `**K1**`, in its module or in
+/// those below it.
 fn promised(source: &Path) -> BTreeSet<String> {
     let below = fs::read_dir(source.with_extension(""))
         .into_iter()

@@ -8,8 +8,8 @@ use ports::{
     ErrorKind, Functions, Key, KeyValue, Queue, Update,
     contract::{self, Case},
     faults::{
-        Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, Rates, Script,
-        Weather,
+        Calm, Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue, FaultyQueue, FaultyQueueAdmin,
+        Rates, Script, Weather,
     },
     key_value::{Action, OperationId, Outcome, Version},
     queue::{Message, QueueOptions},
@@ -38,7 +38,16 @@ fn queue(case: Case<contract::queue::Subject>) {
             Arc::new(Calm),
             world.clock(),
         ));
-        contract::queue::Subject { queue, ..subject }
+        let admin = Arc::new(FaultyQueueAdmin::new(
+            subject.admin,
+            Arc::new(Calm),
+            world.clock(),
+        ));
+        contract::queue::Subject {
+            queue,
+            admin,
+            ..subject
+        }
     });
 }
 

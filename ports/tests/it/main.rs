@@ -1,5 +1,5 @@
-//! The ports' own parts held to the ports' promises, over the simulated provider: the suites notice every
-//! broken decorator, and the decorators meant for use pass the suites of what they wrap.
+//! The contract suites over the simulated provider. They notice every broken decorator, and
+//! metering and faults pass the suites of the ports that they wrap.
 
 mod broken;
 mod faults;

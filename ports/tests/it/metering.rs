@@ -9,8 +9,8 @@ use ports::{
     functions::{Definition, QueueTrigger},
     key_value::{Action, Scan},
     metering::{
-        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue, Operation,
-        PriceBook,
+        Count, Meter, MeteredFunctions, MeteredKeyValue, MeteredObjects, MeteredQueue,
+        MeteredQueueAdmin, Operation, PriceBook,
     },
     objects::{ObjectPath, ObjectStoreExt},
     queue::{Message, QueueOptions},
@@ -35,7 +35,12 @@ fn queue(case: Case<contract::queue::Subject>) {
     subjects::run(case, |world| {
         let subject = subjects::queue(world);
         let queue = Arc::new(MeteredQueue::new(subject.queue, meter()));
-        contract::queue::Subject { queue, ..subject }
+        let admin = Arc::new(MeteredQueueAdmin::new(subject.admin, meter()));
+        contract::queue::Subject {
+            queue,
+            admin,
+            ..subject
+        }
     });
 }
 
@@ -93,23 +98,7 @@ fn a_store_counts_items_bytes_and_units() {
     simulated::run(async {
         let (world, meter) = (World::new(1), meter());
         let store = MeteredKeyValue::new(world.key_value(), Arc::clone(&meter));
-        let place = |n: i64| Key::new("p", format!("{n}"));
-        let body = Bytes::from(vec![b'x'; 1_500]);
-        let set = |n| Update::modify(place(n), vec![Action::set("body", body.clone())]);
-        store.update(set(1)).await.expect("calm");
-        store
-            .update(set(1).when(Condition::Absent))
-            .await
-            .expect("a conflict is an answer");
-        store.update(set(1)).await.expect("calm");
-        store.transact(vec![set(2), set(3)]).await.expect("calm");
-        store.get(&place(9)).await.expect("calm");
-        store.scan(&Scan::partition("p", 10)).await.expect("calm");
-        let too_large = vec![Action::set("body", vec![0; 1 << 20])];
-        store
-            .update(Update::modify(place(4), too_large))
-            .await
-            .expect_err("too large");
+        use_store(&store).await;
 
         let usage = meter.usage();
         let item = 4 + 1_500;
@@ -161,17 +150,9 @@ fn queues_and_functions_count_requests_runs_and_compute() {
     simulated::run(async {
         let (world, meter) = (World::new(1), meter());
         let subject = subjects::functions(&world);
+        register_sleeper(&subject, &meter);
         let queue = MeteredQueue::new(subject.queue, Arc::clone(&meter));
         let functions = MeteredFunctions::new(subject.functions, Arc::clone(&meter));
-        let definition = Definition {
-            name: "sleeper".into(),
-            options: ports::functions::FunctionOptions::default(),
-            handler: Arc::new(Sleeper(world.clock())),
-        };
-        let (counted, clock) = (Arc::clone(&meter), world.clock());
-        subject
-            .register
-            .register(MeteredFunctions::metered(definition, 1_024, counted, clock));
         queue
             .create("q", QueueOptions::default())
             .await
@@ -222,6 +203,41 @@ fn queues_and_functions_count_requests_runs_and_compute() {
             usage.compute_mb_ms
         );
     });
+}
+
+/// Seven calls of every kind, one of which fails.
+async fn use_store(store: &MeteredKeyValue) {
+    let store: &dyn KeyValue = store;
+    let place = |n: i64| Key::new("p", format!("{n}"));
+    let body = Bytes::from(vec![b'x'; 1_500]);
+    let set = |n| Update::modify(place(n), vec![Action::set("body", body.clone())]);
+    store.update(set(1)).await.expect("calm");
+    store
+        .update(set(1).when(Condition::Absent))
+        .await
+        .expect("a conflict is an answer");
+    store.update(set(1)).await.expect("calm");
+    store.transact(vec![set(2), set(3)]).await.expect("calm");
+    store.get(&place(9)).await.expect("calm");
+    store.scan(&Scan::partition("p", 10)).await.expect("calm");
+    let too_large = vec![Action::set("body", vec![0; 1 << 20])];
+    store
+        .update(Update::modify(place(4), too_large))
+        .await
+        .expect_err("too large");
+}
+
+/// Registers a metered [`Sleeper`] with 1,024 MB.
+fn register_sleeper(subject: &contract::functions::Subject, meter: &Arc<Meter>) {
+    let definition = Definition {
+        name: "sleeper".into(),
+        options: ports::functions::FunctionOptions::default(),
+        handler: Arc::new(Sleeper(Arc::clone(&subject.clock))),
+    };
+    let (meter, clock) = (Arc::clone(meter), Arc::clone(&subject.clock));
+    subject
+        .register
+        .register(MeteredFunctions::metered(definition, 1_024, meter, clock));
 }
 
 /// Sleeps for a second.

@@ -9,12 +9,12 @@ use ports::{
     functions::Definition,
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
     runtime::{Function, Language},
 };
 use simulated::{World, runtime::SimulatedRuntime};
 
-/// Runs `case` in virtual time on what `open` makes of a fresh world.
+/// Opens a subject on a fresh world, and runs `case` on it in virtual time.
 pub(crate) fn run<S>(case: Case<S>, open: impl FnOnce(&World) -> S) {
     simulated::run(async {
         let world = World::new(1);
@@ -42,7 +42,7 @@ impl key_value::Disk for WorldsDisk {
 }
 
 pub(crate) fn queue(world: &World) -> queue::Subject {
-    queue::Subject::new(world.queue(), world.clock()).beside(world.key_value())
+    queue::Subject::new(world.queue(), world.queue_admin(), world.clock()).beside(world.key_value())
 }
 
 pub(crate) fn functions(world: &World) -> functions::Subject {
@@ -51,6 +51,7 @@ pub(crate) fn functions(world: &World) -> functions::Subject {
         functions: functions.clone(),
         register: Arc::new(move |definition: Definition| functions.register(definition)),
         queue: world.queue(),
+        admin: world.queue_admin(),
         clock: world.clock(),
     }
 }
@@ -85,7 +86,7 @@ pub(crate) fn clock(world: &World) -> clock::Subject {
 }
 
 pub(crate) fn objects(world: &World) -> objects::Subject {
-    objects::Subject::new(world.objects())
+    objects::Subject::new(world.objects(), world.object_limits())
 }
 
 pub(crate) fn durability(world: &World) -> durability::Subject {
@@ -117,6 +118,9 @@ impl durability::Crashable for Crashed {
     }
     fn queue(&self) -> Option<SharedQueue> {
         Some(self.world.queue())
+    }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        Some(self.world.queue_admin())
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         Some(self.world.objects())

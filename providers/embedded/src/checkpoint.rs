@@ -15,7 +15,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use ports::{Monotonic, Outage, key_value::Room};
+use ports::{LogThrottle, Monotonic, key_value::Room};
 
 use crate::{
     base::{self, BaseError, Expiring, Place},
@@ -60,7 +60,7 @@ struct Inner {
     stop: bool,
     count: u64,
     /// That they fail.
-    outage: Outage,
+    outage: LogThrottle,
 }
 
 impl Checkpoints {

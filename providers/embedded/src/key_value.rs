@@ -205,7 +205,7 @@ fn record_of(stored: Stored) -> Option<StoredItem> {
 }
 
 fn update_one(store: &mut Store, update: &Update, claim: Claim) -> Result<Updated> {
-    store.check_basis(update.basis)?;
+    store.check_basis(update.depends_on)?;
     let key = item_key(&update.key);
     let found = store.item(&key)?;
     let present = stored(found.value.as_deref());
@@ -276,7 +276,7 @@ fn transact(store: &mut Store, updates: &[Update], claim: Claim) -> Result<Trans
     let (mut reserved, mut cost, mut freed) = (0, Cost::default(), Freed::default());
     updates
         .iter()
-        .try_for_each(|update| store.check_basis(update.basis))?;
+        .try_for_each(|update| store.check_basis(update.depends_on))?;
     for (index, update) in updates.iter().enumerate() {
         let key = item_key(&update.key);
         let found = store.item(&key)?;

@@ -45,10 +45,11 @@ use std::{
 };
 
 use object_store::{Error as ObjectError, ObjectStore};
-use ports::{KeyValue, Queue};
+use ports::{KeyValue, Queue, QueueAdmin};
 
 pub use config::Config;
 pub use error::OpenError;
+pub use objects::OBJECT_LIMITS;
 pub use status::{Cut, Health, RecoveryReport, Room, Status};
 pub use storage::in_the_way;
 
@@ -204,6 +205,11 @@ impl Embedded {
     /// The queue port.
     pub fn queue(&self) -> Arc<dyn Queue> {
         Arc::clone(&self.engine) as Arc<dyn Queue>
+    }
+
+    /// The administration of those queues.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        Arc::clone(&self.engine) as Arc<dyn QueueAdmin>
     }
 
     /// Objects as files in the data directory.

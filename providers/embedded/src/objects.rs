@@ -10,8 +10,8 @@
 //! - Nothing is said to exist, nor acknowledged, in a directory whose sync has failed in this start.
 //! - Nothing is acknowledged, nor said to be missing, while another directory, or none, is where the objects were ([`mod@root`]).
 //!
-//! Nothing rests on a list alone, which is why those do not wait for the walk. Objects put in parts, and copies, of which nobody makes
-//! any, are left to the local store.
+//! Nothing rests on a list alone, which is why those do not wait for the walk. Copies, of which Landfast makes none, are left to the
+//! local store.
 //!
 //! Files find the disk full by themselves, whatever the journal has kept for itself. What was refused is remembered, so
 //! that the status can say so ([`room`]).
@@ -33,9 +33,11 @@ use futures_util::{
 };
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    PutMultipartOptions, PutResult, local::LocalFileSystem,
+    PutMultipartOptions, PutResult, UploadPart, local::LocalFileSystem,
 };
-use ports::objects::{self, ObjectError, ObjectPath, ObjectStore, PutOptions, PutPayload};
+use ports::objects::{
+    self, ObjectError, ObjectLimits, ObjectPath, ObjectStore, PutOptions, PutPayload,
+};
 
 use self::{
     names::Names,
@@ -52,6 +54,13 @@ mod room;
 mod root;
 
 type Result<T, E = ObjectError> = std::result::Result<T, E>;
+
+/// The limits of objects in files. The local store reads them in pieces of 8 KiB.
+pub const OBJECT_LIMITS: ObjectLimits = ObjectLimits {
+    object_bytes_max: u64::MAX,
+    takes_parts: true,
+    piece_bytes_max: 8 << 10,
+};
 
 /// Objects in a directory.
 #[derive(Debug)]
@@ -222,6 +231,38 @@ impl Objects {
     }
 }
 
+/// An upload in parts. Its completion is acknowledged like a put (O5).
+#[derive(Debug)]
+struct Upload {
+    parts: Box<dyn MultipartUpload>,
+    file: PathBuf,
+    root: Arc<Root>,
+    names: Arc<Names>,
+    trusts_names: bool,
+}
+
+#[async_trait]
+impl MultipartUpload for Upload {
+    fn put_part(&mut self, part: PutPayload) -> UploadPart {
+        self.parts.put_part(part)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        look(Arc::clone(&self.root), Root::look).await?;
+        let completed = self.parts.complete().await?;
+        if !self.trusts_names {
+            let (names, file) = (Arc::clone(&self.names), self.file.clone());
+            let synced = tokio::task::spawn_blocking(move || names.sync_above(&file)).await;
+            synced.map_err(io::Error::other).flatten().map_err(failed)?;
+        }
+        Ok(completed)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.parts.abort().await
+    }
+}
+
 async fn look(
     root: Arc<Root>,
     look: impl FnOnce(&Root) -> io::Result<()> + Send + 'static,
@@ -262,7 +303,14 @@ impl ObjectStore for Objects {
         path: &ObjectPath,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.files.put_multipart_opts(path, options).await
+        self.look().await?;
+        Ok(Box::new(Upload {
+            parts: self.files.put_multipart_opts(path, options).await?,
+            file: self.files.path_to_filesystem(path)?,
+            root: Arc::clone(&self.root),
+            names: Arc::clone(&self.names),
+            trusts_names: self.trusts_names,
+        }))
     }
 
     async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {

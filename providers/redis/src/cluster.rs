@@ -28,7 +28,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use ports::{DurabilityPoint, Monotonic, Outage};
+use ports::{DurabilityPoint, LogThrottle, Monotonic};
 use redis::{
     Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ServerErrorKind, Value, cmd, pipe,
 };
@@ -60,7 +60,7 @@ pub(crate) struct Cluster {
     routes: RwLock<Arc<Routes>>,
     opened: Instant,
     /// Held while it is looked up who has which slot; and that nobody says so.
-    refreshing: tokio::sync::Mutex<Outage>,
+    refreshing: tokio::sync::Mutex<LogThrottle>,
     waits: Waits,
     warnings: Vec<String>,
     scripts: Scripts,

@@ -72,7 +72,7 @@ impl KeyValue for Store {
 
     async fn update(&self, update: Update) -> Result<Updated> {
         check_key(&update.key, &self.key_value_limits)?;
-        self.check_basis(update.basis).await?;
+        self.check_basis(update.depends_on).await?;
         let places = [self.place(&update.key)];
         let decide = |present: &[Bytes]| self.decide_one(&present[0], &update);
         let attempted = || format!("update {:?}", update.key);
@@ -103,7 +103,7 @@ impl KeyValue for Store {
         }
         let decide = |present: &[Bytes]| self.decide_all(present, &updates);
         for update in &updates {
-            self.check_basis(update.basis).await?;
+            self.check_basis(update.depends_on).await?;
         }
         let attempted = || {
             format!(

@@ -57,7 +57,7 @@ mod wake_up;
 
 use std::sync::Arc;
 
-use ports::{KeyValue, Queue};
+use ports::{KeyValue, Queue, QueueAdmin};
 
 pub use config::{Acknowledged, Config, Topology};
 pub use error::OpenError;
@@ -109,5 +109,10 @@ impl Redis {
     /// The queue port.
     pub fn queue(&self) -> Arc<dyn Queue> {
         Arc::clone(&self.store) as Arc<dyn Queue>
+    }
+
+    /// The administration of those queues.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        Arc::clone(&self.store) as Arc<dyn QueueAdmin>
     }
 }

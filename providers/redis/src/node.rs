@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, Value,
     aio::MultiplexedConnection,
@@ -35,7 +35,7 @@ struct Trouble {
     made: Instant,
     has_answered: AtomicBool,
     is_there: AtomicBool,
-    outage: Mutex<Outage>,
+    outage: Mutex<LogThrottle>,
 }
 
 impl Trouble {

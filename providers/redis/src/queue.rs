@@ -16,7 +16,7 @@ use std::{fmt::Display, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Incarnation, Queue, Receipt, Result,
+    Cost, Error, Incarnation, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
         Message, OnFailure, QueueLimits, QueueOptions, Sequence,
@@ -202,6 +202,13 @@ impl Queue for Store {
         Ok(())
     }
 
+    fn limits(&self) -> &QueueLimits {
+        &self.queue_limits
+    }
+}
+
+#[async_trait]
+impl QueueAdmin for Store {
     async fn dead_letters(
         &self,
         queue: &str,
@@ -259,10 +266,6 @@ impl Queue for Store {
             Effect::Reads,
             &format!("count the messages of {queue:?}"),
         ))
-    }
-
-    fn limits(&self) -> &QueueLimits {
-        &self.queue_limits
     }
 }
 

@@ -29,7 +29,7 @@ use std::{
 };
 
 use ports::{
-    Monotonic, Outage,
+    LogThrottle, Monotonic,
     runtime::{Line, Page},
 };
 use tokio::sync::{Notify, oneshot};
@@ -316,7 +316,7 @@ impl Files {
 #[derive(Debug)]
 struct Trouble {
     began: Instant,
-    outage: Outage,
+    outage: LogThrottle,
     failed_last: Instant,
 }
 
@@ -324,7 +324,7 @@ impl Trouble {
     fn new(now: Instant) -> Self {
         Self {
             began: now,
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             failed_last: now,
         }
     }

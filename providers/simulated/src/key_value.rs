@@ -188,7 +188,7 @@ impl Store {
 
     /// Whether what an update rests on is still there (D4).
     fn check_basis(&self, update: &Update) -> Result<()> {
-        match self.durability(update.basis) {
+        match self.durability(update.depends_on) {
             Durability::Lost => Err(Error::new(
                 ErrorKind::Lost,
                 format!("update {:?}, which rests on what is lost", update.key),

@@ -11,14 +11,25 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream::BoxStream};
+use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-    memory::InMemory, path::Path,
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload,
+    ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions,
+    Result, memory::InMemory, path::Path,
 };
+use ports::objects::ObjectLimits;
 
 use crate::{call::Kind, cloud::Cloud};
+
+/// Objects are read in pieces of this size, as from a disk (O6).
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The limits of a world's objects.
+pub(crate) const LIMITS: ObjectLimits = ObjectLimits {
+    object_bytes_max: u64::MAX,
+    takes_parts: true,
+    piece_bytes_max: PIECE_BYTES,
+};
 
 /// The object store of a world: `object_store`'s own, behind the same faults as every port.
 #[derive(Debug, Clone)]
@@ -85,6 +96,26 @@ impl SimulatedObjects {
     }
 }
 
+/// The same object, in pieces of [`PIECE_BYTES`].
+fn in_pieces(found: GetResult) -> GetResult {
+    let (meta, range) = (found.meta.clone(), found.range.clone());
+    let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
+    let pieces = found.into_stream().map_ok(|mut whole| {
+        let pieces = std::iter::from_fn(move || {
+            let next = whole.split_to(whole.len().min(PIECE_BYTES));
+            (!next.is_empty()).then_some(Ok(next))
+        });
+        stream::iter(pieces)
+    });
+    GetResult {
+        payload: GetResultPayload::Stream(pieces.try_flatten().boxed()),
+        meta,
+        range,
+        attributes,
+        extensions,
+    }
+}
+
 fn unavailable(error: ports::Error) -> Error {
     Error::Generic {
         store: "simulated",
@@ -141,6 +172,7 @@ impl ObjectStore for SimulatedObjects {
         let call = self.objects.get_opts(location, options);
         self.pass("get_object", location.to_string(), Kind::Reads, call)
             .await
+            .map(in_pieces)
     }
 
     async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {

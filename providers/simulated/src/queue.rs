@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    Cost, Error, Queue, Receipt, Result,
+    Cost, Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
         Message, QueueLimits, QueueOptions,
@@ -110,6 +110,13 @@ impl Queue for SimulatedStore {
             .await
     }
 
+    fn limits(&self) -> &QueueLimits {
+        &self.0.options.queue
+    }
+}
+
+#[async_trait]
+impl QueueAdmin for SimulatedStore {
     async fn dead_letters(
         &self,
         queue: &str,
@@ -181,10 +188,6 @@ impl Queue for SimulatedStore {
         self.0
             .call("backlog", queue.to_owned(), Kind::Reads, perform, say)
             .await
-    }
-
-    fn limits(&self) -> &QueueLimits {
-        &self.0.options.queue
     }
 }
 

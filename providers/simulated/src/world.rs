@@ -6,7 +6,10 @@ use std::{
 };
 
 use fastrand::Rng;
-use ports::{Clock, Entropy, KeyValue, Queue, objects::ObjectStore};
+use ports::{
+    Clock, Entropy, KeyValue, Queue, QueueAdmin,
+    objects::{ObjectLimits, ObjectStore},
+};
 
 use crate::{
     clock::{SimulatedClock, SimulatedEntropy},
@@ -93,6 +96,11 @@ impl World {
         self.store()
     }
 
+    /// Their administration.
+    pub fn queue_admin(&self) -> Arc<dyn QueueAdmin> {
+        self.store()
+    }
+
     fn store(&self) -> Arc<SimulatedStore> {
         Arc::new(SimulatedStore(Arc::clone(&self.0.cloud)))
     }
@@ -105,6 +113,11 @@ impl World {
     /// The objects; always the same ones.
     pub fn objects(&self) -> Arc<dyn ObjectStore> {
         Arc::clone(&self.0.objects) as Arc<dyn ObjectStore>
+    }
+
+    /// Their limits.
+    pub fn object_limits(&self) -> ObjectLimits {
+        crate::objects::LIMITS
     }
 
     /// A clock that is right.

@@ -1,14 +1,14 @@
-//! A queue that knows how many bytes stand in it, so that whoever fills it can be held back by that.
+//! A queue that knows its size in bytes, so that producers can be held back at a bound.
 //!
-//! What one client can make this process hold is bounded by bytes, since a request or an answer may be a hundred bytes
-//! long or a million. Each item is weighed when it comes, and weighs that until it goes.
+//! A request or an answer may take a hundred bytes or a million, so memory per client is bounded in
+//! bytes. Each item's size is measured when it enters the queue.
 
 use std::collections::VecDeque;
 
-/// What an item takes besides its paths and data, about.
+/// Approximate size of an item besides its paths and data, in bytes.
 pub(crate) const ITEM_BYTES: usize = 128;
 
-/// Items in order, each with its weight.
+/// A queue of items with their sizes.
 #[derive(Debug)]
 pub(crate) struct Backlog<T> {
     items: VecDeque<(usize, T)>,
@@ -25,7 +25,7 @@ impl<T> Default for Backlog<T> {
 }
 
 impl<T> Backlog<T> {
-    /// How many bytes all of it is, with [`ITEM_BYTES`] for each item.
+    /// Total size in bytes, with [`ITEM_BYTES`] for each item.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -51,7 +51,7 @@ impl<T> Backlog<T> {
         self.items.iter().map(|(_, item)| item)
     }
 
-    /// Puts an item before the one at `index`.
+    /// Inserts an item before the one at `index`.
     pub(crate) fn insert(&mut self, index: usize, bytes: usize, item: T) {
         self.bytes += ITEM_BYTES + bytes;
         self.items.insert(index, (ITEM_BYTES + bytes, item));
@@ -67,13 +67,13 @@ impl<T> Backlog<T> {
         self.items.get_mut(index).map(|(_, item)| item)
     }
 
-    /// Adds an item whose paths and data have so many bytes.
+    /// Adds an item whose paths and data take this many bytes.
     pub(crate) fn push_back(&mut self, bytes: usize, item: T) {
         self.bytes += ITEM_BYTES + bytes;
         self.items.push_back((ITEM_BYTES + bytes, item));
     }
 
-    /// Puts an item back.
+    /// Returns an item to the front.
     pub(crate) fn push_front(&mut self, bytes: usize, item: T) {
         self.bytes += ITEM_BYTES + bytes;
         self.items.push_front((ITEM_BYTES + bytes, item));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_weigh_until_they_go_and_leave_in_order() {
+    fn items_count_until_they_leave_in_order() {
         let mut backlog = Backlog::default();
         backlog.push_back(10, 'b');
         backlog.push_back(1000, 'c');

@@ -1,93 +1,103 @@
-//! Deliberately broken variants, one per rule: what the simulated scenarios must catch.
+//! Mutants: deliberately broken variants, one per rule, which the simulated scenarios must catch.
 //!
-//! Never set outside tests. Each drops exactly one rule of `protocols.md`, so that a scenario which passes
-//! on the real service and fails on the variant is known to hold the rule.
+//! Never set outside tests. Each drops exactly one rule of `protocols.md`. A scenario that passes
+//! on the real service and fails on the mutant is known to check the rule.
 
 /// A rule that is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// P1: a request that fails for good is tried for ever, and what its session sent after it waits.
-    BlocksForEver,
-    /// P1: a request that was planned counts as one that was not, if it cannot be decided then.
-    CountsWhatWasPlanned,
-    /// C-1: an expired lock is taken without shutting its holder out or installing what it decided.
+    /// P1: a request that fails permanently is retried forever, and blocks its session's later
+    /// requests.
+    BlocksForever,
+    /// P1: a failure to decide a request counts as a failed planning.
+    CountsSuccessfulPlannings,
+    /// C-1: a writer takes an expired lock without fencing out its holder or installing the
+    /// holder's decision.
     BreaksLocksUnasked,
     /// C-2: a redelivered request is validated and decided again.
     ForgetsRequestNumbers,
-    /// C-3: a refusal is numbered before the update that it was refused for.
-    ForgetsWhatRefused,
-    /// C-3: what was missing when it was read is still missing when its ancestor is locked.
-    AnchorsByWhatWasRead,
+    /// C-3: a refusal is numbered before the update that caused it.
+    ForgetsCausesOfRefusals,
+    /// C-3: the writer assumes that a missing znode is still missing once its ancestor is locked.
+    LocksAncestorsByUnlockedReads,
     /// C-3: decided requests are numbered as they arrive.
     IgnoresPredecessors,
-    /// C-4: whoever takes the log over takes what stands in it for applied.
-    TakesTheLogForApplied,
-    /// C-4: answers leave before the user store is written.
+    /// C-4: a distributor that takes over the log assumes that all its slots are applied.
+    AssumesTheLogIsApplied,
+    /// C-4: answers are sent before the user store is written.
     AnswersBeforeApplying,
-    /// C-5: reads show what the view has not reached.
+    /// C-5: reads return state that the applied view has not reached.
     ReadsAheadOfTheView,
-    /// C4: a watch hears of what changes from when it is left, not from when its znode was looked at.
-    WatchesFromNowOn,
-    /// C3: what takes several calls to see is shown as it was seen, whatever changed between the first and the last.
-    ShowsWhatItSaw,
-    /// C3: a read looks again whenever what it looks at has changed meanwhile.
-    LooksAgainForEver,
-    /// C4: watches that are set again are all looked at anew when one of them changes meanwhile.
-    ForgetsWhichWatchesAreSet,
-    /// What one client may have waiting: reads run on however much is held for it.
-    HoldsWithoutBound,
-    /// C-6: requests of connections that were replaced are decided.
+    /// C4: a watch fires for changes after it is armed, not for changes after its znode was read.
+    ArmsWatchesTooLate,
+    /// C3: a read of several calls returns what it saw, even if the data changed between the calls.
+    ReturnsUncorrectedReads,
+    /// C3: a read starts again whenever its data changed meanwhile.
+    RestartsReadsForever,
+    /// C4: if one watch changes during a reset after a reconnect, all of them are read again.
+    ForgetsRestoredWatches,
+    /// Memory bound per client: reads continue however many outputs wait for the client.
+    QueuesOutputsWithoutBound,
+    /// C-6: requests of replaced connections are decided.
     AcceptsOldAttaches,
-    /// C-6: of two connections to a session the one speaks that registered last, whichever was attached last.
-    LetsTheLastToRegisterSpeak,
-    /// C-6: what a heartbeat has seen dies with its instance.
-    RemembersSilenceInTheInstance,
-    /// P5: temporary objects of a replaced connection are removed although what they came for is not applied.
-    SweepsWhatIsNotApplied,
-    /// P5: objects go that look replaced to whoever computes a slot again over what others have applied of it.
-    CollectsWhatOthersHaveApplied,
-    /// D4, P5: an object is taken for a lost decision's that has the name of the one that stands.
-    LooksForObjectsOfTheLost,
-    /// P5: objects are named by decisions that the store may yet lose.
-    PlacesWhatMayBeLost,
-    /// D4: writers decide and install by locks that the store may have lost.
-    DecidesByLostLocks,
-    /// D4, C-3: decided requests are numbered although the store may have lost the decision.
-    NumbersWhatWasLost,
-    /// D4, C-3: what is numbered rests on the slots before it alone, not on what it was computed from.
+    /// C-6: of two connections to a session, the one registered last acts for it, even if the other
+    /// attached later.
+    LastToRegisterWins,
+    /// C-6: a heartbeat's observations are lost with its instance.
+    KeepsSilenceInTheInstance,
+    /// P5: a replaced connection's temporary objects are removed before their requests are applied.
+    SweepsUnappliedObjects,
+    /// P5: a distributor that recomputes a partly applied slot removes the objects that look
+    /// replaced to it.
+    CollectsObjectsInUse,
+    /// D4, P5: an object of a valid decision is taken for the object of a lost decision with the
+    /// same name.
+    ChecksObjectsOfLostDecisions,
+    /// P5: objects are named after decisions that the store may still lose.
+    PutsObjectsOfUndurableDecisions,
+    /// D4: writers decide and install under locks that the store may have lost.
+    DecidesUnderLostLocks,
+    /// D4, C-3: requests are numbered although the store may have lost their decisions.
+    NumbersLostDecisions,
+    /// D4, C-3: a slot depends only on the slots before it, not on the state from which it was
+    /// computed.
     NumbersByTheLogAlone,
-    /// D4, C5: answers wait for their zxid to be durable, whichever start of the store has given it.
-    ConfirmsWhatAnotherPlaceLost,
-    /// D4: a process goes on from its place in the log in a store that may have lost what stood before it.
+    /// D4, C5: an answer is sent once its zxid is durable in any incarnation of the store.
+    ConfirmsLostZxids,
+    /// D4: a process keeps its log position in a store that may have lost the slots before it.
     FollowsALostLog,
-    /// D4, C-6: silence that was noted in one start of the store goes on in the next.
-    RemembersLostSilence,
-    /// D4, C-6: a client is let in by an attach that the store may have lost.
-    LetsInByLostAttaches,
-    /// D4, P5: temporary objects are removed for what the store may have lost.
+    /// D4, C-6: silence observed in one incarnation of the store still counts in the next.
+    CountsLostSilence,
+    /// D4, C-6: a client is accepted under an attach that the store may have lost.
+    AcceptsLostAttaches,
+    /// D4, P5: temporary objects are removed for row states that the store may have lost.
     SweepsByLostRows,
-    /// C-3, C6: the end of a session is numbered before the updates of others that took its ephemerals.
-    EndsBesideWhatIsGone,
-    /// C-3, C6: an ephemeral leaves the index of its session as soon as its deletion by another is decided.
-    ForgetsWhatIsStillThere,
-    /// D4, C6: an ephemeral leaves the index of its session for a deletion that the store has lost.
-    ForgetsWhatMayComeBack,
-    /// C-6: a session that is too large to end at once stays open while it loses its first ephemerals.
+    /// C-3, C6: a session's end is numbered before the updates of other sessions that deleted its
+    /// ephemerals.
+    EndsBeforeForeignDeletions,
+    /// C-3, C6: an ephemeral leaves its session's index as soon as another session's deletion of it
+    /// is decided.
+    DropsIndexEntriesWhenDecided,
+    /// D4, C6: an ephemeral leaves its session's index for a deletion that the store lost.
+    DropsIndexEntriesOfLostDeletions,
+    /// C-6: a session that ends in parts stays open while it loses its first ephemerals.
     EndsOpenSessions,
-    /// C-6: the parts of a large end are decided one after the other, whatever else waits to be applied.
+    /// C-6: the parts of a large end are decided back to back, without waiting for each to be
+    /// applied.
     EndsInOneGo,
-    /// C-3, C6: the end of a session is left to the message that tells of it, which the store may lose.
+    /// C-3, C6: a session's end is pushed once, although the store may lose the message.
     PushesEndsOnce,
-    /// C-6: a session is condemned for its silence although it was renewed while it was judged.
-    CondemnsTheRenewed,
-    /// C-6: a connection that was replaced renews the lease of the one that replaced it.
-    RenewsForWhoeverIsAttached,
-    /// C-6: a lease is counted from when its renewal was answered, though it was made before.
+    /// C-6: a silent session is expired although it was renewed during the check.
+    ExpiresRenewedSessions,
+    /// C-6: a replaced connection renews the lease of its replacement.
+    RenewsForItsReplacement,
+    /// C-6: a lease counts from the answer to its renewal, not from the request.
     CountsLeasesFromTheirAnswer,
-    /// C-6: a session has its timeout from its last renewal, though its client was heard of since by a process that has died.
-    TakesRowsForExact,
-    /// C-6: what took longer than the lease is answered all the same.
+    /// C-6: the timeout counts from the last renewal, although a dead process received later
+    /// messages.
+    TreatsRowsAsExact,
+    /// C-6: a request that took longer than the lease is still answered.
     AnswersAfterItsLease,
-    /// C-6: a session is ended without watching it for a whole timeout.
+    /// C-6: a session is expired without a whole timeout of observation.
     ExpiresAtFirstSilence,
 }

@@ -1,110 +1,119 @@
 //! The client library: one session's requests, replies and watch events, in ZooKeeper's order.
 //!
-//! Requests are executed in the order they were submitted. Updates go to the session's queue, numbered, and
-//! come back through the tail; a read runs when every update before it has come back, and is shown between the
-//! events that are older than what it found and those that are newer ([`crate::read`]). An update is not sent before the reads ahead of it have run:
-//! what they see lies between the session's own updates, as in ZooKeeper, however much is pipelined.
+//! Requests are executed in the order of submission. Updates go to the session's queue, numbered,
+//! and come back through the tail. A read runs when every update before it has come back. Its
+//! result is placed after the older events and before the newer ones ([`crate::client::read`]). An
+//! update is not sent before the reads ahead of it have run, so these reads see the state between
+//! the session's own updates, as in ZooKeeper, however much is pipelined.
 //!
-//! What was executed is answered once it is durable, in order. Executing does not wait for the disk, so that
-//! a pipeline of reads and updates moves on in microseconds while its replies share an fsync.
+//! Executed requests are answered in order, once they are durable. Execution does not wait for the
+//! disk, so a pipeline of reads and updates advances in microseconds while its replies share an
+//! fsync.
 //!
-//! Every output has a zxid, and they never go back. An update's is its own. A read's is the lowest at which
-//! what it shows is true and which is neither behind an earlier output nor behind what is durable: if possible
-//! it need not wait.
+//! Every output has a zxid, and these never decrease. An update has its own zxid. A read has the
+//! lowest zxid at which its result is true and which is neither below an earlier output nor below
+//! the durable zxid, so that it rarely waits.
 //!
-//! A client speaks for its session only under a lease (rule C-6, [`lease`]).
+//! A client acts for its session only under a lease (rule C-6, [`lease`]).
 //!
-//! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without threads.
+//! This is FaaSKeeper's client library with its sorted receive queue (section 4.5), without
+//! threads.
 
 mod lease;
+mod read;
+mod shared;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use ports::{ErrorKind, Incarnation, Monotonic, queue::Message};
 
-use self::lease::Lease;
-pub(crate) use self::lease::RENEWALS_PER_TIMEOUT;
+pub(crate) use self::shared::Shared;
+use self::{lease::Lease, read::ReadResult};
 use crate::{
     Error,
     backlog::Backlog,
-    basis::Basis,
     broken::Broken,
+    dependency::Dependency,
     error::{ConnectError, Ended},
-    gateway::Shared,
-    mailbox::{Letter, Mailbox},
     model::{Output, Password, Request, Response, SessionId, Zxid},
-    names,
-    read::{self, Found},
-    records::{Answer, Operation, Payload, Submitted, encode_sized},
-    tail::Connection,
-    temporary,
+    queue_names,
+    records::{Operation, Payload, Submitted, UpdateAnswer, encode_sized},
+    storage::temporary,
+    tail::{
+        Connection,
+        event_queue::{ClientEvent, EventQueue},
+    },
 };
 
-/// How many requests may wait for their answers before the front end stops reading from its peer.
+/// The most requests that may wait for answers. At the bound, the front end stops reading from its
+/// peer.
 const PENDING_MAX: usize = 1000;
 
-/// How many bytes of requests may wait for their answers; at the bound, which one request may exceed, the front end stops
-/// reading as well.
+/// The most bytes of requests that may wait for answers. At the bound, which one request may
+/// exceed, the front end stops reading too.
 const PENDING_BYTES_MAX: usize = 4 << 20;
 
-/// At so many bytes that are held for the client, which one answer may exceed, its reads wait until some have left: a
-/// peer that does not read its answers would else have a thousand of them computed.
+/// At this many bytes of waiting outputs, which one answer may exceed, the client's reads wait.
+/// Otherwise a peer that reads no answers could have a thousand of them computed.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
-/// Paths up to so long take nothing of what data may have of a message.
+/// Paths up to this many bytes do not reduce the space for data in a message.
 const PATH_BYTES_FREE: usize = 4 << 10;
 
-/// One connection to one session. Dropping it without [`Request::Close`] leaves the session to its timeout.
+/// One connection to one session. If it is dropped without [`Request::Close`], the session ends at
+/// its timeout.
 ///
-/// A front end loops: [`Client::pump`], write the outputs, then wait for whichever comes first: bytes of
-/// the peer, which become [`Client::submit`] calls, or [`Client::wait`].
+/// A front end loops: it calls [`Client::pump`], writes the outputs, and waits until bytes of the
+/// peer arrive or [`Client::wait`] returns. It passes the peer's requests to [`Client::submit`].
 pub struct Client {
     shared: Arc<Shared>,
     session: SessionId,
     password: Password,
     attach: u64,
     timeout: Duration,
-    mailbox: Arc<Mailbox>,
-    /// The tail's place that everything in the mailbox was handed out from.
-    place: u64,
-    /// Requests not yet executed, oldest first.
+    event_queue: Arc<EventQueue>,
+    /// The number of the tail position from which everything in the queue was delivered.
+    position: u64,
+    /// Requests that are not executed yet, oldest first.
     pending: Backlog<Pending>,
-    /// How many at the head of `pending` are updates that have been sent.
+    /// How many entries at the head of `pending` are updates that were sent.
     sent: usize,
     last_request: u64,
-    /// What it has seen of its session's row: a store that has lost its attach gives the same number to another.
-    basis: Basis,
-    /// The start of the store that the requests were sent to.
+    /// Everything observed of the session's row. A store that lost this attach assigns its number
+    /// to another connection.
+    dependency: Dependency,
+    /// The incarnation of the store that received the requests.
     incarnation: Incarnation,
-    /// The head of `pending` is a read that must not run before the view is here.
+    /// The head of `pending` is a read that must wait until the view reaches this zxid.
     blocked_until: Option<Zxid>,
-    /// What that read has found, and the least zxid to show it at. Until it is shown nothing newer leaves the mailbox.
-    kept: Option<(Found, Zxid)>,
-    /// Outputs that wait for their zxid to be durable, in order.
+    /// The result of that read, and the least zxid at which it may be placed. Until it is placed,
+    /// no newer event leaves the queue.
+    kept: Option<(ReadResult, Zxid)>,
+    /// Outputs whose zxid is not durable yet, in order.
     held: Backlog<(Zxid, Output)>,
-    /// The head of `pending` is a read that could run, was there room for its answer.
-    is_held_up: bool,
-    /// The zxid of the last output, or of what a watch was armed by since: none is shown as of an earlier one.
-    last_shown: Zxid,
-    /// How it will end once everything held has left.
+    /// The head of `pending` is a read that could run if there were room for its answer.
+    is_output_full: bool,
+    /// The zxid of the last output or of the last armed watch. No later output has a lower one.
+    last_zxid: Zxid,
+    /// How the client ends once all outputs are delivered.
     end: Option<Ended>,
-    /// Its peer has asked to close the session.
+    /// The peer has asked to close the session.
     is_closing: bool,
     lease: Lease,
 }
 
-/// A session as its row was opened or taken over for one connection.
+/// A session that was opened or resumed for one connection.
 pub(crate) struct Attached {
     pub(crate) session: SessionId,
     pub(crate) password: Password,
     pub(crate) attach: u64,
     pub(crate) timeout: Duration,
-    /// From before it was asked for.
+    /// The time before the attach was requested.
     pub(crate) asked_at: Monotonic,
-    /// How often its lease was renewed up to then.
+    /// The lease renewals counted in the row at that time.
     pub(crate) renewals: i64,
-    pub(crate) basis: Basis,
-    /// The start of the queues' store from before it was asked for.
+    pub(crate) dependency: Dependency,
+    /// The incarnation of the queues' store before the attach was requested.
     pub(crate) incarnation: Incarnation,
 }
 
@@ -130,32 +139,32 @@ impl Client {
             timeout,
             asked_at,
             renewals,
-            basis,
+            dependency,
             incarnation,
         }: Attached,
     ) -> Self {
-        let mailbox = Arc::new(Mailbox::default());
-        let place = shared
+        let event_queue = Arc::new(EventQueue::default());
+        let position = shared
             .tail
-            .register(Connection { session, attach }, mailbox.clone());
+            .register(Connection { session, attach }, event_queue.clone());
         Self {
             shared,
             session,
             password,
             attach,
             timeout,
-            mailbox,
-            place,
+            event_queue,
+            position,
             pending: Backlog::default(),
             sent: 0,
             last_request: 0,
-            basis,
+            dependency,
             incarnation,
             blocked_until: None,
             kept: None,
             held: Backlog::default(),
-            is_held_up: false,
-            last_shown: Zxid(0),
+            is_output_full: false,
+            last_zxid: Zxid(0),
             end: None,
             is_closing: false,
             lease: Lease::granted(asked_at, asked_at, renewals),
@@ -167,30 +176,32 @@ impl Client {
         self.session
     }
 
-    /// Its password.
+    /// The session's password.
     pub fn password(&self) -> Password {
         self.password
     }
 
-    /// The timeout granted.
+    /// The granted timeout.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Whether another request may be submitted now; if not, stop reading from the peer (back-pressure).
+    /// Whether another request may be submitted now. If not, the front end stops reading from the
+    /// peer (back-pressure).
     pub fn has_room(&self) -> bool {
         self.pending.len() + self.held.len() < PENDING_MAX
             && self.pending.bytes() < PENDING_BYTES_MAX
     }
 
-    /// Whether some of what was submitted has not been sent yet.
+    /// Whether any submitted request has not been sent yet.
     pub fn has_unsent(&self) -> bool {
         self.pending.len() > self.sent
     }
 
-    /// Takes the next request; `tag` comes back with its reply. Asks no store but what room it has.
+    /// Takes the next request. Its reply carries the same `tag`. It makes no call to a store,
+    /// except to read the store's room.
     pub fn submit(&mut self, tag: i32, request: Request) {
-        self.lease.has_spoken = true;
+        self.lease.has_activity = true;
         let bytes = request.bytes_len();
         let operation = match request {
             Request::Create {
@@ -222,15 +233,15 @@ impl Client {
                 Operation::Close
             }
             mut read => {
-                read::turn_over(&mut read);
+                read::reverse_watches(&mut read);
                 self.pending
                     .push_back(bytes, Pending::Read { tag, request: read });
                 return;
             }
         };
         if self.shared.sessions.room() < operation.room_min() {
-            // Answered in its place among its session's requests, and by this process alone: a request that cannot be
-            // taken must not use up room.
+            // Answered in order by this process alone, because a refused request must not use up
+            // room.
             let refusal = if let Operation::Refuse(error) = operation {
                 error
             } else {
@@ -258,27 +269,27 @@ impl Client {
         self.pending.push_back(bytes, update);
     }
 
-    /// Executes what may be executed, and appends every output that may leave, in order. Does not wait for
-    /// anything but stores. Not cancellation safe: run it to its end. What it appends is a mebibyte and one output at most:
-    /// who has taken that, calls it again.
+    /// Executes all requests that can run, and appends every output that may be sent, in order. It
+    /// waits only for stores. Not cancellation safe: run it to its end. It appends at most a
+    /// mebibyte and one output, so the caller calls it again once these are taken.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         self.keep_lease().await?;
         loop {
             self.send().await?;
-            self.open_mailbox(self.due())?;
+            self.process_events(self.due())?;
             let is_read = matches!(self.pending.front(), Some(Pending::Read { .. }));
-            self.is_held_up = is_read && self.holds_enough();
-            if !is_read || self.is_held_up || !self.run_read().await? {
+            self.is_output_full = is_read && self.holds_enough();
+            if !is_read || self.is_output_full || !self.run_read().await? {
                 break;
             }
         }
         self.release(outputs)?;
-        // With a read waiting, an answer is worth having before it is durable.
+        // A waiting read needs the answer before it is durable.
         let is_eager = self.pending.len() > self.sent;
-        self.mailbox.set_eager(is_eager);
-        if is_eager && self.kept.is_none() && !self.mailbox.is_empty() {
-            // It came while nobody was eager: look again at once.
-            self.mailbox.wake();
+        self.event_queue.set_eager(is_eager);
+        if is_eager && self.kept.is_none() && !self.event_queue.is_empty() {
+            // An event arrived while the client was not eager, so run again at once.
+            self.event_queue.wake();
         }
         self.end
             .take_if(|_| self.held.is_empty())
@@ -287,18 +298,18 @@ impl Client {
 
     fn holds_enough(&self) -> bool {
         self.held.bytes() >= HELD_BYTES_MAX
-            && self.shared.config.broken != Some(Broken::HoldsWithoutBound)
+            && self.shared.config.broken != Some(Broken::QueuesOutputsWithoutBound)
     }
 
     /// Returns once [`Client::pump`] has something to do. Cancellation safe.
     pub async fn wait(&mut self) {
-        if self.is_held_up && !self.holds_enough() {
+        if self.is_output_full && !self.holds_enough() {
             return;
         }
         self.set_lease_timer();
         let Self {
             shared,
-            mailbox,
+            event_queue,
             blocked_until,
             lease,
             ..
@@ -311,31 +322,33 @@ impl Client {
         };
         tokio::select! {
             biased;
-            () = mailbox.arrived() => {}
+            () = event_queue.arrived() => {}
             () = view => {}
             () = lease.timer_fires() => {}
         }
     }
 
-    /// Submits the attach and waits until its answer is durable, and keeps the lease meanwhile: the peer is there
-    /// and waits too. Whatever else arrives belongs to an end.
+    /// Submits the attach and waits until its answer is durable. Meanwhile it renews the lease,
+    /// because the peer is connected and waits too. Any other event means that the connection
+    /// ended.
     pub(crate) async fn first_request(&mut self) -> Result<(), ConnectError> {
         self.submit_update(0, 0, Operation::Attach);
         self.send().await?;
         loop {
-            self.lease.has_spoken = true;
+            self.lease.has_activity = true;
             self.wait().await;
             self.keep_lease().await?;
-            self.open_mailbox(self.due())?;
+            self.process_events(self.due())?;
             let mut outputs = Vec::new();
             self.release(&mut outputs)?;
             if outputs
                 .iter()
                 .any(|output| matches!(output, Output::Reply { .. }))
             {
-                // The answer is durable, and the attach came before it, unless it was lost: then another has its number.
-                if self.shared.config.broken != Some(Broken::LetsInByLostAttaches) {
-                    self.shared.sessions.externalize(&self.basis).await?;
+                // The answer is durable, and the attach precedes it. If the attach itself was lost,
+                // another connection has its number.
+                if self.shared.config.broken != Some(Broken::AcceptsLostAttaches) {
+                    self.shared.sessions.externalize(&self.dependency).await?;
                 }
                 return Ok(());
             }
@@ -349,14 +362,14 @@ impl Client {
         }
     }
 
-    /// Sends the updates that no read has to run before.
+    /// Sends the updates that have no read ahead of them.
     async fn send(&mut self) -> Result<(), ports::Error> {
         let mut messages = Vec::new();
         while let Some(Pending::Update {
             request, operation, ..
         }) = self.pending.get_mut(self.sent)
         {
-            let mut operation = operation.take().expect("what is sent is counted");
+            let mut operation = operation.take().expect("sent requests are counted");
             let request = *request;
             self.sent += 1;
             match detach_payload(
@@ -379,7 +392,7 @@ impl Client {
                 request,
                 operation,
             };
-            let group = names::request_group(self.session);
+            let group = queue_names::request_group(self.session);
             let body = encode_sized(&submitted, 48 + submitted.operation.bytes_len());
             messages.push(Message {
                 group,
@@ -388,32 +401,35 @@ impl Client {
             });
         }
         if !messages.is_empty() {
-            self.shared.tail.expect();
+            self.shared.tail.poll_soon();
         }
         let batch = self.shared.queue.limits().batch_messages_max;
         while !messages.is_empty() {
             let rest = messages.split_off(messages.len().min(batch));
             self.shared
                 .queue
-                .send(names::REQUEST_QUEUE, std::mem::replace(&mut messages, rest))
+                .send(
+                    queue_names::REQUEST_QUEUE,
+                    std::mem::replace(&mut messages, rest),
+                )
                 .await?;
         }
         Ok(())
     }
 
-    /// Takes in the letters up to `until`.
-    fn open_mailbox(&mut self, until: Zxid) -> Result<(), Ended> {
+    /// Processes the queued events up to `until`.
+    fn process_events(&mut self, until: Zxid) -> Result<(), Ended> {
         let unavailable =
             |attempted: &'static str| Err(Ended::Store(ports::Error::unavailable(attempted)));
-        while let Some(letter) = self.mailbox.take(until) {
-            match letter {
-                Letter::Answer {
+        while let Some(event) = self.event_queue.take(until) {
+            match event {
+                ClientEvent::Answer {
                     zxid,
                     request,
                     answer,
-                } => self.answered(zxid, request, answer),
-                Letter::Event { zxid, kind, path } => {
-                    self.show(
+                } => self.handle_answer(zxid, request, answer),
+                ClientEvent::Event { zxid, kind, path } => {
+                    self.push_output(
                         zxid,
                         Output::Event {
                             zxid: Some(zxid),
@@ -422,31 +438,37 @@ impl Client {
                         },
                     );
                 }
-                Letter::Expired => return Err(Ended::Expired),
-                Letter::Moved => return Err(Ended::Moved),
-                Letter::LostPlace => return unavailable("follow the distributor's log"),
-                Letter::Overflow => {
-                    return unavailable("hold more events for a client that takes none");
+                ClientEvent::Expired => return Err(Ended::Expired),
+                ClientEvent::Moved => return Err(Ended::Moved),
+                ClientEvent::PositionLost => return unavailable("follow the distributor's log"),
+                ClientEvent::Overflow => {
+                    return unavailable("queue more events for a client that does not read them");
                 }
             }
         }
         Ok(())
     }
 
-    /// Answers come in the order of the updates, and no read stands before an update that was sent.
-    fn answered(&mut self, zxid: Zxid, answered: u64, answer: Result<Answer, crate::Error>) {
+    /// Handles the answer of an update. Answers come in the order of the updates, and no read is
+    /// ahead of a sent update.
+    fn handle_answer(
+        &mut self,
+        zxid: Zxid,
+        answered: u64,
+        answer: Result<UpdateAnswer, crate::Error>,
+    ) {
         let Some(Pending::Update { tag, request, .. }) = self.pending.pop_front() else {
-            panic!("request {answered}: a session's updates are answered in order, and none is due")
+            panic!("request {answered}: got an answer, but no update is waiting for one")
         };
         assert_eq!(
             request, answered,
-            "a session's updates are answered in order, those of this attach alone"
+            "only this attach's updates are answered, in order"
         );
         self.sent -= 1;
-        if answer == Ok(Answer::Closed) {
+        if answer == Ok(UpdateAnswer::Closed) {
             self.end = Some(Ended::Closed);
         }
-        self.show(
+        self.push_output(
             zxid,
             Output::Reply {
                 tag,
@@ -456,25 +478,26 @@ impl Client {
         );
     }
 
-    /// Takes an output that may leave once `zxid` is durable.
-    fn show(&mut self, zxid: Zxid, output: Output) {
+    /// Queues an output that may be sent once `zxid` is durable.
+    fn push_output(&mut self, zxid: Zxid, output: Output) {
         assert!(
-            zxid >= self.last_shown,
-            "{zxid:?} would be shown after {:?}",
-            self.last_shown
+            zxid >= self.last_zxid,
+            "output {zxid:?} would follow {:?}",
+            self.last_zxid
         );
-        self.last_shown = zxid;
+        self.last_zxid = zxid;
         self.held.push_back(output.bytes_len(), (zxid, output));
     }
 
-    /// Lets the outputs go that are durable, and has the client woken for the first that is not. By then the lease may have run
-    /// out, however short a time ago it was renewed: what came before may have taken long.
+    /// Moves durable outputs to `outputs`, and schedules a wake-up for the first one that is not
+    /// durable. The lease may have run out by now even if it was renewed recently, because the work
+    /// before may have taken long.
     fn release(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
-        if !self.held.is_empty() && self.has_fallen_silent() {
+        if !self.held.is_empty() && self.lease_has_run_out() {
             return Err(Ended::LeaseLost);
         }
         loop {
-            let Some(durable) = self.shared.tail.durable_from(self.place) else {
+            let Some(durable) = self.shared.tail.durable_from(self.position) else {
                 return Ok(());
             };
             while let Some((_, output)) = self.held.pop_front_if(|(zxid, _)| *zxid <= durable) {
@@ -486,14 +509,14 @@ impl Client {
             if self
                 .shared
                 .tail
-                .wake_when_durable(self.connection(), *zxid, &self.mailbox)
+                .wake_when_durable(self.connection(), *zxid, &self.event_queue)
             {
                 return Ok(());
             }
         }
     }
 
-    /// Runs the read at the head; false if it has to wait for the view.
+    /// Runs the read at the head. Returns false if it must wait for the view.
     async fn run_read(&mut self) -> Result<bool, Ended> {
         if self
             .blocked_until
@@ -503,17 +526,17 @@ impl Client {
         }
         self.blocked_until = None;
         let Some(Pending::Read { tag, mut request }) = self.pending.pop_front() else {
-            unreachable!("the head was seen to be a read")
+            unreachable!("the caller checked that the head is a read")
         };
-        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsWhichWatchesAreSet);
+        let is_forgetful = self.shared.config.broken == Some(Broken::ForgetsRestoredWatches);
         let whole = is_forgetful.then(|| request.clone());
         let mut attempts = 0;
         while attempts < read::ATTEMPTS_MAX {
             let (mut found, floor) = if let Some(kept) = self.kept.take() {
                 kept
             } else {
-                let floor = self.last_shown.max(self.shared.tail.durable());
-                (read::look(&self.shared, &request).await?, floor)
+                let floor = self.last_zxid.max(self.shared.tail.durable());
+                (read::run(&self.shared, &request).await?, floor)
             };
             let may_wait = self.shared.config.broken != Some(Broken::ReadsAheadOfTheView);
             if may_wait && found.zxid > self.shared.tail.applied() {
@@ -526,40 +549,42 @@ impl Client {
                 request = whole.clone().unwrap_or(request);
                 continue;
             };
-            self.open_mailbox(zxid)?;
-            if !found.watch(&self.shared, self.connection(), zxid) {
+            self.process_events(zxid)?;
+            if !found.arm_watch(&self.shared, self.connection(), zxid) {
                 attempts += 1;
                 continue;
             }
             let is_whole = found.is_whole();
             match found.output(tag, zxid) {
-                Some(output) => self.show(zxid, output),
-                // A watch that was armed in silence: what comes behind it is not shown as of before.
-                None => self.last_shown = zxid,
+                Some(output) => self.push_output(zxid, output),
+                // A watch was armed without output. Later outputs must not have a lower zxid.
+                None => self.last_zxid = zxid,
             }
             if is_whole {
                 return Ok(true);
             }
-            read::take_watch_off(&mut request);
+            read::remove_last_watch(&mut request);
             if self.holds_enough() {
                 self.put_back(tag, request);
                 return Ok(true);
             }
             attempts = 0;
         }
-        // More is handed out than is kept, again and again: the rest of the process gets a turn.
+        // More changes were delivered than are kept, several times in a row. The rest of the
+        // process gets a turn.
         let zxid = self.shared.tail.applied();
         Ok(self.block(tag, request, zxid))
     }
 
-    /// Puts a read back until the view has reached `zxid`: it has not run.
+    /// Returns an unfinished read to the head until the view reaches `zxid`.
     fn block(&mut self, tag: i32, request: Request, zxid: Zxid) -> bool {
         self.blocked_until = Some(zxid);
         self.put_back(tag, request);
         false
     }
 
-    /// Up to where the mailbox may be opened: what a read at the head has found may have to be shown before the rest.
+    /// The zxid up to which events may be processed now. The result of a waiting read may have to
+    /// be placed before the rest.
     fn due(&self) -> Zxid {
         self.kept
             .as_ref()
@@ -591,7 +616,7 @@ fn payload(data: Option<bytes::Bytes>) -> Payload {
     data.map_or(Payload::Null, Payload::Inline)
 }
 
-/// Data that does not fit into a message travels as a temporary object.
+/// Moves data that does not fit into a message to a temporary object.
 async fn detach_payload(
     shared: &Shared,
     session: SessionId,
@@ -606,7 +631,7 @@ async fn detach_payload(
     let Payload::Inline(bytes) = data else {
         return Ok(());
     };
-    // The message to the distributor says a path three times.
+    // The message to the distributor contains the path three times.
     let beside = path.len().saturating_sub(PATH_BYTES_FREE) * 2;
     if !bytes.is_empty() && bytes.len() + beside > shared.config.message_payload_bytes_max {
         *data = temporary::put(&*shared.temporary, session, attach, request, bytes.clone()).await?;
@@ -614,13 +639,13 @@ async fn detach_payload(
     Ok(())
 }
 
-fn response(answer: Answer) -> Response {
+fn response(answer: UpdateAnswer) -> Response {
     match answer {
-        Answer::Created { path, stat } => Response::Created { path, stat },
-        Answer::Deleted => Response::Deleted,
-        Answer::Set(stat) => Response::Stat(stat),
-        // The attach's answer is seen by `first_request` alone.
-        Answer::Closed | Answer::Attached => Response::Closed,
+        UpdateAnswer::Created { path, stat } => Response::Created { path, stat },
+        UpdateAnswer::Deleted => Response::Deleted,
+        UpdateAnswer::Set(stat) => Response::Stat(stat),
+        // Only `first_request` sees the answer of the attach.
+        UpdateAnswer::Closed | UpdateAnswer::Attached => Response::Closed,
     }
 }
 

@@ -1,29 +1,29 @@
-//! What can be set, and the defaults: ZooKeeper's where it has them.
+//! The service's settings and their defaults, which are ZooKeeper's where it has the setting.
 
 use std::time::Duration;
 
-use crate::{broken::Broken, node::LockOptions, user_store::DataPlacement};
+use crate::broken::Broken;
 
 /// The service's settings.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The shortest session timeout granted (ZooKeeper: two ticks of 2 s).
     pub session_timeout_min: Duration,
-    /// The longest (twenty ticks).
+    /// The longest session timeout granted (ZooKeeper: twenty ticks of 2 s).
     pub session_timeout_max: Duration,
-    /// Data beyond this travels to the writer as a temporary object.
+    /// Data beyond this many bytes travels to the writer as a temporary object.
     pub message_payload_bytes_max: usize,
-    /// How often temporary objects that nobody needs any more are looked for while there are sessions; also
-    /// when the last one has ended.
+    /// How often unneeded temporary objects are swept while there are sessions. They are also swept
+    /// when the last session has ended.
     pub temporary_sweep_period: Duration,
-    /// Where znodes' data is kept.
+    /// Where the data of znodes is stored.
     pub placement: DataPlacement,
-    /// Where several processes run the functions: how often each reads the log for what the others distributed, while
-    /// it has clients. None: this process is told of everything.
-    pub log_look_period: Option<Duration>,
-    /// How locks wait and expire.
+    /// How often a process with clients reads the log for slots that other processes distributed.
+    /// `None` if every slot is announced to this process.
+    pub log_poll_period: Option<Duration>,
+    /// Wait and expiry times of locks.
     pub locks: LockOptions,
-    /// A rule to drop, for tests alone.
+    /// A rule to drop, only for tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
 }
@@ -36,9 +36,47 @@ impl Default for Config {
             message_payload_bytes_max: 128 * 1024,
             temporary_sweep_period: Duration::from_mins(10),
             placement: DataPlacement::KeyValue,
-            log_look_period: None,
+            log_poll_period: None,
             locks: LockOptions::default(),
             broken: None,
+        }
+    }
+}
+
+/// Where the data of a znode is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPlacement {
+    /// In the item: cheapest to read while data is small.
+    KeyValue,
+    /// In an object named after the update that wrote it: cheapest to store.
+    Objects,
+    /// In the item up to this many bytes, otherwise in an object.
+    Hybrid {
+        /// The largest data stored in the item, in bytes.
+        inline_bytes_max: usize,
+    },
+}
+
+/// Wait and expiry times of locks.
+#[derive(Debug, Clone, Copy)]
+pub struct LockOptions {
+    /// How long a writer may hold a lock before others may break it.
+    pub hold_max: Duration,
+    /// The largest assumed difference between functions' clocks (the paper: 2 s).
+    pub drift_allowance: Duration,
+    /// The first wait for a held lock.
+    pub wait_min: Duration,
+    /// The longest wait between two attempts.
+    pub wait_max: Duration,
+}
+
+impl Default for LockOptions {
+    fn default() -> Self {
+        Self {
+            hold_max: Duration::from_secs(5),
+            drift_allowance: Duration::from_secs(2),
+            wait_min: Duration::from_micros(200),
+            wait_max: Duration::from_millis(100),
         }
     }
 }

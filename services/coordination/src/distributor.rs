@@ -1,24 +1,27 @@
-//! The distributor: gives every decided request its place in the one order of all, applies it to the user
-//! stores, and has it told.
+//! The distributor: assigns every decided request its position in the total order, applies it to
+//! the user stores, and announces it.
 //!
-//! An event function on the single group of the distributor queue. Per batch (`faaskeeper.txt`, algorithm 2,
-//! made crash-proof by C-3 and C-4):
+//! An event function on the single group of the distributor queue. Each batch takes these steps
+//! (`faaskeeper.txt`, algorithm 2, made crash-safe by C-3 and C-4):
 //!
-//! 1. order: a request comes after its session's earlier ones and after the updates that it names per
-//!    znode; what the queue has not brought is fetched from the outbox in its session's row ([`order`]);
-//! 2. number: the zxids, the answers and the watch events of the whole batch become one slot of a fenced
-//!    log, failures too ([`numbering`]). From here on the batch is decided for ever;
-//! 3. apply the slot to each region's user store, with its cursor;
-//! 4. drop what is applied from the outboxes, and remove sessions that have ended;
-//! 5. wake the watch function with the slot.
+//! 1. Order: a request follows its session's earlier requests and the updates that it names per
+//!    znode. The distributor fetches requests that the queue has not delivered from the outbox in
+//!    their session's row ([`order`]).
+//! 2. Number: the zxids, answers and watch events of the whole batch become one slot of a fenced
+//!    log, including refusals ([`numbering`]). This step decides the batch's order permanently.
+//! 3. Apply the slot to each region's user store, together with its cursor.
+//! 4. Remove applied requests from the outboxes, and the rows of sessions that have ended.
+//! 5. Invoke the watch function with the slot.
 //!
-//! A distributor that dies anywhere is followed by one that takes the log over, which shuts the first one
-//! out, and does steps 3 to 5 again for every slot that is not known to be done ([`Distributor::take_over`]).
+//! If a distributor dies, its successor takes over the log, which fences it out. The successor
+//! repeats steps 3 to 5 for every slot that is not known to be finished
+//! ([`Distributor::take_over`]).
 //!
-//! Each step rests on the ones before it ([`Basis`]): a store that has gone back takes nothing from a distributor that
-//! knows more than it does.
+//! Each step depends on the ones before it ([`Dependency`]). A store that rolled back refuses the
+//! writes of a distributor that observed lost state.
 //!
-//! The paper's timestamp adjustment (algorithm 2, step 5) is not needed: zxids are given here, in order.
+//! The paper's timestamp adjustment (algorithm 2, step 5) is unnecessary, because zxids are
+//! assigned here, in order.
 
 mod numbering;
 mod objects;
@@ -44,32 +47,34 @@ use self::{
     order::{Applied, Arrived, Ordered},
 };
 use crate::{
-    basis::Basis,
     broken::Broken,
     config::Config,
-    ephemerals::Ephemerals,
+    dependency::Dependency,
     model::{SessionId, Zxid},
-    names,
-    node::Nodes,
-    records::{Answer, Decided, Entry, Slot, Wake, decode, encode},
-    session::Sessions,
-    user_store::{Change, Step, UserStore},
+    queue_names,
+    records::{Decided, LogEntry, Slot, UpdateAnswer, Wake, decode, encode},
+    storage::{
+        ephemerals::Ephemerals,
+        node::Nodes,
+        session::Sessions,
+        user_store::{NodeChange, Step, UserStore},
+    },
 };
 
-/// The partition of the log.
+/// The log's partition.
 pub const LOG_PARTITION: &str = "distributor-log";
 
-/// How many applied slots stay in the log for gateways that are behind.
+/// Applied slots that stay in the log for gateways that are behind.
 const SLOTS_RETAINED: usize = 1024;
 
-/// How many are removed at a time.
+/// Slots removed at a time.
 const SLOTS_TRIMMED: usize = 256;
 
-/// The paths that a slot changes may together take this part of what it may be long: it says each up to three times,
-/// and its entries take something beside.
+/// The paths that a slot changes may take at most the maximum slot size divided by this. The slot
+/// contains each path up to three times, and its entries take space too.
 const SLOT_PATHS_PART: usize = 8;
 
-/// The data of so many bytes is applied with one slot.
+/// The most data that one slot applies, in bytes.
 const SLOT_DATA_BYTES_MAX: usize = 32 << 20;
 
 /// The distributor function.
@@ -83,14 +88,15 @@ pub struct Distributor {
     nodes: Nodes,
     functions: Arc<dyn Functions>,
     broken: Option<Broken>,
-    /// What a warm instance keeps between invocations; none before the first and after any failure.
-    warm: Mutex<Option<Warm>>,
+    /// The state that a warm instance keeps between invocations. None before the first and after
+    /// any failure.
+    warm: Mutex<Option<WarmState>>,
 }
 
 /// Why a batch is not distributed.
 #[derive(Debug)]
 enum Stopped {
-    /// Another instance holds the log, and knows more than this one.
+    /// Another instance holds the log and has newer state.
     Overtaken,
     /// A store failed.
     Failed(ports::Error),
@@ -105,49 +111,52 @@ impl From<ports::Error> for Stopped {
 impl From<Stopped> for ports::Error {
     fn from(stopped: Stopped) -> Self {
         match stopped {
-            Stopped::Overtaken => Self::unavailable("append to the log, which another holds"),
+            Stopped::Overtaken => {
+                Self::unavailable("append to the log, which another distributor holds")
+            }
             Stopped::Failed(error) => error,
         }
     }
 }
 
-/// What a slot means for one session's outbox.
+/// The effect of a slot on one session's outbox.
 #[derive(Debug)]
 struct Settling {
-    /// The session was applied up to here before the slot,
+    /// The last sequence applied before the slot.
     before: u64,
-    /// is up to here after it,
+    /// The last sequence applied after the slot.
     through: u64,
-    /// and ends with it.
+    /// Whether the session ends with the slot.
     has_ended: bool,
 }
 
-/// All that a distributor has seen of each store since it took the log over.
+/// Everything that a distributor has observed of each store since it took over the log.
 #[derive(Debug)]
-struct Grounds {
-    system: Basis,
+struct Dependencies {
+    system: Dependency,
     /// Per region, in order.
-    regions: Vec<Basis>,
+    regions: Vec<Dependency>,
 }
 
 /// The state of a distributor that holds the log.
 #[derive(Debug)]
-struct Warm {
+struct WarmState {
     writer: primitives::Writer,
-    grounds: Grounds,
+    dependencies: Dependencies,
     /// The last slot of the log.
     slot: u64,
-    /// The last zxid given.
+    /// The last assigned zxid.
     zxid: Zxid,
-    /// The places behind the slots that are still in the log, as far as this instance has appended them.
+    /// The cursors after the slots that this instance appended and that are still in the log.
     retained: VecDeque<Cursor>,
     applied: Applied,
 }
 
-impl Warm {
-    /// The way to slot `index` from the one before it.
+impl WarmState {
+    /// The step to slot `index` from the one before it.
     fn step(&self, index: SlotIndex, epoch: Epoch, last: Zxid) -> Step {
-        // The slot applied last is told again after a take-over: who has missed it reads the log.
+        // After a takeover, the last applied slot is announced again. A process that missed it
+        // reads the log.
         let previous = if index.0 == self.slot {
             u64::MAX
         } else {
@@ -161,7 +170,7 @@ impl Warm {
         }
     }
 
-    /// Notes that the slot is done.
+    /// Records that the slot is finished.
     fn advance(&mut self, step: Step) {
         self.slot = step.slot;
         self.zxid = step.last;
@@ -173,7 +182,8 @@ impl Warm {
 }
 
 impl Distributor {
-    /// A distributor on `system`, applying to `regions` and waking through `functions`.
+    /// A distributor on `system` that applies to `regions` and invokes the watch function through
+    /// `functions`.
     pub fn new(
         system: Arc<dyn KeyValue>,
         regions: Vec<UserStore>,
@@ -204,25 +214,31 @@ impl Distributor {
             decided.push(decode::<Decided>(&delivery.body, "a decided request")?);
         }
         let mut guard = self.warm.lock().await;
-        // Taken out: a failure, or the death of this invocation, leaves none, and the next one starts afresh.
-        if let Some(warm) = guard.take().and_then(|warm| self.standing(warm)) {
-            match self.work(warm, decided.clone()).await {
+        // Taken out, so that a failure or the death of this invocation leaves none, and the next
+        // one starts cold.
+        if let Some(warm) = guard.take().and_then(|warm| self.still_valid(warm)) {
+            match self.process(warm, decided.clone()).await {
                 Ok(warm) => {
                     *guard = Some(warm);
                     return Ok(());
                 }
-                // Where several processes distribute, one that comes to it again finds that others did meanwhile.
+                // Where several processes distribute, others may have distributed since this
+                // instance last ran.
                 Err(Stopped::Overtaken) => {}
                 Err(Stopped::Failed(error)) => return Err(error),
             }
         }
         let warm = self.take_over().await?;
-        *guard = Some(self.work(warm, decided).await?);
+        *guard = Some(self.process(warm, decided).await?);
         Ok(())
     }
 
-    /// Has everything numbered and applied that `decided` names.
-    async fn work(&self, mut warm: Warm, decided: Vec<Decided>) -> Result<Warm, Stopped> {
+    /// Numbers and applies everything that `decided` names.
+    async fn process(
+        &self,
+        mut warm: WarmState,
+        decided: Vec<Decided>,
+    ) -> Result<WarmState, Stopped> {
         let mut ordered = if self.broken == Some(Broken::IgnoresPredecessors) {
             order::unordered(&mut warm.applied, decided)
         } else {
@@ -230,15 +246,17 @@ impl Distributor {
         };
         let mut known = std::mem::take(&mut ordered.known);
         while ordered.has_foreign {
-            // Whoever numbered them may have died before it told of them, and these messages are what is left
-            // to say so: take over, which tells of the last slot again, before they are acknowledged. Meanwhile another may
-            // have numbered some of the rest, and died; each time there are fewer.
+            // The instance that numbered these requests may have died before it announced them, and
+            // these messages are the only sign of that. So take over, which announces the last slot
+            // again, before the messages are acknowledged. Meanwhile another instance may number
+            // some of the rest and die. Each round leaves fewer requests.
             warm = self.take_over().await?;
             ordered = self.ordered(&mut warm, ordered.next).await?;
             known.append(&mut ordered.known);
         }
-        // So are they of objects that one has put for them who was late, and died.
-        self.remove_what_came_late(&known, &mut warm.grounds)
+        // The messages are also the only sign of objects that a late distributor put for these
+        // requests before it died.
+        self.remove_late_objects(&known, &mut warm.dependencies)
             .await?;
         let mut rest = ordered.next.as_slice();
         while !rest.is_empty() {
@@ -249,7 +267,7 @@ impl Distributor {
         Ok(warm)
     }
 
-    /// A slot is an item of the log and a call of the watch function.
+    /// A slot must fit into an item of the log and into a call of the watch function.
     fn slot_limits(&self) -> SlotLimits {
         let bytes_max = self
             .system
@@ -262,139 +280,166 @@ impl Distributor {
         }
     }
 
-    /// Of work that begins now.
-    fn grounds(&self) -> Grounds {
-        let of_region = |region: &UserStore| Basis::now(&**region.items());
-        Grounds {
-            system: Basis::now(&*self.system),
+    /// The dependencies of work that begins now.
+    fn dependencies(&self) -> Dependencies {
+        let of_region = |region: &UserStore| Dependency::now(&**region.items());
+        Dependencies {
+            system: Dependency::now(&*self.system),
             regions: self.regions.iter().map(of_region).collect(),
         }
     }
 
-    /// What an earlier invocation left, unless a store has restarted since and may have lost what it knows. From here
-    /// on all that was sent so far is known to be decided, if it was planned in the same start of the store.
-    fn standing(&self, mut warm: Warm) -> Option<Warm> {
-        warm.grounds.system.look(&*self.system).ok()?;
-        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
-            basis.look(&**region.items()).ok()?;
+    /// The state of an earlier invocation, unless a store has restarted since and may have lost
+    /// what the state is based on. After this check, every request sent so far is known to be
+    /// decided, if it was planned in the same incarnation of the store.
+    fn still_valid(&self, mut warm: WarmState) -> Option<WarmState> {
+        warm.dependencies.system.observe_store(&*self.system).ok()?;
+        for (region, dependency) in self.regions.iter().zip(&mut warm.dependencies.regions) {
+            dependency.observe_store(&**region.items()).ok()?;
         }
         Some(warm)
     }
 
-    async fn ordered(&self, warm: &mut Warm, arrived: Vec<Decided>) -> Result<Ordered, Stopped> {
-        let Warm {
+    async fn ordered(
+        &self,
+        warm: &mut WarmState,
+        arrived: Vec<Decided>,
+    ) -> Result<Ordered, Stopped> {
+        let WarmState {
             applied,
-            grounds: Grounds { system: basis, .. },
+            dependencies: Dependencies {
+                system: dependency, ..
+            },
             ..
         } = warm;
-        let arrived = if self.broken == Some(Broken::NumbersWhatWasLost) {
+        let arrived = if self.broken == Some(Broken::NumbersLostDecisions) {
             Arrived {
                 decided: arrived,
                 ..Arrived::default()
             }
         } else {
-            order::still_decided(&self.sessions, &self.nodes, arrived, basis).await?
+            order::without_lost(&self.sessions, &self.nodes, arrived, dependency).await?
         };
-        order::ordered(&self.sessions, &self.nodes, applied, arrived, basis).await
+        order::ordered(&self.sessions, &self.nodes, applied, arrived, dependency).await
     }
 
-    async fn distribute(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<(), Stopped> {
+    async fn distribute(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<(), Stopped> {
         let first = Zxid(warm.zxid.0 + 1);
-        self.settle_names(warm, ordered).await?;
+        self.externalize_names(warm, ordered).await?;
         let numbered = numbering::number(&self.regions, first, ordered).await?;
         let encoded = encode(&numbered.slot);
-        // All that the slot says is computed from: the decisions, and the regions as they were read for it.
-        warm.grounds.system.look(&*self.system)?;
+        // The slot is computed from the decisions and from the regions as they were read for it.
+        warm.dependencies.system.observe_store(&*self.system)?;
         if self.broken != Some(Broken::NumbersByTheLogAlone) {
-            warm.writer.rest_on(warm.grounds.system.point()).await?;
+            warm.writer
+                .depend_on(warm.dependencies.system.point())
+                .await?;
         }
         let index = match warm.writer.append(encoded.clone()).await? {
             Appended::At(index, _) => index,
             Appended::Fenced => {
-                self.remove_what_came_late(ordered, &mut warm.grounds)
+                self.remove_late_objects(ordered, &mut warm.dependencies)
                     .await?;
                 return Err(Stopped::Overtaken);
             }
         };
         let step = warm.step(index, warm.writer.epoch(), numbered.slot.last());
         if self.broken == Some(Broken::AnswersBeforeApplying) {
-            self.tell(step, encoded.clone(), warm.grounds.regions[0].point())
+            self.announce(step, encoded.clone(), warm.dependencies.regions[0].point())
                 .await?;
         }
         let garbage = self
-            .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+            .apply(
+                step,
+                numbered.changes,
+                numbered.garbage,
+                &mut warm.dependencies,
+            )
             .await?;
         self.settle(warm, &numbered.slot.entries).await?;
-        self.tell(step, encoded, warm.grounds.regions[0].point())
+        self.announce(step, encoded, warm.dependencies.regions[0].point())
             .await?;
-        self.forget_taken(ordered, warm.grounds.system).await;
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.remove_index_entries(ordered, warm.dependencies.system)
+            .await;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         warm.advance(step);
         Ok(self.trim(warm).await?)
     }
 
-    /// Waits until the decisions are durable that objects are to be named by: those stay where a decision is lost, and
-    /// the next one of its session would find its own name taken (rule P5).
-    async fn settle_names(&self, warm: &mut Warm, ordered: &[Decided]) -> Result<()> {
+    /// If objects will be named after decisions, waits until these decisions are durable. If a
+    /// decision were lost, its object would remain, and the session's next decision would find its
+    /// own object name taken (rule P5).
+    async fn externalize_names(&self, warm: &mut WarmState, ordered: &[Decided]) -> Result<()> {
         let is_placed = |data| {
             self.regions
                 .iter()
                 .any(|region: &UserStore| region.belongs_in_object(data))
         };
         let names_object = ordered.iter().filter_map(Decided::data).any(is_placed);
-        if !names_object || self.broken == Some(Broken::PlacesWhatMayBeLost) {
+        if !names_object || self.broken == Some(Broken::PutsObjectsOfUndurableDecisions) {
             return Ok(());
         }
-        warm.grounds.system.look(&*self.system)?;
-        self.system.externalize(warm.grounds.system.point()).await
+        warm.dependencies.system.observe_store(&*self.system)?;
+        self.system
+            .externalize(warm.dependencies.system.point())
+            .await
     }
 
-    /// Applies a slot to every region. Answers the garbage of those where nobody else has begun with it: of the others it is
-    /// in their cursors' rows, for whoever takes over.
+    /// Applies a slot to every region. Returns the garbage of the regions in which no other
+    /// instance had begun the slot. The others' garbage is in their cursor rows, for the next
+    /// distributor that takes over.
     async fn apply(
         &self,
         step: Step,
-        changes: Vec<Vec<Change>>,
+        changes: Vec<Vec<NodeChange>>,
         mut garbage: Vec<Vec<Bytes>>,
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<Vec<Vec<Bytes>>> {
         let regions = self
             .regions
             .iter()
             .zip(&changes)
             .zip(&garbage)
-            .zip(&mut grounds.regions);
-        let applied = regions.map(|(((region, changes), garbage), basis)| {
-            region.apply(step, changes, garbage, basis)
+            .zip(&mut dependencies.regions);
+        let applied = regions.map(|(((region, changes), garbage), dependency)| {
+            region.apply(step, changes, garbage, dependency)
         });
         let has_begun = try_join_all(applied).await?;
         for (garbage, has_begun) in garbage.iter_mut().zip(has_begun) {
-            if !has_begun && self.broken != Some(Broken::CollectsWhatOthersHaveApplied) {
+            if !has_begun && self.broken != Some(Broken::CollectsObjectsInUse) {
                 garbage.clear();
             }
         }
         Ok(garbage)
     }
 
-    /// Ephemerals that others than their session have deleted leave its index: until they are gone, the end of the session
-    /// has to know of them, to come behind. So this rests on what was `settled` once the slot was applied, and nobody waits for it.
-    /// What is left where it fails, or where a distributor dies before it, the end sees through, and removes.
-    async fn forget_taken(&self, applied: &[Decided], settled: Basis) {
-        let is_broken = self.broken == Some(Broken::ForgetsWhatMayComeBack);
-        let removals = applied
-            .iter()
-            .filter_map(Decided::taken)
-            .map(|(create, path)| {
-                let mut basis = if is_broken { Basis::ignored() } else { settled };
-                async move { self.ephemerals.remove(create, path, &mut basis).await }
-            });
+    /// Removes ephemerals that other sessions deleted from the indexes of their own sessions. Until
+    /// the deletion is applied, the session's end must find the entry, to follow the deletion. So
+    /// the removal depends on `settled`, which was observed after the slot was applied. No other
+    /// step waits for it. If the removal fails or the distributor dies before it, the session's end
+    /// checks and removes the entry.
+    async fn remove_index_entries(&self, applied: &[Decided], settled: Dependency) {
+        let is_broken = self.broken == Some(Broken::DropsIndexEntriesOfLostDeletions);
+        let removals =
+            applied
+                .iter()
+                .filter_map(Decided::foreign_ephemeral)
+                .map(|(create, path)| {
+                    let mut dependency = if is_broken {
+                        Dependency::untracked()
+                    } else {
+                        settled
+                    };
+                    async move { self.ephemerals.remove(create, path, &mut dependency).await }
+                });
         for error in join_all(removals).await.into_iter().filter_map(Result::err) {
-            tracing::debug!(%error, "an ephemeral that is gone stays in the index of its session");
+            tracing::debug!(%error, "could not remove a deleted ephemeral from the index of its session");
         }
     }
 
-    /// Removes slots that no gateway needs any more, many at a time.
-    async fn trim(&self, warm: &mut Warm) -> Result<()> {
+    /// Removes slots that no gateway needs, many at a time.
+    async fn trim(&self, warm: &mut WarmState) -> Result<()> {
         if warm.retained.len() < SLOTS_RETAINED + SLOTS_TRIMMED {
             return Ok(());
         }
@@ -406,15 +451,18 @@ impl Distributor {
         warm.writer.trim(until).await
     }
 
-    /// Drops what is applied from the outboxes, one write per session, and removes ended sessions.
-    /// That the slot is applied is what this rests on: an outbox is the last place that has its requests.
-    async fn settle(&self, warm: &mut Warm, entries: &[Entry]) -> Result<()> {
-        let Warm {
+    /// Removes applied requests from the outboxes, with one write per session, and removes ended
+    /// sessions. The writes depend on the applied slot, because an outbox is the last place that
+    /// has its requests.
+    async fn settle(&self, warm: &mut WarmState, entries: &[LogEntry]) -> Result<()> {
+        let WarmState {
             applied,
-            grounds: Grounds { system: basis, .. },
+            dependencies: Dependencies {
+                system: dependency, ..
+            },
             ..
         } = warm;
-        basis.look(&*self.system)?;
+        dependency.observe_store(&*self.system)?;
         let mut settling: BTreeMap<SessionId, Settling> = BTreeMap::new();
         for entry in entries {
             let first = Settling {
@@ -424,16 +472,16 @@ impl Distributor {
             };
             let settling = settling.entry(entry.id.session).or_insert(first);
             settling.through = entry.id.sequence;
-            settling.has_ended |= entry.answer == Ok(Answer::Closed);
+            settling.has_ended |= entry.answer == Ok(UpdateAnswer::Closed);
         }
         for (session, settling) in settling {
             if settling.has_ended {
-                self.ephemerals.clear(session, basis).await?;
-                self.sessions.remove(session, basis).await?;
+                self.ephemerals.clear(session, dependency).await?;
+                self.sessions.remove(session, dependency).await?;
                 applied.forget(session);
             } else {
                 self.sessions
-                    .applied(session, settling.before, settling.through, basis)
+                    .applied(session, settling.before, settling.through, dependency)
                     .await?;
                 applied.advance(session, settling.through);
             }
@@ -441,9 +489,10 @@ impl Distributor {
         Ok(())
     }
 
-    /// Wakes the watch function; gateways that it does not reach find the slot in the log.
-    /// It may leave once `point` is durable, where the first region has it applied.
-    async fn tell(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
+    /// Invokes the watch function. Gateways that it does not reach find the slot in the log.
+    /// Clients may learn of the slot once `point`, where the first region has applied it, is
+    /// durable.
+    async fn announce(&self, step: Step, slot: Bytes, point: DurabilityPoint) -> Result<()> {
         let wake = Wake {
             previous: step.previous,
             index: step.slot,
@@ -452,25 +501,25 @@ impl Distributor {
             point,
         };
         self.functions
-            .invoke(names::WATCH, encode(&wake))
+            .invoke(queue_names::WATCH, encode(&wake))
             .await
             .map(|_| ())
     }
 
-    /// Becomes the distributor: seals the log, and finishes every slot that is not known to be finished. The
-    /// last one applied is among them, since its outboxes may not be settled.
-    async fn take_over(&self) -> Result<Warm> {
-        let mut grounds = self.grounds();
+    /// Becomes the distributor: seals the log, and finishes every slot that is not known to be
+    /// finished. These include the last applied slot, because its outboxes may not be settled.
+    async fn take_over(&self) -> Result<WarmState> {
+        let mut dependencies = self.dependencies();
         let (mut cursors, mut garbage) = (
             Vec::with_capacity(self.regions.len()),
             Vec::with_capacity(self.regions.len()),
         );
-        for (region, basis) in self.regions.iter().zip(&mut grounds.regions) {
+        for (region, dependency) in self.regions.iter().zip(&mut dependencies.regions) {
             let Read {
                 value: (cursor, of_region),
                 point,
             } = region.cursor().await?;
-            basis.seen(point)?;
+            dependency.observe(point)?;
             garbage.push(of_region);
             cursors.push(cursor);
         }
@@ -484,76 +533,89 @@ impl Distributor {
             },
         };
         let (writer, standing) = self.log.take_over(from).await?;
-        grounds.system.seen(writer.point())?;
+        dependencies.system.observe(writer.point())?;
         let (zxid, retained) = (cursor.zxid, VecDeque::new());
         let applied = Applied::default();
-        let mut warm = Warm {
+        let mut warm = WarmState {
             writer,
-            grounds,
+            dependencies,
             slot: cursor.slot,
             zxid,
             retained,
             applied,
         };
         for slot in standing {
-            if self.broken == Some(Broken::TakesTheLogForApplied) {
+            if self.broken == Some(Broken::AssumesTheLogIsApplied) {
                 let last = decode::<Slot>(&slot.payload, "a slot of the log")?.last();
                 warm.advance(warm.step(slot.index, slot.epoch, last));
                 continue;
             }
-            self.redo(&mut warm, slot).await?;
+            self.repeat_slot(&mut warm, slot).await?;
         }
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         Ok(warm)
     }
 
-    /// Does steps 3 to 5 again for a slot that a predecessor numbered.
-    async fn redo(&self, warm: &mut Warm, logged: primitives::Slot) -> Result<()> {
+    /// Repeats steps 3 to 5 for a slot that a predecessor numbered.
+    async fn repeat_slot(&self, warm: &mut WarmState, logged: primitives::Slot) -> Result<()> {
         let slot: Slot = decode(&logged.payload, "a slot of the log")?;
         let step = warm.step(logged.index, logged.epoch, slot.last());
         let mut is_applied = true;
-        for (region, basis) in self.regions.iter().zip(&mut warm.grounds.regions) {
+        for (region, dependency) in self.regions.iter().zip(&mut warm.dependencies.regions) {
             let Read {
                 value: (cursor, _),
                 point,
             } = region.cursor().await?;
-            basis.seen(point)?;
+            dependency.observe(point)?;
             is_applied &= cursor.slot >= step.slot;
         }
         let (mut decided, mut garbage) = (Vec::new(), Vec::new());
         if !is_applied {
             for entry in &slot.entries {
-                decided.push(self.find_in_outbox(entry, &mut warm.grounds.system).await?);
+                decided.push(
+                    self.find_in_outbox(entry, &mut warm.dependencies.system)
+                        .await?,
+                );
             }
-            // Only the changes are computed again: what was logged is what was decided.
+            // Only the changes are computed again. The logged slot is final.
             let numbered = numbering::number(&self.regions, slot.first, &decided).await?;
             garbage = self
-                .apply(step, numbered.changes, numbered.garbage, &mut warm.grounds)
+                .apply(
+                    step,
+                    numbered.changes,
+                    numbered.garbage,
+                    &mut warm.dependencies,
+                )
                 .await?;
         }
         self.settle(warm, &slot.entries).await?;
-        self.tell(step, logged.payload, warm.grounds.regions[0].point())
+        self.announce(step, logged.payload, warm.dependencies.regions[0].point())
             .await?;
-        self.forget_taken(&decided, warm.grounds.system).await;
-        self.add_what_came_late(&decided, &mut garbage, &mut warm.grounds)
+        self.remove_index_entries(&decided, warm.dependencies.system)
+            .await;
+        self.add_late_objects(&decided, &mut garbage, &mut warm.dependencies)
             .await?;
-        self.collect(&garbage, &mut warm.grounds).await?;
+        self.collect_garbage(&garbage, &mut warm.dependencies)
+            .await?;
         warm.advance(step);
         Ok(())
     }
 
-    /// A numbered request is in its session's outbox until it is applied everywhere.
-    async fn find_in_outbox(&self, entry: &Entry, basis: &mut Basis) -> Result<Decided> {
-        let row = self.sessions.get(entry.id.session, basis).await?;
+    /// The decided request of a log entry. It is in its session's outbox until it is applied in all
+    /// regions.
+    async fn find_in_outbox(
+        &self,
+        entry: &LogEntry,
+        dependency: &mut Dependency,
+    ) -> Result<Decided> {
+        let row = self.sessions.get(entry.id.session, dependency).await?;
         let decided = match &row {
             Some(row) => row.decided(entry.id.sequence)?,
             None => None,
         };
         decided.ok_or_else(|| {
-            ports::Error::corrupt(format!(
-                "find {:?}, which the log names, in its outbox",
-                entry.id
-            ))
+            ports::Error::corrupt(format!("find logged update {:?} in its outbox", entry.id))
         })
     }
 }
@@ -566,7 +628,7 @@ impl Handler for Distributor {
                 self.handle_messages(&deliveries).await?;
                 Ok(Bytes::new())
             }
-            _ => Err(Failure::new("the distributor takes messages only")),
+            _ => Err(Failure::new("the distributor accepts only messages")),
         }
     }
 }

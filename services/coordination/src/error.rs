@@ -1,15 +1,16 @@
-//! What can be wrong with a request, in the service's own words; only a front end knows codes of a wire.
+//! The reasons for refusing a request, in the service's own terms. Only a front end knows wire
+//! codes.
 
 use serde::{Deserialize, Serialize};
 
-/// Why a request was refused. It changed nothing.
+/// The reason why a request was refused. The request changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such znode, or no parent for it.
+    /// The znode or its parent does not exist.
     #[error("no such znode")]
     NoNode,
-    /// The znode to create is there.
+    /// The znode to create exists.
     #[error("the znode exists")]
     NodeExists,
     /// The znode to delete has children.
@@ -39,43 +40,45 @@ pub enum Error {
     /// The session was taken over by another connection.
     #[error("the session has moved to another connection")]
     SessionMoved,
-    /// A store failed; whether the update happened is not known.
+    /// A store failed. The update may or may not have happened.
     #[error("a store failed")]
     System,
-    /// The store is full: it was not taken.
+    /// The store is full. The request was not accepted.
     #[error("the store has no room left")]
     NoRoom,
-    /// Nobody can prove here who he is; the connection ends after the reply.
+    /// Authentication is not offered. The connection ends after the reply.
     #[error("authentication failed")]
     AuthenticationFailed,
-    /// The znode is not for clients to change.
+    /// Clients may not change this znode.
     #[error("not allowed")]
     NotAuthorized,
 }
 
-/// Why a connection was not given a client.
+/// The reason why a connection got no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The session is unknown or expired, or the password is wrong: tell the client so, then close.
+    /// The session is unknown or expired, or the password is wrong. The server tells the client,
+    /// then closes.
     #[error("the session has expired or the password is wrong")]
     Expired,
-    /// The client has seen a zxid that this state has not reached: close without an answer.
+    /// The client has seen a zxid that this process has not reached. The server closes without an
+    /// answer.
     #[error("the client has seen zxid {client:#x}, this server only {server:#x}")]
     ClientAhead {
-        /// What the client saw.
+        /// The last zxid that the client saw.
         client: i64,
-        /// What is applied here.
+        /// The last zxid applied here.
         server: i64,
     },
-    /// A store failed: close without an answer, the client tries again.
+    /// A store failed. The server closes without an answer, and the client tries again.
     #[error("a store failed: {0}")]
     Store(#[from] ports::Error),
 }
 
-/// Why a client came to its end. The connection closes.
+/// The reason why a client ended. The connection closes.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The session was closed by its client; every output was given.
+    /// The client closed the session, and all outputs were delivered.
     #[error("the session was closed")]
     Closed,
     /// The session has expired.
@@ -84,10 +87,11 @@ pub enum Ended {
     /// Another connection has taken the session over.
     #[error("the session has moved to another connection")]
     Moved,
-    /// The session's lease could not be renewed in time, so nobody may answer for it here (rule C-6).
+    /// The session's lease was not renewed in time, so this process may no longer answer for it
+    /// (rule C-6).
     #[error("the session's lease ran out")]
     LeaseLost,
-    /// A store failed; the client reconnects and learns what became of its requests.
+    /// A store failed. The client reconnects and learns the outcome of its requests.
     #[error("a store failed: {0}")]
     Store(#[from] ports::Error),
 }
@@ -97,7 +101,7 @@ impl From<Ended> for ConnectError {
         match ended {
             Ended::Closed | Ended::Expired => Self::Expired,
             Ended::Store(error) => Self::Store(error),
-            // Whoever tries again learns what has become of the session.
+            // A new attempt tells the client what became of the session.
             Ended::Moved | Ended::LeaseLost => {
                 Self::Store(ports::Error::unavailable(ended.to_string()))
             }

@@ -1,43 +1,27 @@
 //! The gateway: opens and resumes sessions for the clients of one process.
 //!
-//! A session is opened by one conditional write of its row, resumed by one that raises its attach number.
-//! Either is followed by a first request, numbered like every other, that does nothing: once it is answered
-//! all that was queued before it is applied, and this process's view has reached it (rule C-6).
+//! One conditional write creates a session's row, or raises its attach number to resume it. The
+//! client then sends a first request, numbered like every other, that changes nothing. Once it is
+//! answered, all requests queued before it are applied, and this process's view has reached it
+//! (rule C-6).
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Clock, Entropy, Functions, Queue, Result, objects::ObjectStore};
+use ports::Result;
 
 use crate::{
-    basis::Basis,
-    client::{Attached, Client},
-    config::Config,
+    client::{Attached, Client, Shared},
+    dependency::Dependency,
     error::ConnectError,
     heartbeat,
     model::{Connect, Password, SessionId, Zxid},
-    session::{Moved, Sessions},
-    tail::Tail,
-    user_store::UserStore,
+    storage::session::Transition,
 };
 
-/// How often a new session's id is drawn again because it is taken: never, if the randomness is any good.
+/// Attempts to find an unused session id. With good randomness the first one succeeds.
 const ID_ATTEMPTS_MAX: u32 = 8;
 
-/// What clients of one process share.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) sessions: Sessions,
-    pub(crate) region: UserStore,
-    pub(crate) temporary: Arc<dyn ObjectStore>,
-    pub(crate) queue: Arc<dyn Queue>,
-    pub(crate) functions: Arc<dyn Functions>,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) entropy: Arc<dyn Entropy>,
-    pub(crate) tail: Arc<Tail>,
-}
-
-/// One process's view of the tree; makes clients.
+/// One process's view of the tree. It creates clients.
 #[derive(Debug, Clone)]
 pub struct Gateway {
     pub(crate) shared: Arc<Shared>,
@@ -48,22 +32,23 @@ impl Gateway {
         Self { shared }
     }
 
-    /// The last zxid whose answers and events may leave here.
+    /// The last zxid whose answers and events this process may send.
     pub fn applied(&self) -> Zxid {
         self.shared.tail.durable()
     }
 
-    /// How many clients are connected here, and how many watches they have armed.
+    /// The numbers of connected clients and armed watches in this process.
     pub fn counts(&self) -> (usize, usize) {
         self.shared.tail.counts()
     }
 
-    /// Opens or resumes a session; returns once the client may read everything decided before. A caller that
-    /// waits no longer may drop the future: a session that nobody speaks for ends by its timeout.
+    /// Opens or resumes a session. Returns once the client may read everything decided before. A
+    /// caller may drop the future at any time: a session without a connection ends at its timeout.
     ///
-    /// Errors: [`ConnectError::Expired`] for a session that is not there, has ended, or has another password;
-    /// [`ConnectError::ClientAhead`] for a client that has seen what this state has not reached;
-    /// [`ConnectError::Store`] also while this process has no place in the log.
+    /// Errors: [`ConnectError::Expired`] if the session does not exist, has ended, or has another
+    /// password; [`ConnectError::ClientAhead`] if the client has seen a zxid that this process has
+    /// not reached; [`ConnectError::Store`] if a store fails or this process has no position in the
+    /// log.
     pub async fn connect(&self, connect: Connect) -> Result<Client, ConnectError> {
         let shared = &self.shared;
         let (cursor, _) = shared.region.cursor().await?.value;
@@ -80,15 +65,19 @@ impl Gateway {
         let attached = self
             .attach(timeout, connect.resume, SessionId::of_client)
             .await?;
-        // The row stands before the timer is armed: the heartbeat disarms itself only when it finds no row.
+        // The row is written before the timer is armed, because the heartbeat disarms itself only
+        // if it finds no row.
         shared
             .functions
-            .arm_timer(crate::names::HEARTBEAT, heartbeat::period(&shared.config))
+            .arm_timer(
+                crate::queue_names::HEARTBEAT,
+                heartbeat::period(&shared.config),
+            )
             .await?;
         self.let_in(attached).await
     }
 
-    /// The session of this process: no heartbeat judges it.
+    /// Opens or resumes the session of this process, which no heartbeat checks.
     pub(crate) async fn attach_member(
         &self,
         timeout: Duration,
@@ -108,17 +97,17 @@ impl Gateway {
         // The lease counts from before the write that grants it (rule C-6).
         let asked_at = shared.clock.monotonic();
         let incarnation = shared.queue.point().incarnation;
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         let (session, password, attach, renewals) = match resume {
-            None => self.open(timeout, id, &mut basis).await?,
+            None => self.open(timeout, id, &mut dependency).await?,
             Some((session, password)) => {
                 match shared
                     .sessions
-                    .attach(session, password, timeout, &mut basis)
+                    .attach(session, password, timeout, &mut dependency)
                     .await?
                 {
-                    Moved::Done(row) => (session, password, row.attach, row.renewals),
-                    Moved::Refused(_) => return Err(ConnectError::Expired),
+                    Transition::Done(row) => (session, password, row.attach, row.renewals),
+                    Transition::Refused(_) => return Err(ConnectError::Expired),
                 }
             }
         };
@@ -129,7 +118,7 @@ impl Gateway {
             timeout,
             asked_at,
             renewals,
-            basis,
+            dependency,
             incarnation,
         })
     }
@@ -144,7 +133,7 @@ impl Gateway {
         &self,
         timeout: Duration,
         id: fn(u64) -> SessionId,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<(SessionId, Password, u64, i64)> {
         let entropy = &self.shared.entropy;
         let mut secret = [0; 16];
@@ -155,7 +144,7 @@ impl Gateway {
             if self
                 .shared
                 .sessions
-                .create(session, Password(secret), timeout, basis)
+                .create(session, Password(secret), timeout, dependency)
                 .await?
             {
                 return Ok((session, Password(secret), 1, 0));

@@ -1,17 +1,24 @@
-//! The heartbeat: ends sessions that nobody renews, and itself when there are none.
+//! The heartbeat: ends sessions whose leases are not renewed, and disarms itself when there are
+//! none.
 //!
-//! A scheduled function, armed by every connect and disarmed by itself alone (rule C-6): where it finds no row it sends
-//! itself an event, and that run disarms and looks again, so that a session which counted itself in between arms it
-//! anew or is found. An event that dies between the two is delivered again; the timer would never fire again.
-//! Each run judges the sessions of all clients ([`crate::judge`]) by what was seen before ([`crate::silence`]). Silence
-//! counts only as far as a heartbeat was there to witness it: after a stall or a restart, sessions get their time.
+//! A scheduled function. Every connect arms it, and only the heartbeat itself disarms it (rule
+//! C-6). When it finds no row, it sends itself an event. That run disarms the timer and scans
+//! again, so that a session opened in between either arms the timer again or is found. If the run
+//! dies between the two steps, the event is delivered again; the timer alone would never fire
+//! again. Each run checks all client sessions ([`crate::heartbeat::failure_detector`]) against the
+//! last heartbeats seen before ([`crate::heartbeat::last_heartbeat`]). Silence counts only while
+//! heartbeats run to observe it, so after a stall or a restart sessions get their full timeout.
 //!
-//! What was seen is kept twice. An instance that stays warm goes on with what it knows and writes it down now and
-//! then; one that was not there before reads what others have written. So sessions end on platforms that keep no
-//! instance warm, and where one is kept a run makes no more calls than its scan. Without sessions nothing is kept.
+//! Observations are kept twice. A warm instance continues with its own and stores them every few
+//! runs. A cold instance reads the stored ones. Sessions therefore end also on platforms that keep
+//! no instance warm, and a warm instance makes no calls beyond its scan. Without sessions nothing
+//! is stored.
 //!
-//! From FaaSKeeper, section 4.6. There the function asks each client whether it lives; here clients renew a
-//! lease, because many have no address to be asked at.
+//! From FaaSKeeper, section 4.6. There the function probes each client; here clients renew a lease,
+//! because many clients have no address to probe.
+
+pub(crate) mod failure_detector;
+pub mod last_heartbeat;
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,38 +29,43 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
     Clock, Event, Functions, Handler, Incarnation, Key, KeyValue, Queue, Result, Update,
-    functions::Failure,
-    key_value::{Read, Value},
+    functions::Failure, key_value::Value,
 };
 
+use self::{
+    failure_detector::FailureDetector,
+    last_heartbeat::{LastHeartbeats, Moment, StoredHeartbeats, Timing},
+};
 use crate::{
-    basis::Basis,
     broken::Broken,
     config::Config,
-    judge::Judge,
-    names,
+    dependency::Dependency,
+    queue_names,
     records::{decode, encode},
-    session::{CLIENTS, Sessions},
-    silence::{self, Moment, Notes, Pace, Stored},
-    temporary::Temporaries,
+    storage::{
+        session::{CLIENT_SHARDS, Sessions},
+        temporary::Temporaries,
+    },
 };
 
 /// Heartbeats per shortest session timeout.
 const BEATS_PER_TIMEOUT_MIN: u32 = 4;
 
-/// The attribute of the heartbeat's row that holds its notes.
-const NOTES: &str = "notes";
+/// The attribute of the heartbeat's row that holds its observations.
+const HEARTBEATS: &str = "notes";
 
-/// What one session takes in the notes, at most; what is beyond the largest item is left out.
-const NOTES_BYTES_PER_SESSION: usize = 32;
+/// The most bytes that one session takes in the stored observations. Sessions beyond the largest
+/// item are left out.
+const HEARTBEAT_BYTES_PER_SESSION: usize = 32;
 
-// Whoever was silent for one renewal when a stall began has a part of its timeout left after it.
-const _: () = assert!(silence::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
+// A session that was silent for one renewal when a stall began has part of its timeout left after
+// it.
+const _: () = assert!(last_heartbeat::UNWITNESSED_PERIODS_MAX + 2 <= BEATS_PER_TIMEOUT_MIN);
 
-/// What it sends itself where it finds no session.
+/// The heartbeat's message to itself when it finds no session.
 const RETIRE: &[u8] = b"retire";
 
-/// What it sends itself where temporary objects have to be swept.
+/// The heartbeat's message to itself when temporary objects are due for a sweep.
 const SWEEP: &[u8] = b"sweep";
 
 /// How often the heartbeat runs while there are sessions.
@@ -64,11 +76,11 @@ pub fn period(config: &Config) -> Duration {
 /// The ports that the heartbeat needs.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where the sessions' rows are, and its own.
+    /// The store of the session rows and of the heartbeat's row.
     pub system: Arc<dyn KeyValue>,
-    /// To the writer.
+    /// The queue to the writer.
     pub queue: Arc<dyn Queue>,
-    /// Where its timer is.
+    /// The service with the heartbeat's timer.
     pub functions: Arc<dyn Functions>,
     /// Time.
     pub clock: Arc<dyn Clock>,
@@ -78,31 +90,31 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Heartbeat {
     parts: Parts,
-    judge: Judge,
+    detector: FailureDetector,
     temporaries: Temporaries,
-    pace: Pace,
+    timing: Timing,
     sweep_period: Duration,
     broken: Option<Broken>,
-    /// What a warm instance knows of its last run that came to its end; none before the first.
-    own: Mutex<Option<Arc<Notes>>>,
+    /// The observations of a warm instance's last completed run; none before the first.
+    own: Mutex<Option<Arc<LastHeartbeats>>>,
 }
 
 impl Heartbeat {
-    /// A heartbeat over the sessions of a system store.
+    /// A heartbeat for the sessions of a system store.
     pub fn new(parts: Parts, temporaries: Temporaries, config: &Config) -> Self {
-        // Each machine's clock may be wrong by as much as locks allow for.
+        // Each machine's clock may be off by the drift allowance of the locks.
         let clocks_apart_max = config.locks.drift_allowance * 2;
-        let judge = Judge {
+        let detector = FailureDetector {
             sessions: Sessions::new(parts.system.clone()),
             queue: parts.queue.clone(),
             clock: parts.clock.clone(),
             broken: config.broken,
         };
         Self {
-            judge,
+            detector,
             parts,
             temporaries,
-            pace: Pace {
+            timing: Timing {
                 period: period(config),
                 clocks_apart_max,
             },
@@ -112,55 +124,59 @@ impl Heartbeat {
         }
     }
 
-    /// One run: judges every session; retires if there is none.
-    async fn beat(&self) -> Result<()> {
-        let mut basis = Basis::now(&*self.parts.system);
-        let before = self.recall(self.judge.moment(), &mut basis).await?;
-        let mut notes = before.next(self.judge.moment());
-        self.judge_all(&before, &mut notes, &mut basis).await?;
-        if notes.session_count() == 0 {
-            return self.ask(RETIRE).await;
+    /// One run: checks every session, and retires if there is none.
+    async fn run(&self) -> Result<()> {
+        let mut dependency = Dependency::now(&*self.parts.system);
+        let before = self.load(self.detector.moment(), &mut dependency).await?;
+        let mut heartbeats = before.next(self.detector.moment());
+        self.check_all(&before, &mut heartbeats, &mut dependency)
+            .await?;
+        if heartbeats.session_count() == 0 {
+            return self.send_to_self(RETIRE).await;
         }
-        let sweep_is_due = notes.sweep_is_due(self.sweep_period);
-        self.remember(notes, &mut basis).await?;
-        // Apart from this run: nobody's silence waits for objects, however long they take.
-        if sweep_is_due && self.ask(SWEEP).await.is_err() {
-            // A full disk has no room for the errand, and gets some by it.
+        let sweep_is_due = heartbeats.sweep_is_due(self.sweep_period);
+        self.store(heartbeats, &mut dependency).await?;
+        // In a run of its own, so that failure detection does not wait for objects.
+        if sweep_is_due && self.send_to_self(SWEEP).await.is_err() {
+            // On a full disk the message cannot be sent, and sweeping frees space.
             self.sweep().await;
         }
         Ok(())
     }
 
-    /// Has itself run with an errand, at least once.
-    async fn ask(&self, errand: &'static [u8]) -> Result<()> {
+    /// Sends a command to the heartbeat itself, which runs at least once for it.
+    async fn send_to_self(&self, command: &'static [u8]) -> Result<()> {
         self.parts
             .functions
-            .send(names::HEARTBEAT, None, Bytes::from_static(errand))
+            .send(queue_names::HEARTBEAT, None, Bytes::from_static(command))
             .await
             .map(|_| ())
     }
 
-    /// The last run, when there is no session; or not the last, if there is one.
+    /// Disarms the timer, and arms it again if a session was opened meanwhile.
     async fn retire(&self) -> Result<()> {
         self.forget().await?;
-        self.parts.functions.disarm_timer(names::HEARTBEAT).await?;
+        self.parts
+            .functions
+            .disarm_timer(queue_names::HEARTBEAT)
+            .await?;
         if self.any_session().await? {
             return self
                 .parts
                 .functions
-                .arm_timer(names::HEARTBEAT, self.pace.period)
+                .arm_timer(queue_names::HEARTBEAT, self.timing.period)
                 .await;
         }
         self.sweep().await;
         Ok(())
     }
 
-    /// Whether there is any session at all.
+    /// Whether any client session exists.
     pub async fn any_session(&self) -> Result<bool> {
-        let mut basis = Basis::default();
-        for shard in CLIENTS {
-            let mut pages = self.judge.sessions.rows(shard);
-            while let Some(rows) = pages.next_page(&mut basis).await? {
+        let mut dependency = Dependency::default();
+        for shard in CLIENT_SHARDS {
+            let mut pages = self.detector.sessions.rows(shard);
+            while let Some(rows) = pages.next_page(&mut dependency).await? {
                 if !rows.is_empty() {
                     return Ok(true);
                 }
@@ -169,95 +185,112 @@ impl Heartbeat {
         Ok(false)
     }
 
-    /// Forgets who was silent: everybody's timeout starts afresh.
+    /// Deletes the stored observations: every session's timeout starts again.
     pub async fn forget(&self) -> Result<()> {
         self.parts
             .system
-            .update(Update::delete(notes_key()))
+            .update(Update::delete(heartbeats_key()))
             .await
             .map(|_| ())
     }
 
-    /// The notes of the run before: this instance's own, if it made it, or those in the store.
+    /// The observations of the run before: this instance's own if they are fresh, otherwise the
+    /// stored ones.
     ///
-    /// Only those of the same start of the store count: one that has gone back may have lost renewals, and counts the
-    /// next ones by the same numbers.
-    async fn recall(&self, now: Moment, basis: &mut Basis) -> Result<Arc<Notes>> {
-        let own = self.own.lock().expect("no panic while it is held").clone();
-        let first = || Arc::new(Notes::first(now, basis.incarnation()));
-        if self.broken == Some(Broken::RemembersSilenceInTheInstance) {
+    /// Only observations from the same incarnation of the store count. A store that rolled back may
+    /// have lost renewals, and counts the next ones with the same numbers.
+    async fn load(&self, now: Moment, dependency: &mut Dependency) -> Result<Arc<LastHeartbeats>> {
+        let own = self
+            .own
+            .lock()
+            .expect("no panic while it is locked")
+            .clone();
+        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
+        if self.broken == Some(Broken::KeepsSilenceInTheInstance) {
             return Ok(own.unwrap_or_else(first));
         }
-        let is_forgetful = self.broken != Some(Broken::RemembersLostSilence);
-        let counts =
-            |noted: Incarnation, basis: &Basis| noted == basis.incarnation() || !is_forgetful;
-        let is_of_this_start = |own: &Arc<Notes>| counts(own.incarnation(), basis);
-        if let Some(own) = own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.pace))
+        let is_forgetful = self.broken != Some(Broken::CountsLostSilence);
+        let is_current = |noted: Incarnation, dependency: &Dependency| {
+            noted == dependency.incarnation() || !is_forgetful
+        };
+        let is_of_this_start =
+            |own: &Arc<LastHeartbeats>| is_current(own.incarnation(), dependency);
+        if let Some(own) =
+            own.filter(|own| is_of_this_start(own) && own.are_fresh(now, self.timing))
         {
             return Ok(own);
         }
-        let Read { value: row, point } = self.parts.system.get(&notes_key()).await?;
-        basis.seen(point)?;
-        let first = || Arc::new(Notes::first(now, basis.incarnation()));
-        let Some(stored) = row.as_ref().and_then(|row| row.bytes(NOTES)) else {
+        let row = dependency
+            .get(&*self.parts.system, &heartbeats_key())
+            .await?;
+        let first = || Arc::new(LastHeartbeats::first(now, dependency.incarnation()));
+        let Some(stored) = row.as_ref().and_then(|row| row.bytes(HEARTBEATS)) else {
             return Ok(first());
         };
-        Ok(match decode::<Stored>(stored, "the heartbeat's notes") {
-            Ok(stored) if counts(stored.incarnation, basis) => {
-                Arc::new(Notes::taken_up(stored, now, self.pace))
-            }
-            Ok(_) => first(),
-            Err(error) => {
-                tracing::warn!(%error, "every session's silence is counted afresh");
-                first()
-            }
-        })
+        Ok(
+            match decode::<StoredHeartbeats>(stored, "the heartbeat's observations") {
+                Ok(stored) if is_current(stored.incarnation, dependency) => {
+                    Arc::new(LastHeartbeats::from_stored(stored, now, self.timing))
+                }
+                Ok(_) => first(),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot read the stored heartbeats; counting every session's silence from zero");
+                    first()
+                }
+            },
+        )
     }
 
-    async fn remember(&self, mut notes: Notes, basis: &mut Basis) -> Result<()> {
-        let sessions_max = self.parts.system.limits().item_bytes_max / NOTES_BYTES_PER_SESSION;
-        let stored = notes.to_store(self.pace, sessions_max);
+    async fn store(
+        &self,
+        mut heartbeats: LastHeartbeats,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        let sessions_max = self.parts.system.limits().item_bytes_max / HEARTBEAT_BYTES_PER_SESSION;
+        let stored = heartbeats.to_store(self.timing, sessions_max);
         if let Some(stored) = stored
-            && self.broken != Some(Broken::RemembersSilenceInTheInstance)
+            && self.broken != Some(Broken::KeepsSilenceInTheInstance)
         {
             let update = Update::put(
-                notes_key(),
-                vec![(NOTES.into(), Value::Bytes(encode(&stored)))],
+                heartbeats_key(),
+                vec![(HEARTBEATS.into(), Value::Bytes(encode(&stored)))],
             );
-            basis.seen(
-                self.parts
-                    .system
-                    .update(update.transient().resting_on(basis.point()))
-                    .await?
-                    .receipt
-                    .point,
-            )?;
+            dependency
+                .update(&*self.parts.system, update.transient())
+                .await?;
         }
-        *self.own.lock().expect("no panic while it is held") = Some(Arc::new(notes));
+        *self.own.lock().expect("no panic while it is locked") = Some(Arc::new(heartbeats));
         Ok(())
     }
 
-    async fn judge_all(&self, before: &Notes, notes: &mut Notes, basis: &mut Basis) -> Result<()> {
-        for shard in CLIENTS {
-            self.judge.judge(shard, before, notes, basis).await?;
+    async fn check_all(
+        &self,
+        before: &LastHeartbeats,
+        heartbeats: &mut LastHeartbeats,
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        for shard in CLIENT_SHARDS {
+            self.detector
+                .check_shard(shard, before, heartbeats, dependency)
+                .await?;
         }
         Ok(())
     }
 
-    /// Sessions do not wait for objects that nobody needs: what fails here is done by the next sweep.
+    /// Removes temporary objects. A failure is left to the next sweep, because sessions must not
+    /// depend on it.
     async fn sweep(&self) {
         match self.temporaries.sweep().await {
             Ok(0) => {}
-            Ok(count) => tracing::info!(
-                count,
-                "removed temporary objects that nobody needs any more"
-            ),
-            Err(error) => tracing::warn!(%error, "temporary objects are left for the next sweep"),
+            Ok(count) => tracing::info!(count, "removed unneeded temporary objects"),
+            Err(error) => {
+                tracing::warn!(%error, "could not sweep temporary objects; the next sweep retries")
+            }
         }
     }
 }
 
-fn notes_key() -> Key {
+fn heartbeats_key() -> Key {
     Key::new("heartbeat", [])
 }
 
@@ -265,12 +298,12 @@ fn notes_key() -> Key {
 impl Handler for Heartbeat {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         match event {
-            Event::Timer => self.beat().await?,
+            Event::Timer => self.run().await?,
             Event::Call { payload, .. } if payload == RETIRE => self.retire().await?,
             Event::Call { payload, .. } if payload == SWEEP => self.sweep().await,
             _ => {
                 return Err(Failure::new(
-                    "the heartbeat takes its timer and its own errands only",
+                    "the heartbeat accepts only its timer and its own commands",
                 ));
             }
         }

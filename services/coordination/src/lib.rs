@@ -1,4 +1,4 @@
-//! ZooKeeper's tree, sessions and watches, made of functions on the ports.
+//! ZooKeeper's tree, sessions and watches, implemented as functions on the ports.
 //!
 //! The protocol on one screen (FaaSKeeper, section 3.3, with the rules C-1 to C-6 of the design):
 //!
@@ -10,49 +10,40 @@
 //!    └───── replies, events, in order ◀── session's row ◀────────────────────── tail ◀── watch function
 //! ```
 //!
-//! - [`gateway`] and [`client`] are the client library; [`tail`] keeps their view of the log; [`read`] reads
-//!   the user store without any function.
-//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die between any
-//!   two steps; whoever comes next finishes or undoes by what the rows say.
-//! - [`judge`] says whose session is over; where several processes share a store, [`member`]s judge each other.
-//! - [`silence`] is what heartbeats know, [`temporary`] what travels beside the queue and who removes it.
-//! - [`basis`] is what each of them rests on where the store may lose what is not durable yet.
-//! - [`session`] and [`node`] hold every conditional write to the system store, [`user_store`] every one to
-//!   the user stores, [`tree`] the rules of the tree without any I/O.
+//! - [`gateway`] and [`client`] are the client library. [`tail`] follows the log for the clients of
+//!   one process, and `client::read` reads the user store without any function.
+//! - [`writer`], [`distributor`], [`watch`] and [`heartbeat`] are the four functions. Each may die
+//!   between any two steps. Its successor reads from the rows what to finish or undo.
+//! - `heartbeat::failure_detector` decides which sessions have expired. Processes that share a
+//!   store check each other with it ([`member`]).
+//! - [`storage`] holds every conditional write: to the rows of sessions and znodes in the system
+//!   store, and to the user stores. [`dependency`] tracks the state that each write depends on,
+//!   because a store may lose state that is not durable yet.
+//! - `writer::tree` has the rules of the tree without any I/O.
 //!
-//! Nothing here knows a wire, a provider or a thread. The promises are numbered on the service's page,
-//! `docs/coordination.md`.
+//! This crate knows no wire format, provider or thread. `docs/coordination.md` lists its numbered
+//! promises.
 
 mod backlog;
-pub mod basis;
 #[doc(hidden)]
 pub mod broken;
 pub mod client;
 pub mod config;
+pub mod dependency;
 pub mod distributor;
-pub mod ephemerals;
 pub mod error;
 pub mod gateway;
 pub mod heartbeat;
-mod judge;
-mod keys;
-mod mailbox;
 pub mod member;
 pub mod model;
-pub mod names;
-pub mod node;
 pub mod path;
-mod read;
+pub mod queue_names;
 pub mod records;
 pub mod service;
-pub mod session;
-pub mod silence;
-#[cfg(test)]
-mod stage;
+pub mod storage;
 pub mod tail;
-pub mod temporary;
-pub mod tree;
-pub mod user_store;
+#[cfg(test)]
+mod test_fixture;
 pub mod watch;
 pub mod writer;
 

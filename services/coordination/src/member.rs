@@ -1,22 +1,24 @@
-//! Members: the sessions that processes on one store have among themselves.
+//! Members: the sessions that processes on one store keep to detect each other's failure.
 //!
-//! A process that is to be missed soon after its death keeps a session of its own: a client of this service like others,
-//! but for a shorter timeout than any client is granted, in a shard apart. It renews that session by one write a quarter
-//! of its timeout, and after each renewal goes through the shard once and judges the others. So who is gone is condemned
-//! within its timeout and two renewals by whoever is left, and no function has to run for it: a member that has nothing
-//! else to do makes two calls per renewal (promise C7).
+//! A process whose death must be noticed soon keeps a session of its own. The process is a client
+//! of this service, with a timeout shorter than any granted to clients and a separate shard. It
+//! renews its session with one write every quarter of the timeout. After each renewal it scans the
+//! shard once and checks the other members. A dead member is therefore expired by the remaining
+//! ones within its timeout and two renewals, and no function has to run for it. An idle member
+//! makes two calls per renewal (promise C7).
 //!
-//! That scan brings two more things. What changes in the rows of members, besides renewals, has been or is about to be
-//! distributed, perhaps elsewhere: so the log is looked at. And with a process its timers are gone, the heartbeat's too,
-//! on which the clients it had depend: whoever misses it arms its own.
+//! The scan serves two more purposes. If a member's row changed by more than a renewal, another
+//! process may be distributing, so this process reads the log. And a process takes its timers with
+//! it, including the heartbeat that its clients depend on. A member that notices a death therefore
+//! arms its own heartbeat.
 //!
 //! Invariants
-//! - Nobody condemns a member before its lease has run out on its own clock: the lease counts from before a renewal was
-//!   sent, the silence from when that renewal, or a later one, was seen.
-//! - A run that comes late has not witnessed what was before it: silence begins anew then.
+//! - A member is never expired before its lease has run out on its own clock. The lease counts from
+//!   before the renewal was sent, the silence from when that renewal or a later one was seen.
+//! - A late run did not observe the time before it, so all silence is counted from zero.
 //!
-//! From FaaSKeeper, section 4.6, whose heartbeat is a function that is billed per run; a process that runs anyway need not
-//! be asked by one.
+//! From FaaSKeeper, section 4.6. Its heartbeat is a function that is billed per run; a process that
+//! runs anyway does not need it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -24,49 +26,50 @@ use ports::{Monotonic, Result};
 
 use crate::{
     Client,
-    client::RENEWALS_PER_TIMEOUT,
+    client::Shared,
     error::{ConnectError, Ended},
-    gateway::{Gateway, Shared},
-    heartbeat,
-    judge::Judge,
+    gateway::Gateway,
+    heartbeat::{
+        self,
+        failure_detector::FailureDetector,
+        last_heartbeat::{LastHeartbeats, Timing},
+    },
     model::{Output, Password, Request, SessionId},
-    names,
-    session::{MEMBERS, Row, State},
-    silence::{Notes, Pace},
+    queue_names,
+    storage::session::{MEMBER_SHARD, RENEWALS_PER_TIMEOUT, Row, State},
 };
 
-/// How long a member is silent before it is taken for gone.
+/// The silence after which a member counts as dead.
 pub const MEMBER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it renews its session and looks at the others.
+/// How often a member renews its session and checks the others.
 pub const RENEWAL_PERIOD: Duration =
     Duration::from_millis(MEMBER_TIMEOUT.as_millis() as u64 / RENEWALS_PER_TIMEOUT as u64);
 
-/// What a row says besides renewals.
+/// The part of a row that changes by more than renewals.
 type Progress = (State, u64, u64);
 
-/// This process as a member. Dropping it leaves it to the others to miss it.
+/// This process as a member. When it is dropped, the others detect its absence.
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
     client: Client,
-    judge: Judge,
-    /// What the last look at the others came to; none before the first, and when it was in another start of the store.
-    notes: Option<Notes>,
+    detector: FailureDetector,
+    /// The observations of the last check of the others. None before the first, or if the last was
+    /// in another incarnation of the store.
+    heartbeats: Option<LastHeartbeats>,
     others: BTreeMap<SessionId, Progress>,
 }
 
 impl Gateway {
-    /// Opens a session for this process, or takes it over again after a connection of it has ended.
-    ///
-    /// Errors: as [`Gateway::connect`].
+    /// Opens a session for this process, or resumes it after its connection ended.
     pub async fn connect_member(
         &self,
         resume: Option<(SessionId, Password)>,
     ) -> Result<Member, ConnectError> {
         let shared = Arc::clone(&self.shared);
         let client = self.attach_member(MEMBER_TIMEOUT, resume).await?;
-        let judge = Judge {
+        let detector = FailureDetector {
             sessions: shared.sessions.clone(),
             queue: Arc::clone(&shared.queue),
             clock: Arc::clone(&shared.clock),
@@ -75,40 +78,40 @@ impl Gateway {
         Ok(Member {
             shared,
             client,
-            judge,
-            notes: None,
+            detector,
+            heartbeats: None,
             others: BTreeMap::new(),
         })
     }
 }
 
 impl Member {
-    /// What to come back with.
+    /// The session and password with which the process can resume.
     pub fn resume(&self) -> (SessionId, Password) {
         (self.client.session(), self.client.password())
     }
 
-    /// Until when this process may count on being a member, by its own clock.
+    /// Until when this process is certainly a member, on its own clock.
     pub fn lease_until(&self) -> Monotonic {
         self.client.lease_until()
     }
 
-    /// Takes the next request; `tag` comes back with its reply.
+    /// Takes the next request. Its reply carries the same `tag`.
     pub fn submit(&mut self, tag: i32, request: Request) {
         self.client.submit(tag, request);
     }
 
-    /// Executes what may be executed, renews the session where that is due, and looks at the others after that. Not
-    /// cancellation safe: run it to its end.
+    /// Executes pending requests, renews the session if that is due, and then checks the other
+    /// members. Not cancellation safe: run it to its end.
     pub async fn pump(&mut self, outputs: &mut Vec<Output>) -> Result<(), Ended> {
         let before = self.client.lease_until();
-        self.client.is_here();
+        self.client.note_activity();
         self.client.pump(outputs).await?;
-        self.client.is_here();
+        self.client.note_activity();
         if self.client.lease_until() != before
-            && let Err(error) = self.look_at_others().await
+            && let Err(error) = self.check_others().await
         {
-            tracing::debug!(%error, "the other members could not be looked at");
+            tracing::debug!(%error, "could not check the other members");
         }
         Ok(())
     }
@@ -118,42 +121,43 @@ impl Member {
         self.client.wait().await;
     }
 
-    async fn look_at_others(&mut self) -> Result<()> {
-        let pace = Pace {
+    async fn check_others(&mut self) -> Result<()> {
+        let timing = Timing {
             period: RENEWAL_PERIOD,
             clocks_apart_max: Duration::ZERO,
         };
-        let mut basis = self.judge.sessions.basis();
-        let now = self.judge.moment();
-        let is_good = |notes: &Notes| {
-            notes.incarnation() == basis.incarnation() && notes.are_fresh(now, pace)
+        let mut dependency = self.detector.sessions.dependency();
+        let now = self.detector.moment();
+        let is_good = |heartbeats: &LastHeartbeats| {
+            heartbeats.incarnation() == dependency.incarnation()
+                && heartbeats.are_fresh(now, timing)
         };
         let before = self
-            .notes
+            .heartbeats
             .take()
             .filter(is_good)
-            .unwrap_or_else(|| Notes::first(now, basis.incarnation()));
-        let mut notes = before.next(now);
+            .unwrap_or_else(|| LastHeartbeats::first(now, dependency.incarnation()));
+        let mut heartbeats = before.next(now);
         let rows = match self
-            .judge
-            .judge(MEMBERS, &before, &mut notes, &mut basis)
+            .detector
+            .check_shard(MEMBER_SHARD, &before, &mut heartbeats, &mut dependency)
             .await
         {
             Ok(rows) => rows,
             Err(error) => {
-                // It has seen nothing, and takes nothing from what the one before it knew.
-                self.notes = Some(before);
+                // The failed check observed nothing, so the earlier observations stay valid.
+                self.heartbeats = Some(before);
                 return Err(error);
             }
         };
-        self.notes = Some(notes);
+        self.heartbeats = Some(heartbeats);
         let progress = |row: &Row| (row.state, row.sequence, row.applied);
         let now_there: BTreeMap<_, _> = rows
             .iter()
             .map(|(session, row)| (*session, progress(row)))
             .collect();
         if now_there != self.others {
-            self.shared.tail.expect();
+            self.shared.tail.poll_soon();
         }
         let is_left = |session: &SessionId| {
             now_there
@@ -164,7 +168,7 @@ impl Member {
             let period = heartbeat::period(&self.shared.config);
             self.shared
                 .functions
-                .arm_timer(names::HEARTBEAT, period)
+                .arm_timer(queue_names::HEARTBEAT, period)
                 .await?;
         }
         self.others = now_there;

@@ -1,6 +1,6 @@
-//! The words of the service: znodes and their Stat, sessions, requests, replies and watch events.
+//! The service's types: znodes and their Stat, sessions, requests, replies and watch events.
 //!
-//! Nothing here knows the wire or a store. Numbers that mean something have a type.
+//! Nothing here depends on a wire format or a store. Numbers with a meaning have a type.
 
 use std::{fmt, time::Duration};
 
@@ -9,33 +9,34 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// The state counter of the paper: a place in the one order of all updates.
+/// The state counter of the paper: a position in the total order of all updates.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Zxid(pub i64);
 
-/// Names a session for ever; positive.
+/// Identifies a session permanently. Positive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub struct SessionId(pub i64);
 
 impl SessionId {
-    /// Set in the ids of sessions that processes have among themselves.
-    const MEMBERS: i64 = 1 << 62;
+    /// Set in the ids of the processes' own sessions.
+    const MEMBER_BIT: i64 = 1 << 62;
 
-    /// That of a client, from random bits: positive, and its top byte below every value with a meaning to clients.
+    /// The id of a client's session, from random bits. Positive; its top byte stays below every
+    /// value that clients interpret.
     pub fn of_client(random: u64) -> Self {
         Self((random >> 2).max(1) as i64)
     }
 
-    /// That of a process, from random bits.
+    /// The id of a process's own session, from random bits.
     pub fn of_member(random: u64) -> Self {
-        Self(Self::of_client(random).0 | Self::MEMBERS)
+        Self(Self::of_client(random).0 | Self::MEMBER_BIT)
     }
 
-    /// Whether it is a process's own.
+    /// Whether this is a process's own session.
     pub fn is_members(self) -> bool {
-        self.0 & Self::MEMBERS != 0
+        self.0 & Self::MEMBER_BIT != 0
     }
 }
 
@@ -66,123 +67,124 @@ pub struct Stat {
     pub ctime: i64,
     /// When its data was last set, in milliseconds since the epoch.
     pub mtime: i64,
-    /// How often its data was set.
+    /// Number of times its data was set.
     pub version: i32,
-    /// How often its children changed: creates and deletions.
+    /// Number of creates and deletions of its children.
     pub cversion: i32,
-    /// How often its ACL was set.
+    /// Number of times its ACL was set.
     pub aversion: i32,
-    /// The session that owns it if it is ephemeral, else zero.
+    /// The owning session of an ephemeral, otherwise zero.
     pub ephemeral_owner: i64,
     /// The length of its data in bytes.
     pub data_length: i32,
-    /// How many children it has.
+    /// Number of children.
     pub num_children: i32,
-    /// The zxid that last created or deleted a child of it.
+    /// The zxid that last created or deleted one of its children.
     pub pzxid: Zxid,
 }
 
-/// Who may do what, as a client sent it.
+/// An access right, as a client sent it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acl {
     /// A bit set: read 1, write 2, create 4, delete 8, admin 16.
     pub permissions: i32,
     /// `world`, `auth`, `digest`, `ip`.
     pub scheme: String,
-    /// Whom the scheme names.
+    /// The identity within the scheme.
     pub id: String,
 }
 
-/// Whether a znode dies with its session.
+/// Whether a znode ends with its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lifetime {
-    /// It stays until it is deleted.
+    /// It exists until it is deleted.
     Persistent,
-    /// It dies with the session that made it.
+    /// It is deleted when its session ends.
     Ephemeral,
 }
 
-/// Whether a znode's name is completed by its parent's counter.
+/// Whether the parent's counter completes a znode's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Naming {
-    /// The path is the name.
+    /// The path is complete.
     Given,
     /// Ten digits of the parent's counter are appended.
     Sequential,
 }
 
-/// Whether a read leaves a one-shot watch behind.
+/// Whether a read sets a one-shot watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watching {
-    /// It does not.
+    /// It sets none.
     No,
-    /// It does.
+    /// It sets one.
     Yes,
 }
 
-/// What a client asks for. Versions are ZooKeeper's: -1 matches any.
+/// A client's request. Versions are ZooKeeper's: -1 matches any.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
-    /// Makes a znode.
+    /// Creates a znode.
     Create {
         /// Its path, or the prefix of it if `naming` is sequential.
         path: String,
         /// Its data; null and empty differ.
         data: Option<Bytes>,
-        /// Who may do what with it.
+        /// Its access rights.
         acl: Vec<Acl>,
         /// Whether it is ephemeral.
         lifetime: Lifetime,
-        /// Whether its name is completed.
+        /// Whether the parent's counter completes its name.
         naming: Naming,
     },
     /// Deletes a znode without children.
     Delete {
-        /// Which.
+        /// The znode.
         path: String,
-        /// At which version.
+        /// The version it must have.
         version: i32,
     },
     /// Replaces a znode's data.
     SetData {
-        /// Which.
+        /// The znode.
         path: String,
         /// Its new data.
         data: Option<Bytes>,
-        /// At which version.
+        /// The version it must have.
         version: i32,
     },
-    /// A znode's Stat, if it is there.
+    /// Reads a znode's Stat, if it exists.
     Exists {
-        /// Which.
+        /// The znode.
         path: String,
-        /// Whether to watch it, there or not.
+        /// Whether to watch it, even if it does not exist.
         watching: Watching,
     },
-    /// A znode's data and Stat.
+    /// Reads a znode's data and Stat.
     GetData {
-        /// Which.
+        /// The znode.
         path: String,
-        /// Whether to watch it if it is there.
+        /// Whether to watch it, if it exists.
         watching: Watching,
     },
-    /// The names of a znode's children, and its Stat.
+    /// Reads the names of a znode's children, and its Stat.
     GetChildren {
-        /// Whose.
+        /// The znode.
         path: String,
-        /// Whether to watch them if the znode is there.
+        /// Whether to watch its children, if it exists.
         watching: Watching,
     },
     /// Waits until everything decided before is applied here.
     Sync {
-        /// Answered back, there or not, null too.
+        /// Returned unchanged, also if it does not exist or is null.
         path: Option<String>,
     },
     /// Keeps the session alive; answered in order.
     Ping,
-    /// Sets watches again after a reconnect; what changed since `relative` fires at once.
+    /// Sets watches again after a reconnect. A watch fires at once if its znode changed after
+    /// `relative`.
     SetWatches {
-        /// The last zxid the client saw.
+        /// The last zxid that the client saw.
         relative: Zxid,
         /// Paths with data watches.
         data: Vec<String>,
@@ -191,16 +193,18 @@ pub enum Request {
         /// Paths with child watches.
         children: Vec<String>,
     },
-    /// Ends the session and its ephemerals.
+    /// Ends the session and deletes its ephemerals.
     Close,
-    /// Answered with this error, in order: what the front end could not decode or does not offer.
+    /// Returns this error, in order. The front end could not decode the request or does not offer
+    /// it.
     Refuse(Error),
-    /// The same for an update, which takes its place in the order of all although it fails.
+    /// Returns this error for an update, which takes its position in the total order although it
+    /// fails.
     RefuseUpdate(Error),
 }
 
 impl Request {
-    /// How many bytes of paths, data and the like it holds.
+    /// Size of its paths, data and names in bytes.
     pub fn bytes_len(&self) -> usize {
         match self {
             Self::Create {
@@ -237,53 +241,53 @@ fn strings_len(strings: &[String]) -> usize {
         .sum()
 }
 
-/// What a request was answered with.
+/// The successful result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Response {
-    /// To create.
+    /// Of create.
     Created {
-        /// The whole path, completed.
+        /// The complete path.
         path: String,
         /// The znode as created.
         stat: Stat,
     },
-    /// To delete.
+    /// Of delete.
     Deleted,
-    /// To set data, and exists.
+    /// Of set data and exists.
     Stat(Stat),
-    /// To get data.
+    /// Of get data.
     Data {
         /// The data; null and empty differ.
         data: Option<Bytes>,
         /// The Stat.
         stat: Stat,
     },
-    /// To get children.
+    /// Of get children.
     Children {
-        /// Their names, without the path, sorted.
+        /// The children's names, without the path, sorted.
         children: Vec<String>,
         /// The parent's Stat.
         stat: Stat,
     },
-    /// To sync: the path as asked.
+    /// Of sync.
     Synced {
-        /// The path as asked.
+        /// The path of the request.
         path: Option<String>,
     },
-    /// To ping.
+    /// Of ping.
     Pong,
-    /// To set watches.
+    /// Of set watches.
     WatchesSet,
-    /// To close; the connection ends after it.
+    /// Of close. The connection ends after it.
     Closed,
 }
 
-/// What happened to a watched znode.
+/// The change of a watched znode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EventKind {
-    /// It was created.
+    /// The znode was created.
     NodeCreated,
-    /// It was deleted.
+    /// The znode was deleted.
     NodeDeleted,
     /// Its data was set.
     NodeDataChanged,
@@ -291,32 +295,33 @@ pub enum EventKind {
     NodeChildrenChanged,
 }
 
-/// What comes out of a client: replies in the order of the requests, and events before any reply that
+/// A client's output: replies in the order of the requests, and each event before any reply that
 /// reflects a later change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
-    /// The answer to the request that was submitted with `tag`.
+    /// The reply to the request that was submitted with `tag`.
     Reply {
         /// The tag.
         tag: i32,
-        /// For an update, failed ones too, its zxid; for the rest, the last zxid applied here.
+        /// The zxid of an update, even if it failed. For other requests, the last zxid applied
+        /// here.
         zxid: Zxid,
-        /// The answer.
+        /// The result.
         result: Result<Response, Error>,
     },
     /// A watch fired.
     Event {
-        /// The change that fired it; none for one made up on `SetWatches`.
+        /// The zxid of the change. None for an event that `SetWatches` found missed.
         zxid: Option<Zxid>,
-        /// What happened.
+        /// The kind of change.
         kind: EventKind,
-        /// To which znode.
+        /// The znode.
         path: String,
     },
 }
 
 impl Output {
-    /// How many bytes of paths, data and names it holds.
+    /// Size of its paths, data and names in bytes.
     pub fn bytes_len(&self) -> usize {
         let response = match self {
             Self::Event { path, .. } => return path.len(),
@@ -340,13 +345,13 @@ impl Output {
     }
 }
 
-/// How a client opens or re-opens a session.
+/// Parameters for opening or resuming a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect {
-    /// The highest zxid the client has seen; a server behind it refuses.
+    /// The highest zxid that the client has seen. A server that has not reached it refuses.
     pub last_zxid_seen: Zxid,
-    /// The timeout it asks for; the granted one lies within the configured bounds.
+    /// The requested timeout. The granted one is within the configured bounds.
     pub timeout: Duration,
-    /// The session to resume; none opens a new one.
+    /// The session to resume. None opens a new one.
     pub resume: Option<(SessionId, Password)>,
 }

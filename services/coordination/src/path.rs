@@ -1,17 +1,18 @@
-//! Znode paths: what is a valid one, and how it splits into parent and name.
+//! Znode paths: their validity, and how they split into parent and name.
 //!
-//! The rules are ZooKeeper's `PathUtils.validatePath`: absolute, no trailing slash, no empty, `.` or `..`
-//! element, no control, surrogate, private-use or special characters. What lies beyond U+FFFF is two surrogates in
-//! Java, so there is none of that either.
+//! The rules are ZooKeeper's `PathUtils.validatePath`. A path is absolute, has no trailing slash,
+//! no empty, `.` or `..` element, and no control, surrogate, private-use or special characters.
+//! Characters beyond U+FFFF are two surrogates in Java, so they are refused too.
 
-/// The longest path. A decided create says its path three times in its session's row, a slot of the log once more, and
-/// either has to fit into an item, a message and a call of a function (256 KiB and 400 KiB where they are smallest).
+/// The longest path, in bytes. A decided create contains its path three times in its session's row,
+/// and a log slot contains it once more. Both must fit into an item, a message and a function call
+/// (256 KiB and 400 KiB with the smallest providers).
 pub const PATH_BYTES_MAX: usize = 64 * 1024;
 
-/// Where ZooKeeper keeps its members.
+/// The znode in which ZooKeeper stores its members.
 pub const CONFIG: &str = "/zookeeper/config";
 
-/// Whether `path` names a znode.
+/// Whether `path` is a valid path of a znode.
 pub fn is_valid(path: &str) -> bool {
     if path == "/" {
         return true;
@@ -30,9 +31,9 @@ fn is_allowed(character: char) -> bool {
     !matches!(u32::from(character), 0x0000..=0x001f | 0x007f..=0x009f | 0xd800..=0xf8ff | 0xfff0..)
 }
 
-/// The parent of `path` and the name within it: `/a/b` is `b` in `/a`, and `/a` is `a` in `/`. The part
-/// before the last slash is taken as it is: `/a//b` is `b` in `/a/`, which does not exist, as in ZooKeeper.
-/// None without a slash, and for the root.
+/// The parent of `path` and the name within it: `/a/b` is `b` in `/a`, and `/a` is `a` in `/`. The
+/// part before the last slash is not checked: `/a//b` is `b` in `/a/`, which does not exist, as in
+/// ZooKeeper. `None` for a path without a slash, and for the root.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     let slash = path.rfind('/')?;
     match slash {
@@ -42,7 +43,7 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// The ancestors of `path`, the topmost first: for `/a/b`, `/` and `/a`.
+/// The ancestors of `path`, topmost first: for `/a/b`, `/` and `/a`.
 pub fn ancestors(path: &str) -> Vec<&str> {
     let mut ancestors = Vec::new();
     let mut below = path;

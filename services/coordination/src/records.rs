@@ -1,85 +1,85 @@
-//! What the service stores and sends between its functions, and how it is encoded.
+//! Records that the service stores and sends between its functions, and their encoding.
 //!
-//! Every record starts with a version byte, so that a later build reads what an earlier one wrote. The
-//! encoding is postcard's.
+//! Every record starts with a version byte, so that a later build can read the records of an
+//! earlier one. The encoding is postcard's.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::{DurabilityPoint, Incarnation, key_value::Room};
+use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     Error,
     model::{Acl, EventKind, Lifetime, Naming, SessionId, Stat, Zxid},
-    node::Holder,
 };
 
-/// The layout of the records below. A change of any of them raises it and, once a version was released, adds a
-/// decoder for the old one.
-const RECORD_VERSION: u8 = 4;
+/// The format of the records below. Any change to them raises the version. Once a version was
+/// released, the change also adds a decoder for the old one.
+const FORMAT: RecordFormat = RecordFormat::new(4);
 
-/// Encodes `record` behind its version byte.
+/// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
     encode_sized(record, 96)
 }
 
-/// The same for a record of about `bytes_len` bytes, so that its buffer need not grow.
+/// Encodes a record of about `bytes_len` bytes, so that the buffer need not grow.
 pub fn encode_sized<T: Serialize>(record: &T, bytes_len: usize) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(bytes_len);
-    buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer())
-        .expect("records hold nothing that cannot be encoded");
-    writer.into_inner().freeze()
+    FORMAT.encode(record, bytes_len)
 }
 
-/// Decodes what [`encode`] made.
+/// Decodes a record that [`encode`] encoded.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
-    match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
-        Some((version, _)) => Err(ports::Error::corrupt(format!(
-            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
-        ))),
-        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
-    }
+    FORMAT.decode(bytes, what)
 }
 
-/// Names one decided update for ever: the session that asked for it, and its place among the session's.
+/// Identifies one decided update permanently: the session that asked for it, and its sequence
+/// number in that session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UpdateId {
     /// The session.
     pub session: SessionId,
-    /// Its place: one above the update before it, over all attaches of the session.
+    /// One above the update before it, over all attaches of the session.
     pub sequence: u64,
 }
 
-/// A znode in the system store: what the writer validates against. Its zxids are the distributor's to give
-/// and live in the user store alone.
+/// The holder of a lock: the first of the requests that are decided together, and the fencing
+/// number of the writer that works for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The request that would be decided.
+    pub request: UpdateId,
+    /// The writer's fencing number.
+    pub fence: u64,
+}
+
+/// A znode in the system store: the state that the writer validates against. Only the distributor
+/// assigns zxids, so they are in the user store alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeState {
-    /// How often its data was set.
+    /// Number of times its data was set.
     pub version: i32,
-    /// How many children were ever created in it: the counter behind sequential names.
+    /// Number of children ever created in it: the counter behind sequential names.
     pub creates: i32,
-    /// How many children it has.
+    /// Number of its children.
     pub children: i32,
-    /// If it is ephemeral, the update that made it: its session owns it.
+    /// For an ephemeral, the update that created it. The session of that update owns the znode.
     pub owner: Option<UpdateId>,
-    /// The last update that touched it: what the next one follows (rule C-3).
+    /// The last update that touched it, which the next one follows (rule C-3).
     pub last: UpdateId,
 }
 
-/// Data on its way, or at rest.
+/// Data of a znode, in transit or stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Payload {
     /// Null, which is not the same as empty.
     Null,
     /// The bytes themselves.
     Inline(Bytes),
-    /// An object holds them.
+    /// The bytes are in an object.
     Object {
-        /// Its name.
+        /// The object's name.
         name: String,
-        /// How long it is.
+        /// The object's length in bytes.
         bytes_len: u64,
     },
 }
@@ -93,7 +93,7 @@ impl Payload {
         }
     }
 
-    /// The length that Stat shows.
+    /// The data length that Stat shows.
     pub fn bytes_len(&self) -> u64 {
         match self {
             Self::Null => 0,
@@ -103,63 +103,65 @@ impl Payload {
     }
 }
 
-/// A request on its way to the writer: a message of its session's group.
+/// A request on its way to the writer, as a message of its session's group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Submitted {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
-    /// The attach it was submitted under; an older one than the row's is refused.
+    /// The attach under which it was submitted. The writer refuses it if the row's attach is
+    /// higher.
     pub attach: u64,
-    /// Its number within the attach, from one. Zero: not from a client, and not numbered.
+    /// Its number within the attach, from one. Zero for a request that does not come from a client.
     pub request: u64,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// What a writer can be asked to do.
+/// The operations of a writer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
-    /// Make a znode.
+    /// Create a znode.
     Create {
-        /// Its path or the prefix of it.
+        /// Its path, or the prefix of a sequential one.
         path: String,
         /// Its data.
         data: Payload,
         /// Its ACL.
         acl: Vec<Acl>,
-        /// Whether it dies with the session.
+        /// Whether it is ephemeral.
         lifetime: Lifetime,
-        /// Whether the name is completed.
+        /// Whether the parent's counter completes the name.
         naming: Naming,
     },
     /// Delete a znode.
     Delete {
-        /// Which.
+        /// The znode.
         path: String,
-        /// At which version.
+        /// The version it must have.
         version: i32,
     },
     /// Replace data.
     SetData {
-        /// Which.
+        /// The znode.
         path: String,
         /// Its new data.
         data: Payload,
-        /// At which version.
+        /// The version it must have.
         version: i32,
     },
-    /// Fail with this error, in its place in the order.
+    /// Fail with this error, at its place in the order.
     Refuse(Error),
-    /// Nothing; its answer tells a new attach that all before it is applied (rule C-6).
+    /// No change. The answer tells a new connection that all earlier requests are applied (rule
+    /// C-6).
     Attach,
-    /// End the session: asked for by its client.
+    /// End the session at its client's request.
     Close,
-    /// End the session: decided by the heartbeat, which marked its row.
+    /// End the session because the heartbeat moved it to closing.
     Expire,
 }
 
 impl Operation {
-    /// About how long it is encoded.
+    /// Estimated encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         let (path, data) = match self {
             Self::Create { path, data, .. } | Self::SetData { path, data, .. } => {
@@ -171,8 +173,9 @@ impl Operation {
         64 + path + data
     }
 
-    /// The least room in which it is taken: the last of the room is for sessions. Whether they may be opened, resumed and
-    /// condemned is asked before their rows are changed ([`crate::session`]); what follows from that is finished.
+    /// The least room in which the operation is accepted. The last part of the room is for
+    /// sessions. Opening, resuming and expiring check the room before they change a row
+    /// ([`crate::storage::session`]), and the operations that follow from them are always finished.
     pub fn room_min(&self) -> Room {
         match self {
             Self::Create { .. } | Self::SetData { .. } | Self::Refuse(_) => Room::Free,
@@ -181,7 +184,7 @@ impl Operation {
         }
     }
 
-    /// The temporary object that carries its data, if one does.
+    /// The temporary object that holds its data, if there is one.
     pub fn temporary_object(&self) -> Option<&str> {
         match self {
             Self::Create {
@@ -197,38 +200,40 @@ impl Operation {
     }
 }
 
-/// A request decided in its session's row (rule C-1): the outbox entry, and the message to the distributor.
+/// A request decided in its session's row (rule C-1). It is the outbox entry and the message to the
+/// distributor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decided {
-    /// Names it.
+    /// Its id.
     pub id: UpdateId,
-    /// The start of the store in which it was planned: who reads of it in a later one asks the row whether the decision
-    /// was lost with the start before.
+    /// The incarnation of the store in which it was planned. A reader in a later incarnation asks
+    /// the row whether the decision was lost.
     pub incarnation: Incarnation,
-    /// The writer's fencing number that decided it: locks of other numbers are not its own.
+    /// The fencing number of the writer that decided it. Locks with other numbers are not its own.
     pub fence: u64,
-    /// The sequence that its locks name: the first of the requests that were decided together with it.
+    /// The sequence in its locks: that of the first request decided together with it.
     pub locks: u64,
-    /// The attach and request number it answers.
+    /// The attach of the request that it answers.
     pub attach: u64,
-    /// See [`Submitted::request`].
+    /// The number of the request that it answers, see [`Submitted::request`].
     pub request: u64,
-    /// The writer's wall clock, for ctime and mtime.
+    /// The writer's wall clock in milliseconds since the epoch, for ctime and mtime.
     pub time_ms: i64,
-    /// What it does, or why not.
+    /// Its effect, or the reason for the refusal.
     pub outcome: Result<Effect, Error>,
-    /// The znodes it touches, in path order. A failure touches what it was refused for and changes nothing there, and
-    /// an end what else it was planned by: so they have their places in the order (rule C-3).
+    /// The znodes that it touches, in path order. A refusal touches the znodes that caused it and
+    /// changes nothing in them. A session end also touches the znodes that it was planned from.
+    /// Both get their position in the order from this (rule C-3).
     pub touched: Vec<Touched>,
-    /// If it deletes an ephemeral of another session, the update that made that: once it is gone, whoever applies this removes
-    /// it from the index of its session.
-    pub taken: Option<UpdateId>,
-    /// A temporary object that carried its data and is garbage once it is applied.
+    /// If it deletes an ephemeral of another session, the update that created the ephemeral. Once
+    /// the deletion is applied, the distributor removes the entry from that session's index.
+    pub foreign_ephemeral: Option<UpdateId>,
+    /// The temporary object that held its data. It is garbage once the request is applied.
     pub temporary: Option<String>,
 }
 
 impl Decided {
-    /// What its locks name.
+    /// The holder that its locks name.
     pub fn holder(&self) -> Holder {
         Holder {
             request: UpdateId {
@@ -239,7 +244,7 @@ impl Decided {
         }
     }
 
-    /// How long the paths are that it changes.
+    /// Total length of the changed paths in bytes.
     pub fn path_bytes(&self) -> usize {
         match &self.outcome {
             Ok(Effect::Create { path, .. } | Effect::SetData { path, .. }) => path.len(),
@@ -250,15 +255,17 @@ impl Decided {
         }
     }
 
-    /// The ephemeral of another session that it deletes: the update that made it, and its path.
-    pub fn taken(&self) -> Option<(UpdateId, &str)> {
+    /// The ephemeral of another session that it deletes: the update that created it, and its path.
+    pub fn foreign_ephemeral(&self) -> Option<(UpdateId, &str)> {
         match &self.outcome {
-            Ok(Effect::Delete { paths }) => self.taken.zip(paths.first().map(String::as_str)),
+            Ok(Effect::Delete { paths }) => self
+                .foreign_ephemeral
+                .zip(paths.first().map(String::as_str)),
             _ => None,
         }
     }
 
-    /// The data that it puts into a znode.
+    /// The data that it writes to a znode.
     pub fn data(&self) -> Option<&Payload> {
         match &self.outcome {
             Ok(Effect::Create { data, .. } | Effect::SetData { data, .. }) => Some(data),
@@ -270,18 +277,18 @@ impl Decided {
 /// A znode touched by a decided update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Touched {
-    /// Which.
+    /// The znode.
     pub path: String,
-    /// The update it follows there (rule C-3); none if the znode was not there.
+    /// The update that it follows on this znode (rule C-3), or `None` if the znode did not exist.
     pub follows: Option<UpdateId>,
-    /// What it becomes; none: it is gone.
+    /// The znode's new state, or `None` if it is deleted.
     pub becomes: Option<NodeState>,
 }
 
-/// What an update does to the tree.
+/// The change that an update makes to the tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// A znode appears.
+    /// Creates a znode.
     Create {
         /// Its whole path.
         path: String,
@@ -290,34 +297,35 @@ pub enum Effect {
         /// Its ACL.
         acl: Vec<Acl>,
     },
-    /// Znodes vanish, together: one for a delete, all ephemerals for the end of a session.
+    /// Deletes znodes together: one for a delete, several for a part of a session's end.
     Delete {
         /// Their paths, in order.
         paths: Vec<String>,
     },
-    /// Data is replaced.
+    /// Replaces the data of a znode.
     SetData {
-        /// Whose.
+        /// The znode.
         path: String,
-        /// By this.
+        /// Its new data.
         data: Payload,
     },
-    /// Nothing.
+    /// Changes nothing.
     Attach,
-    /// The session ends with its ephemerals.
+    /// Ends the session and deletes its ephemerals.
     Close {
         /// Their paths, in order.
         paths: Vec<String>,
     },
 }
 
-/// A slot of the distributor's fenced log (rule C-4): zxids given, answers and events, all in order.
+/// A slot of the distributor's fenced log (rule C-4): a run of zxids with their answers and events,
+/// in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// The zxid of the first entry; the others follow without a gap.
     pub first: Zxid,
-    /// What was given a zxid.
-    pub entries: Vec<Entry>,
+    /// The updates that got these zxids.
+    pub entries: Vec<LogEntry>,
 }
 
 impl Slot {
@@ -327,7 +335,7 @@ impl Slot {
     }
 
     /// The entries with their zxids.
-    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &Entry)> {
+    pub fn numbered(&self) -> impl Iterator<Item = (Zxid, &LogEntry)> {
         self.entries
             .iter()
             .zip(self.first.0..)
@@ -335,29 +343,29 @@ impl Slot {
     }
 }
 
-/// One update in the order of all.
+/// One update in the total order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
-    /// Names it.
+pub struct LogEntry {
+    /// Its id.
     pub id: UpdateId,
-    /// The attach and request number it answers.
+    /// The attach of the request that it answers.
     pub attach: u64,
-    /// See [`Submitted::request`].
+    /// The number of the request that it answers, see [`Submitted::request`].
     pub request: u64,
-    /// The answer its client gets.
-    pub answer: Result<Answer, Error>,
-    /// What watchers hear, in order.
+    /// The answer for its client.
+    pub answer: Result<UpdateAnswer, Error>,
+    /// The events for watches, in order.
     pub events: Vec<(EventKind, String)>,
 }
 
-/// What a client is answered.
+/// The answer to an update.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum UpdateAnswer {
     /// To create.
     Created {
         /// The whole path.
         path: String,
-        /// As created.
+        /// The znode as created.
         stat: Stat,
     },
     /// To delete.
@@ -370,18 +378,18 @@ pub enum Answer {
     Closed,
 }
 
-/// What the watch function is told: a slot was applied.
+/// The payload of the watch function: one applied slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wake {
-    /// The index of the slot before it; zero if there is none.
+    /// The index of the slot before it, or zero if there is none.
     pub previous: u64,
     /// Its index in the log.
     pub index: u64,
-    /// The epoch it was logged under.
+    /// The epoch of the distributor that logged it.
     pub epoch: u64,
-    /// Its encoded form.
+    /// The encoded slot.
     pub slot: Bytes,
-    /// Nothing of it may leave before this point is durable (rule P5).
+    /// No part of the slot may be sent to a client before this point is durable (rule P5).
     pub point: DurabilityPoint,
 }
 

@@ -1,4 +1,4 @@
-//! The service, put together from ports: its functions, its queues, its gateway.
+//! The service composed from its ports: functions, queues and the gateway.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,25 +12,27 @@ use ports::{
 use primitives::FencedLog;
 
 use crate::{
-    basis::Basis,
+    client::Shared,
     config::Config,
+    dependency::Dependency,
     distributor::{Distributor, LOG_PARTITION},
-    gateway::{Gateway, Shared},
+    gateway::Gateway,
     heartbeat::{self, Heartbeat},
     model::{SessionId, Zxid},
-    names,
-    node::Nodes,
-    path,
+    path, queue_names,
     records::{NodeState, Payload, UpdateId},
-    session::{ALL_SHARDS, Sessions},
+    storage::{
+        node::Nodes,
+        session::{ALL_SHARDS, Sessions},
+        temporary::Temporaries,
+        user_store::{Meta, Node, UserStore, encode_acl},
+    },
     tail::Tail,
-    temporary::Temporaries,
-    user_store::{Meta, Node, UserStore, encode_acl},
     watch::Watch,
     writer::{self, Writer},
 };
 
-/// The znodes every ZooKeeper has, with how many children each has at birth.
+/// The built-in znodes of every ZooKeeper, with their initial numbers of children.
 const BUILT_IN: [(&str, i32); 4] = [
     ("/", 1),
     ("/zookeeper", 2),
@@ -38,29 +40,30 @@ const BUILT_IN: [(&str, i32); 4] = [
     ("/zookeeper/quota", 0),
 ];
 
-/// How long a delivered message stays with a writer or distributor before it is given to another.
+/// Time until an unacknowledged message is delivered to another writer or distributor.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An invocation that takes longer is given up; another takes over by what the rows say.
+/// An invocation that takes longer is cancelled. Another invocation continues from the rows.
 const INVOCATION_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a znode's item holds beside what its request brought: key, names and Stat; with room for what is to come.
+/// Size of a znode's item beyond its request: key, names and Stat, with a reserve for later fields.
+/// In bytes.
 const ITEM_OVERHEAD_BYTES: usize = 16 * 1024;
 
-/// What the service is made of.
+/// The ports of the service.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where sessions, locks and the log live.
+    /// The store of sessions, locks and the log.
     pub system: Arc<dyn KeyValue>,
-    /// Where readers read, one store per region; the first is this process's own.
+    /// The user stores, one per region. The first is in this process's region.
     pub regions: Vec<Region>,
-    /// Requests and decisions on their way.
+    /// The queues of requests and decisions.
     pub queue: Arc<dyn Queue>,
-    /// Who runs the functions.
+    /// The function runtime.
     pub functions: Arc<dyn Functions>,
-    /// Time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Chance: session ids and passwords come from it.
+    /// The source of session ids and passwords.
     pub entropy: Arc<dyn Entropy>,
 }
 
@@ -69,7 +72,7 @@ pub struct Parts {
 pub struct Region {
     /// The znodes.
     pub items: Arc<dyn KeyValue>,
-    /// Their data, where it is not in the items; and, in the first region, temporary objects.
+    /// The data of znodes that is not in the items. In the first region also the temporary objects.
     pub objects: Arc<dyn ObjectStore>,
 }
 
@@ -83,7 +86,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The service on `parts`. Nothing happens before [`Service::start`].
+    /// The service on `parts`. It does nothing before [`Service::start`].
     pub fn new(parts: Parts, config: Config) -> Self {
         let store = |region: &Region| {
             UserStore::new(
@@ -108,7 +111,8 @@ impl Service {
         }
     }
 
-    /// The longest request that can be kept: what it sets of a znode lies in one item of each region. In bytes.
+    /// The longest request that can be stored, in bytes. The data that it sets must fit into one
+    /// item of each region.
     pub fn request_bytes_max(&self) -> usize {
         let of_region = |region: &Region| region.items.limits().item_bytes_max;
         let items = self
@@ -121,7 +125,7 @@ impl Service {
         items.saturating_sub(ITEM_OVERHEAD_BYTES)
     }
 
-    /// The functions to register with whoever runs them.
+    /// The functions to register with the runtime.
     pub fn functions(&self) -> Vec<Definition> {
         let Parts {
             system,
@@ -144,24 +148,24 @@ impl Service {
             handler,
         };
         vec![
-            definition(names::WRITER, Arc::new(writer)),
-            definition(names::DISTRIBUTOR, Arc::new(distributor)),
-            definition(names::WATCH, Arc::new(Watch::new(self.tail.clone()))),
-            definition(names::HEARTBEAT, Arc::new(self.heartbeat())),
+            definition(queue_names::WRITER, Arc::new(writer)),
+            definition(queue_names::DISTRIBUTOR, Arc::new(distributor)),
+            definition(queue_names::WATCH, Arc::new(Watch::new(self.tail.clone()))),
+            definition(queue_names::HEARTBEAT, Arc::new(self.heartbeat())),
         ]
     }
 
-    /// Makes what is missing, arms the triggers, and the heartbeat if sessions are left from before.
-    /// The functions are registered by now.
+    /// Creates missing znodes and queues, and arms the triggers. Arms the heartbeat if sessions
+    /// exist. The functions must be registered before.
     pub async fn start(&self) -> Result<()> {
-        self.make_built_in_znodes().await?;
+        self.create_built_in_znodes().await?;
         for (queue, function) in [
-            (names::REQUEST_QUEUE, names::WRITER),
-            (names::DISTRIBUTOR_QUEUE, names::DISTRIBUTOR),
+            (queue_names::REQUEST_QUEUE, queue_names::WRITER),
+            (queue_names::DISTRIBUTOR_QUEUE, queue_names::DISTRIBUTOR),
         ] {
-            // Order matters more than progress: what fails stays where it is and is tried again (rule P1). What a
-            // crash takes is known elsewhere: a request to its client, who is disconnected, and a decided one to its
-            // session's outbox.
+            // Order matters more than progress: a failing message stays in place and is retried
+            // (rule P1). A crash may lose messages safely. The client of a lost request is
+            // disconnected, and a decided request is in its session's outbox.
             let options = QueueOptions {
                 visibility_timeout_ms: VISIBILITY_TIMEOUT.as_millis() as u64,
                 on_failure: OnFailure::Block,
@@ -178,32 +182,32 @@ impl Service {
             self.parts.functions.arm_queue(trigger).await?;
         }
         self.push_outboxes().await?;
-        // While everything was down nobody could renew anything.
+        // During the downtime no session could be renewed.
         self.heartbeat().forget().await?;
         if self.heartbeat().any_session().await? {
             let period = heartbeat::period(&self.config);
             self.parts
                 .functions
-                .arm_timer(names::HEARTBEAT, period)
+                .arm_timer(queue_names::HEARTBEAT, period)
                 .await?;
         }
         self.tail.start_at_cursor().await
     }
 
-    /// Finishes what writers had decided when everything died: whatever is in an outbox is installed and pushed,
-    /// as by the next writer of its session. Harmless while others work.
+    /// Finishes the decisions of writers that died: installs and pushes every outbox, like the next
+    /// writer of each session. Other processes may work at the same time.
     async fn push_outboxes(&self) -> Result<()> {
         let (sessions, nodes) = (Sessions::new(self.parts.system.clone()), self.nodes());
-        let mut basis = Basis::default();
+        let mut dependency = Dependency::default();
         for shard in ALL_SHARDS {
             let mut pages = sessions.rows(shard);
-            while let Some(rows) = pages.next_page(&mut basis).await? {
+            while let Some(rows) = pages.next_page(&mut dependency).await? {
                 for (session, row) in &rows {
-                    writer::finish_one_of_many(
+                    writer::finish_or_skip(
                         &nodes,
                         &*self.parts.queue,
                         (*session, row),
-                        &mut basis,
+                        &mut dependency,
                     )
                     .await?;
                 }
@@ -222,12 +226,12 @@ impl Service {
         Nodes::new(system, clock, entropy, &self.config)
     }
 
-    /// Follows the log for ever: the program runs it beside the front ends.
+    /// Follows the log forever. The program runs it beside the front ends.
     pub async fn run(&self) {
         self.tail.run().await;
     }
 
-    /// Makes clients.
+    /// The gateway, which creates clients.
     pub fn gateway(&self) -> Gateway {
         Gateway::new(Arc::new(Shared {
             config: self.config.clone(),
@@ -268,7 +272,7 @@ impl Service {
         )
     }
 
-    async fn make_built_in_znodes(&self) -> Result<()> {
+    async fn create_built_in_znodes(&self) -> Result<()> {
         let system = self.nodes();
         for (path, children) in BUILT_IN {
             let last = UpdateId {

@@ -1,30 +1,36 @@
-//! The tail: one process's place in the distributor's log, and what it hands to its clients from there.
+//! The tail: one process's position in the distributor's log, and delivery from there to its
+//! clients.
 //!
-//! Slots are taken in order and handed out as soon as they are applied: answers and events, in the order of
-//! their zxids, into the clients' mailboxes. [`Tail::applied`] is the view that this gives: every event up to
-//! it stands in its client's mailbox. A read that would show something newer waits for the view (rule C-5).
-//! This is what FaaSKeeper's clients do with MRD and epoch (section 4.5).
+//! The tail takes slots in order. As soon as a slot is applied, it delivers the answers and events
+//! to the clients' event queues, in the order of their zxids. [`Tail::applied`] is the resulting
+//! view: every event up to it is in its client's queue. A read of newer state waits for the view
+//! (rule C-5). FaaSKeeper's clients do this with MRD and epoch (section 4.5).
 //!
-//! Nothing of it leaves before it is durable (rule P5): clients hold back what they have computed until
-//! [`Tail::durable`] has reached it. So a session's next request need not wait for the disk to be *executed*,
-//! only to be *answered*; whoever waits shares one fsync.
+//! Clients hold back their outputs until [`Tail::durable`] has reached them (rule P5). A session's
+//! next request therefore waits for the disk only to be *answered*, not to be *executed*, and
+//! waiting clients share one fsync.
 //!
-//! Where several processes distribute, a slot is told in one of them alone; the others look for it ([`looks`]).
+//! Where several processes distribute, a slot is announced in only one of them. The others poll the
+//! log ([`poll_schedule`]).
 //!
-//! What was handed out last is kept for readers: while they looked at the store, it changed, and what they saw is made
-//! whole by what happened meanwhile ([`crate::read`]).
+//! The tail keeps the most recent changes for readers. A reader uses them to correct a result that
+//! changed while it was read ([`crate::client::read`]).
 //!
 //! Invariants
-//! - While the tail has no place in the log nobody is registered: whatever is applied then is handed to nobody.
-//!   So a client that is registered is handed every answer to what it sends afterwards, or is disconnected.
-//! - A place is of one start of the store. When the store has restarted, what was handed out from there may be lost:
-//!   everybody is disconnected, and the next place is looked for. What is durable from there on says nothing of what was
-//!   handed out before, so a client lets nothing go by it ([`Tail::durable_from`]).
-//! - A watch is armed for the connection that asked for it, in the same moment in which what was looked at for it is known
-//!   not to have changed since; if it has, the event is put where it would have been.
+//! - While the tail has no position in the log, no client is registered, and applied slots are
+//!   delivered to no client. A registered client therefore receives every answer to the requests
+//!   that it sends from then on, or is disconnected.
+//! - A position belongs to one incarnation of the store. After a restart of the store, the slots
+//!   delivered from the position may be lost. So the tail disconnects all clients and looks for a
+//!   new position. What is durable at the new position says nothing about earlier deliveries, so a
+//!   client ignores it ([`Tail::durable_from`]).
+//! - A watch is armed for its connection under the same lock that shows that the znode has not
+//!   changed since it was read. If the znode has changed, the event is inserted at its position.
 
-mod looks;
+pub(crate) mod event_queue;
+mod poll_schedule;
 mod registry;
+pub mod watches;
 
 use std::{
     collections::BTreeMap,
@@ -40,54 +46,56 @@ use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 use tokio::sync::{Notify, watch};
 
 use self::{
-    looks::Looks,
+    poll_schedule::PollSchedule,
     registry::{Registered, Registry},
 };
 use crate::{
     backlog::Backlog,
     broken::Broken,
     config::Config,
-    mailbox::{Letter, Mailbox},
     model::{EventKind, SessionId, Zxid},
-    records::{Answer, Entry, Slot, Wake, decode},
-    user_store::UserStore,
-    watch::Aspect,
+    records::{LogEntry, Slot, UpdateAnswer, Wake, decode},
+    storage::user_store::UserStore,
+    tail::{
+        event_queue::{ClientEvent, EventQueue},
+        watches::Aspect,
+    },
 };
 
-/// The number of no place: what is said to be handed out from it is not.
-const NO_PLACE: u64 = 0;
+/// The epoch of no position. No delivery from it is ever durable.
+const NO_POSITION: u64 = 0;
 
-/// How many slots are read at a time where they were not told.
+/// Slots per page when the tail reads unannounced slots from the log.
 const LOG_PAGE_SLOTS: usize = 64;
 
-/// How long the tail waits after a store failed before it reads on.
+/// How long the tail waits after a store failed before it continues.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// One process's place in the log.
+/// One process's position in the log.
 #[derive(Debug)]
 pub struct Tail {
     region: UserStore,
     log: FencedLog,
     clock: Arc<dyn Clock>,
     broken: Option<Broken>,
-    look_period: Option<Duration>,
-    /// Somebody waits for something that another process may distribute.
-    is_expecting: AtomicBool,
+    poll_period: Option<Duration>,
+    /// A client waits for something that another process may distribute.
+    poll_is_wanted: AtomicBool,
     inbox: Mutex<BTreeMap<u64, Wake>>,
-    offered: Notify,
+    slot_announced: Notify,
     registry: Mutex<Registry>,
     applied: watch::Sender<Zxid>,
     durable: AtomicI64,
-    /// The number of its place among those of this process; zero while it has none.
-    place: AtomicU64,
-    handed_out: Notify,
-    /// The place that was found before anybody follows the log from it.
-    found: Mutex<Option<Place>>,
+    /// The number of the current position among those of this process, or zero without one.
+    position: AtomicU64,
+    delivered: Notify,
+    /// A position that was found before [`Tail::run`] follows the log from it.
+    found: Mutex<Option<LogPosition>>,
 }
 
-/// What was handed out.
+/// A delivered change.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub(crate) struct DeliveredChange {
     pub(crate) zxid: Zxid,
     pub(crate) kind: EventKind,
     pub(crate) path: String,
@@ -100,28 +108,28 @@ pub(crate) struct Connection {
     pub(crate) attach: u64,
 }
 
-/// What a request looked at, and the watch that it asks for there.
+/// The znode that a request read, and the watch that it asks for there.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct ReadTarget {
     pub(crate) path: String,
     pub(crate) watch: Option<Aspect>,
 }
 
-/// A slot that is applied, as it was told or read.
+/// An applied slot, announced or read from the log.
 #[derive(Debug)]
-struct Told {
+struct AppliedSlot {
     index: u64,
     epoch: u64,
     slot: Slot,
     point: DurabilityPoint,
 }
 
-/// The slot that was handed out last.
+/// The slot that was delivered last.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct LogPosition {
     index: u64,
     epoch: u64,
-    /// The start of the store in which it was found.
+    /// The incarnation of the store in which the position was found.
     incarnation: Incarnation,
 }
 
@@ -133,67 +141,69 @@ impl Tail {
             log,
             clock,
             broken: config.broken,
-            look_period: config.log_look_period,
-            is_expecting: AtomicBool::new(false),
+            poll_period: config.log_poll_period,
+            poll_is_wanted: AtomicBool::new(false),
             inbox: Mutex::default(),
-            offered: Notify::new(),
+            slot_announced: Notify::new(),
             registry: Mutex::default(),
             applied: watch::Sender::new(Zxid(0)),
             durable: AtomicI64::new(0),
-            place: AtomicU64::new(0),
-            handed_out: Notify::new(),
+            position: AtomicU64::new(0),
+            delivered: Notify::new(),
             found: Mutex::default(),
         }
     }
 
-    /// The view of this process: the answers and events up to this zxid are handed out.
+    /// The view of this process: the answers and events up to this zxid are delivered.
     pub fn applied(&self) -> Zxid {
         *self.applied.borrow()
     }
 
-    /// Everything up to this zxid is durable, of what was handed out since the tail has found its place.
+    /// The zxid up to which all deliveries since the current position are durable.
     pub fn durable(&self) -> Zxid {
         Zxid(self.durable.load(Ordering::Acquire))
     }
 
-    /// Up to where everything may leave that was handed out from `place`; none once that is lost: zxids that were not durable
-    /// then are another's by now.
-    pub(crate) fn durable_from(&self, place: u64) -> Option<Zxid> {
-        // In this order: a place is lost before the next one says what is durable.
+    /// The zxid up to which deliveries from `position` may be sent. `None` once that position is
+    /// lost, because zxids that were not durable then may have been assigned to other updates.
+    pub(crate) fn durable_from(&self, position: u64) -> Option<Zxid> {
+        // In this order: a position is lost before its successor reports durability.
         let durable = self.durable();
-        let is_lost = place == NO_PLACE || self.place.load(Ordering::Acquire) != place;
-        let is_blind = self.broken == Some(Broken::ConfirmsWhatAnotherPlaceLost);
+        let is_lost = position == NO_POSITION || self.position.load(Ordering::Acquire) != position;
+        let is_blind = self.broken == Some(Broken::ConfirmsLostZxids);
         (!is_lost || is_blind).then_some(durable)
     }
 
-    /// Has `mailbox` woken once `zxid` is durable; false if it is already. Who was replaced has been woken to hear so.
+    /// Schedules a wake-up of `event_queue` for when `zxid` is durable. Returns false if it is
+    /// durable already. A replaced connection has been woken already to learn that.
     pub(crate) fn wake_when_durable(
         &self,
         client: Connection,
         zxid: Zxid,
-        mailbox: &Arc<Mailbox>,
+        event_queue: &Arc<EventQueue>,
     ) -> bool {
         let mut registry = self.registry();
         if self.durable() >= zxid {
             return false;
         }
         if registry.is_registered(client) {
-            registry.waiting.insert(client.session, mailbox.clone());
+            registry.waiting.insert(client.session, event_queue.clone());
         }
         true
     }
 
-    /// How many clients are connected here, and how many watches are armed.
+    /// The numbers of connected clients and armed watches in this process.
     pub fn counts(&self) -> (usize, usize) {
         let registry = self.registry();
         (registry.clients().count(), registry.watches.count())
     }
 
-    /// Somebody waits for something: if another process may distribute it, the log is looked at soon.
-    pub(crate) fn expect(&self) {
-        if self.look_period.is_some() {
-            self.is_expecting.store(true, Ordering::Release);
-            self.offered.notify_one();
+    /// Announces that a client waits for something. If another process may distribute it, the tail
+    /// polls the log soon.
+    pub(crate) fn poll_soon(&self) {
+        if self.poll_period.is_some() {
+            self.poll_is_wanted.store(true, Ordering::Release);
+            self.slot_announced.notify_one();
         }
     }
 
@@ -207,56 +217,62 @@ impl Tail {
             .await;
     }
 
-    /// Takes what the distributor has told. Slots known already are dropped, early ones wait for theirs.
-    pub fn offer(&self, wake: Wake) {
+    /// Takes a slot that the distributor announces. The tail drops known slots and keeps early ones
+    /// until their predecessors arrive.
+    pub fn announce(&self, wake: Wake) {
         self.inbox
             .lock()
-            .expect("no panic while the inbox is held")
+            .expect("no panic while the inbox is locked")
             .insert(wake.index, wake);
-        self.offered.notify_one();
+        self.slot_announced.notify_one();
     }
 
-    /// Registers the one client that speaks for `session` here; one of an earlier attach is told that it no longer does,
-    /// whichever of the two comes first.
-    /// Without a place in the log the client is disconnected at once: what it asks for might be applied before
-    /// there is one, and be handed to nobody. Answers which place it is handed everything from.
+    /// Registers the one client that acts for `session` here, and returns the number of the current
+    /// position. If two attaches of a session register, the earlier attach is told that it was
+    /// replaced, even if it registers last.
+    ///
+    /// Without a position in the log, the client is disconnected at once. Otherwise its requests
+    /// might be applied before there is a position, and their answers would be lost.
     pub(crate) fn register(
         &self,
         Connection { session, attach }: Connection,
-        mailbox: Arc<Mailbox>,
+        event_queue: Arc<EventQueue>,
     ) -> u64 {
         let mut registry = self.registry();
-        let place = self.place.load(Ordering::Relaxed);
-        if place == NO_PLACE {
-            mailbox.put(Letter::LostPlace);
-            mailbox.wake();
-            return place;
+        let position = self.position.load(Ordering::Relaxed);
+        if position == NO_POSITION {
+            event_queue.put(ClientEvent::PositionLost);
+            event_queue.wake();
+            return position;
         }
         let replaced = match registry.clients.get(&session) {
             Some(latest)
-                if latest.attach > attach
-                    && self.broken != Some(Broken::LetsTheLastToRegisterSpeak) =>
+                if latest.attach > attach && self.broken != Some(Broken::LastToRegisterWins) =>
             {
-                Some(mailbox)
+                Some(event_queue)
             }
             _ => {
-                // What the one before waits for is not what this one waits for.
+                // The new client does not wait for the same things as the earlier one.
                 registry.watches.disarm_all(session);
                 registry.waiting.remove(&session);
-                let earlier = registry
-                    .clients
-                    .insert(session, Registered { attach, mailbox });
-                earlier.map(|earlier| earlier.mailbox)
+                let earlier = registry.clients.insert(
+                    session,
+                    Registered {
+                        attach,
+                        event_queue,
+                    },
+                );
+                earlier.map(|earlier| earlier.event_queue)
             }
         };
         if let Some(replaced) = replaced {
-            replaced.put(Letter::Moved);
+            replaced.put(ClientEvent::Moved);
             replaced.wake();
         }
-        place
+        position
     }
 
-    /// Forgets a client that has gone, unless another has taken its place.
+    /// Removes a client that disconnected, unless another client has replaced it.
     pub(crate) fn unregister(&self, client: Connection) {
         let mut registry = self.registry();
         if registry.is_registered(client) {
@@ -266,13 +282,13 @@ impl Tail {
         }
     }
 
-    /// What `pick` takes of the changes after `since`, up to `until`, in order; none: more was handed out than is kept. The
-    /// view has reached `until`.
+    /// The changes after `since` and up to `until` that `pick` selects, in order. `None` if more
+    /// changes were delivered than are kept. The view must have reached `until`.
     pub(crate) fn changes<T>(
         &self,
         since: Zxid,
         until: Zxid,
-        pick: impl FnMut(&Change) -> Option<T>,
+        pick: impl FnMut(&DeliveredChange) -> Option<T>,
     ) -> Option<Vec<T>> {
         if until <= since {
             return Some(Vec::new());
@@ -287,126 +303,130 @@ impl Tail {
         )
     }
 
-    /// Leaves the watch that `look` asks for, as of `at`: what has happened since fires it at once. False if more was handed
-    /// out since than is kept, and nobody knows. The view has reached `at`.
-    pub(crate) fn watch(&self, look: &Look, at: Zxid, client: Connection) -> bool {
-        let Some(aspect) = look.watch else {
+    /// Arms the watch that `target` asks for, as of `at`. A change since then fires it at once.
+    /// Returns false if more changes were delivered since than are kept, so it is unknown whether
+    /// the watch has fired. The view must have reached `at`.
+    pub(crate) fn arm_watch(&self, target: &ReadTarget, at: Zxid, client: Connection) -> bool {
+        let Some(aspect) = target.watch else {
             return true;
         };
         let mut registry = self.registry();
-        let fires = |change: &&Change| {
-            Aspect::changed_by(change.kind).contains(&aspect) && change.path == look.path
+        let fires = |change: &&DeliveredChange| {
+            Aspect::changed_by(change.kind).contains(&aspect) && change.path == target.path
         };
-        let is_blind = self.broken == Some(Broken::WatchesFromNowOn);
+        let is_blind = self.broken == Some(Broken::ArmsWatchesTooLate);
         let missed = match registry.changes_after(at) {
             Some(mut after) => after.find(fires).filter(|_| !is_blind),
             None => return false,
         };
         let missed = missed.map(|change| (change.zxid, change.kind));
         match (registry.clients.get(&client.session), missed) {
-            // A connection that was replaced or ended meanwhile leaves nothing behind for the one after it.
+            // A connection that was replaced or ended meanwhile must not leave a watch for its
+            // successor.
             _ if !registry.is_registered(client) => {}
             (Some(registered), Some((zxid, kind))) => {
-                registered.mailbox.put_late(zxid, kind, &look.path)
+                registered.event_queue.put_late(zxid, kind, &target.path);
             }
-            (_, _) => registry.watches.arm(client.session, aspect, &look.path),
+            (_, _) => registry.watches.arm(client.session, aspect, &target.path),
         }
         true
     }
 
-    /// Reads on for ever: the task that the program runs beside its front ends.
+    /// Follows the log forever, as a task of the program beside its front ends.
     pub async fn run(&self) {
         loop {
-            let found = self.found.lock().expect("no panic while it is held").take();
+            let found = self
+                .found
+                .lock()
+                .expect("no panic while it is locked")
+                .take();
             let started = match found {
-                Some(place) => Ok(place),
+                Some(position) => Ok(position),
                 None => self.start().await,
             };
             let failure = match started {
-                Ok(place) => tokio::select! {
+                Ok(position) => tokio::select! {
                     biased;
-                    failure = self.follow(place) => failure,
+                    failure = self.follow(position) => failure,
                     failure = self.confirm() => failure,
                 },
                 Err(failure) => failure,
             };
-            tracing::warn!(error = %failure, "lost the place in the log; every client here reconnects");
+            tracing::warn!(error = %failure, "lost the position in the log; disconnecting all clients");
             self.disconnect_all();
             self.clock.sleep(RETRY_AFTER).await;
         }
     }
 
-    /// Finds its place at the cursor: clients may connect from here on, and [`Tail::run`] follows from there.
+    /// Takes the position at the cursor. Clients may connect afterwards, and [`Tail::run`]
+    /// continues from there.
     pub async fn start_at_cursor(&self) -> Result<()> {
-        let place = self.start().await?;
-        *self.found.lock().expect("no panic while it is held") = Some(place);
+        let position = self.start().await?;
+        *self.found.lock().expect("no panic while it is locked") = Some(position);
         Ok(())
     }
 
-    async fn start(&self) -> Result<Place> {
+    async fn start(&self) -> Result<LogPosition> {
         let Read {
             value: (cursor, _),
             point,
         } = self.region.cursor().await?;
         self.region.items().externalize(point).await?;
         let mut registry = self.registry();
-        let place = self.place.load(Ordering::Relaxed);
-        assert_eq!(
-            place, NO_PLACE,
-            "a place is looked for only where there is none"
-        );
+        let position = self.position.load(Ordering::Relaxed);
+        assert_eq!(position, NO_POSITION, "a tail without a position starts");
         self.applied.send_replace(cursor.zxid);
         self.durable.store(cursor.zxid.0, Ordering::Release);
         registry.recent = Backlog::default();
-        registry.forgotten = cursor.zxid;
+        registry.dropped = cursor.zxid;
         registry.unconfirmed = None;
-        registry.places += 1;
-        self.place.store(registry.places, Ordering::Release);
-        Ok(Place {
+        registry.positions += 1;
+        self.position.store(registry.positions, Ordering::Release);
+        Ok(LogPosition {
             index: cursor.slot,
             epoch: cursor.epoch,
             incarnation: point.incarnation,
         })
     }
 
-    async fn follow(&self, mut place: Place) -> ports::Error {
-        let mut looks = self.look_period.map(Looks::new);
-        // The last slot that is known to be applied although nobody has told of it.
+    async fn follow(&self, mut position: LogPosition) -> ports::Error {
+        let mut schedule = self.poll_period.map(PollSchedule::new);
+        // The last slot that is known to be applied without an announcement.
         let mut found = None;
         loop {
-            let slots = match self.next_slots(place, found).await {
+            let slots = match self.next_slots(position, found).await {
                 Ok(slots) => slots,
                 Err(error) => return error,
             };
             if slots.is_empty() {
-                found = match self.more_may_be_there(place, looks.as_mut()).await {
+                found = match self.wait_for_slots(position, schedule.as_mut()).await {
                     Ok(found) => found,
                     Err(error) => return error,
                 };
                 continue;
             }
-            for told in slots {
-                if let Err(error) = self.check_start(place, told.point) {
+            for announced in slots {
+                if let Err(error) = self.check_incarnation(position, announced.point) {
                     return error;
                 }
-                self.hand_out(&told);
-                place = Place {
-                    index: told.index,
-                    epoch: told.epoch,
-                    ..place
+                self.deliver(&announced);
+                position = LogPosition {
+                    index: announced.index,
+                    epoch: announced.epoch,
+                    ..position
                 };
             }
-            self.handed_out.notify_one();
+            self.delivered.notify_one();
         }
     }
 
-    /// Makes what was handed out durable, all of it at once, and says so.
+    /// Makes all deliveries durable together, and wakes the waiting clients.
     async fn confirm(&self) -> ports::Error {
         let items = self.region.items();
         loop {
             let unconfirmed = self.registry().unconfirmed.take();
             let Some((zxid, point)) = unconfirmed else {
-                self.handed_out.notified().await;
+                self.delivered.notified().await;
                 continue;
             };
             if !items.is_durable(point)
@@ -419,15 +439,17 @@ impl Tail {
                 self.durable.store(zxid.0, Ordering::Release);
                 std::mem::take(&mut registry.waiting)
             };
-            for mailbox in waiting.into_values() {
-                mailbox.wake();
+            for event_queue in waiting.into_values() {
+                event_queue.wake();
             }
         }
     }
 
-    /// What was handed out before may be lost in a store that has restarted since, and its zxids given to others.
-    fn check_start(&self, place: Place, point: DurabilityPoint) -> Result<()> {
-        if point.incarnation == place.incarnation || self.broken == Some(Broken::FollowsALostLog) {
+    /// Fails if the store has restarted. Earlier deliveries may then be lost, and their zxids
+    /// assigned to other updates.
+    fn check_incarnation(&self, position: LogPosition, point: DurabilityPoint) -> Result<()> {
+        if point.incarnation == position.incarnation || self.broken == Some(Broken::FollowsALostLog)
+        {
             return Ok(());
         }
         Err(ports::Error::unavailable(
@@ -435,20 +457,21 @@ impl Tail {
         ))
     }
 
-    /// Returns once there may be more: what was told, or what the cursor shows to be applied.
-    async fn more_may_be_there(
+    /// Returns once there may be more slots: announced ones, or ones that the cursor shows to be
+    /// applied.
+    async fn wait_for_slots(
         &self,
-        place: Place,
-        looks: Option<&mut Looks>,
+        position: LogPosition,
+        schedule: Option<&mut PollSchedule>,
     ) -> Result<Option<(u64, DurabilityPoint)>> {
-        let Some(looks) = looks else {
-            self.offered.notified().await;
+        let Some(schedule) = schedule else {
+            self.slot_announced.notified().await;
             return Ok(None);
         };
-        if self.is_expecting.swap(false, Ordering::AcqRel) {
-            looks.expect(self.clock.monotonic());
+        if self.poll_is_wanted.swap(false, Ordering::AcqRel) {
+            schedule.poll_soon(self.clock.monotonic());
         }
-        let due = looks.due();
+        let due = schedule.due();
         let is_due = async {
             match due {
                 Some(due) => self.clock.sleep(due.since(self.clock.monotonic())).await,
@@ -458,12 +481,13 @@ impl Tail {
         tokio::select! {
             biased;
             () = is_due => {}
-            () = self.offered.notified() => return Ok(None),
+            () = self.slot_announced.notified() => return Ok(None),
         }
         let cursor = self.region.cursor().await;
         let is_in_use = self.registry().clients().next().is_some();
-        looks.looked(self.clock.monotonic(), is_in_use);
-        // A store that does not answer has nothing to show; clients notice by themselves.
+        schedule.polled(self.clock.monotonic(), is_in_use);
+        // If the store fails, there is nothing to deliver. Clients notice the failure by
+        // themselves.
         let Ok(Read {
             value: (cursor, _),
             point,
@@ -471,40 +495,43 @@ impl Tail {
         else {
             return Ok(None);
         };
-        self.check_start(place, point)?;
+        self.check_incarnation(position, point)?;
         Ok(Some((cursor.slot, point)))
     }
 
-    /// The applied slots behind `place`: those that were told, or, where one is missing or more were `found` to be
-    /// applied, those of the log.
+    /// The applied slots after `position`. These are the announced ones. If one is missing, or the
+    /// cursor in `found` is ahead, they come from the log.
     async fn next_slots(
         &self,
-        place: Place,
+        position: LogPosition,
         found: Option<(u64, DurabilityPoint)>,
-    ) -> Result<Vec<Told>> {
-        let (told, behind_a_gap) = {
-            let mut inbox = self.inbox.lock().expect("no panic while the inbox is held");
-            *inbox = inbox.split_off(&(place.index + 1));
-            let mut told = Vec::new();
-            let mut last = place.index;
+    ) -> Result<Vec<AppliedSlot>> {
+        let (announced, behind_a_gap) = {
+            let mut inbox = self
+                .inbox
+                .lock()
+                .expect("no panic while the inbox is locked");
+            *inbox = inbox.split_off(&(position.index + 1));
+            let mut announced = Vec::new();
+            let mut last = position.index;
             while let Some(next) = inbox
                 .first_entry()
                 .filter(|next| next.get().previous == last)
             {
                 let wake = next.remove();
                 last = wake.index;
-                told.push(wake);
+                announced.push(wake);
             }
             (
-                told,
+                announced,
                 inbox.values().next().map(|wake| (wake.index, wake.point)),
             )
         };
-        let found = found.filter(|(until, _)| *until > place.index);
-        if told.is_empty()
+        let found = found.filter(|(until, _)| *until > position.index);
+        if announced.is_empty()
             && let Some((until, point)) = behind_a_gap.or(found)
         {
-            return self.read_log(place, until, point).await;
+            return self.read_log(position, until, point).await;
         }
         let decoded = |Wake {
                            index,
@@ -513,65 +540,66 @@ impl Tail {
                            point,
                            ..
                        }| {
-            Ok(Told {
+            Ok(AppliedSlot {
                 index,
                 epoch,
                 slot: decode(&slot, "a slot of the log")?,
                 point,
             })
         };
-        told.into_iter().map(decoded).collect()
+        announced.into_iter().map(decoded).collect()
     }
 
-    /// The slots up to `until` that nobody told, from the log: they are applied, since that one is.
+    /// The unannounced slots up to `until`, from the log. They are applied, because slot `until`
+    /// is.
     async fn read_log(
         &self,
-        place: Place,
+        position: LogPosition,
         until: u64,
         point: DurabilityPoint,
-    ) -> Result<Vec<Told>> {
-        let from = match place.index {
+    ) -> Result<Vec<AppliedSlot>> {
+        let from = match position.index {
             0 => Cursor::START,
             index => Cursor {
                 next: SlotIndex(index + 1),
-                epoch: Epoch(place.epoch),
+                epoch: Epoch(position.epoch),
             },
         };
         let read = self.log.read(from, LOG_PAGE_SLOTS).await?.slots;
         let decoded = |logged: primitives::Slot| {
             let (index, epoch) = (logged.index.0, logged.epoch.0);
-            Ok(Told {
+            Ok(AppliedSlot {
                 index,
                 epoch,
                 slot: decode(&logged.payload, "a slot of the log")?,
                 point,
             })
         };
-        let told: Vec<Told> = read
+        let announced: Vec<AppliedSlot> = read
             .into_iter()
             .filter(|logged| logged.index.0 <= until)
             .map(decoded)
             .collect::<Result<_>>()?;
-        if told.is_empty() {
+        if announced.is_empty() {
             return Err(ports::Error::unavailable(format!(
                 "find the slots up to {until} in the log"
             )));
         }
-        Ok(told)
+        Ok(announced)
     }
 
-    fn hand_out(&self, told: &Told) {
-        let slot = &told.slot;
+    fn deliver(&self, announced: &AppliedSlot) {
+        let slot = &announced.slot;
         let mut eager = BTreeMap::new();
         {
             let mut registry = self.registry();
             for (zxid, entry) in slot.numbered() {
                 for (kind, path) in &entry.events {
-                    registry.remember(zxid, *kind, path);
+                    registry.keep_change(zxid, *kind, path);
                     for session in registry.watches.fire(*kind, path) {
                         registry.put(
                             session,
-                            Letter::Event {
+                            ClientEvent::Event {
                                 zxid,
                                 kind: *kind,
                                 path: path.clone(),
@@ -591,51 +619,52 @@ impl Tail {
                 if registry.is_registered(Connection {
                     session,
                     attach: entry.attach,
-                }) && let Some(letter) = answer(zxid, entry)
+                }) && let Some(event) = answer(zxid, entry)
                 {
-                    registry.put(session, letter, &mut eager);
+                    registry.put(session, event, &mut eager);
                 }
             }
             let point = registry
                 .unconfirmed
-                .map_or(told.point, |(_, point)| point.max(told.point));
+                .map_or(announced.point, |(_, point)| point.max(announced.point));
             registry.unconfirmed = Some((slot.last(), point));
         }
         self.applied.send_replace(slot.last());
-        for mailbox in eager.into_values() {
-            mailbox.wake();
+        for event_queue in eager.into_values() {
+            event_queue.wake();
         }
     }
 
     fn disconnect_all(&self) {
         let mut registry = self.registry();
-        self.place.store(NO_PLACE, Ordering::Release);
+        self.position.store(NO_POSITION, Ordering::Release);
         for (session, client) in std::mem::take(&mut registry.clients) {
             registry.watches.disarm_all(session);
-            client.mailbox.put(Letter::LostPlace);
-            client.mailbox.wake();
+            client.event_queue.put(ClientEvent::PositionLost);
+            client.event_queue.wake();
         }
         registry.waiting.clear();
         self.inbox
             .lock()
-            .expect("no panic while the inbox is held")
+            .expect("no panic while the inbox is locked")
             .clear();
     }
 
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry
             .lock()
-            .expect("no panic while the registry is held")
+            .expect("no panic while the registry is locked")
     }
 }
 
-/// What the client of a session hears of one of its updates. What nobody there has asked for is answered to nobody: a
-/// part of an end that takes several; the end itself tells that the session is over.
-fn answer(zxid: Zxid, entry: &Entry) -> Option<Letter> {
+/// The event that the client of a session receives for one of its updates. An update without a
+/// request number has no recipient, for example one part of a session's end. The last part tells
+/// the client that the session is over.
+fn answer(zxid: Zxid, entry: &LogEntry) -> Option<ClientEvent> {
     match (entry.request, &entry.answer) {
-        (0, Ok(Answer::Closed)) => Some(Letter::Expired),
+        (0, Ok(UpdateAnswer::Closed)) => Some(ClientEvent::Expired),
         (0, _) => None,
-        (request, answer) => Some(Letter::Answer {
+        (request, answer) => Some(ClientEvent::Answer {
             zxid,
             request,
             answer: answer.clone(),

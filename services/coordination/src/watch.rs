@@ -1,115 +1,25 @@
-//! Watches: who is to hear of which change, and the function that brings the news.
+//! The watch function: announces applied slots to the clients of its process.
 //!
-//! A watch lives in the gateway that its client is connected to, and dies with the connection, as in
-//! ZooKeeper; the distributor knows nothing of it. That is where this departs from FaaSKeeper (sections 3.3
-//! and 4.4), whose watches are rows that the distributor reads on every change and whose epoch counter
-//! tells clients of deliveries under way. Here every gateway reads the distributor's log in order, so the
-//! log itself is the epoch: what lies between a gateway's place in it and the cursor is under way.
+//! A watch is state of the gateway that its client is connected to, and ends with the connection,
+//! as in ZooKeeper ([`crate::tail::watches`]). The distributor knows no watches. In this we depart
+//! from FaaSKeeper (sections 3.3 and 4.4). Its watches are rows that the distributor reads on every
+//! change, and its epoch counter tells clients of deliveries under way. Here every gateway reads
+//! the distributor's log in order, so the log is the epoch: the slots between a gateway's position
+//! and the cursor are under way.
 //!
-//! The watch *function* stays: a free function that the distributor invokes with each applied slot, and
-//! that wakes the gateways of its process. If the wake-up is lost the log still has the slot.
+//! The watch *function* remains: a function that the distributor invokes with each applied slot,
+//! and that wakes the gateways of its process. If a wake-up is lost, the log still has the slot.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{Event, Handler, functions::Failure};
 
 use crate::{
-    model::{EventKind, SessionId},
     records::{Wake, decode},
     tail::Tail,
 };
-
-/// What about a znode is watched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Aspect {
-    /// Its data and whether it is there: left by get data and exists.
-    Data,
-    /// Its children: left by get children.
-    Children,
-}
-
-impl Aspect {
-    /// The aspects whose watches `kind` fires.
-    pub(crate) fn changed_by(kind: EventKind) -> &'static [Self] {
-        match kind {
-            EventKind::NodeCreated | EventKind::NodeDataChanged => &[Self::Data],
-            EventKind::NodeChildrenChanged => &[Self::Children],
-            EventKind::NodeDeleted => &[Self::Data, Self::Children],
-        }
-    }
-}
-
-/// One-shot watches of the clients of one gateway.
-#[derive(Debug, Default)]
-pub struct Watches {
-    by_path: BTreeMap<(Aspect, String), BTreeSet<SessionId>>,
-    by_session: BTreeMap<SessionId, BTreeSet<(Aspect, String)>>,
-}
-
-impl Watches {
-    /// How many watches are armed.
-    pub fn count(&self) -> usize {
-        self.by_session.values().map(BTreeSet::len).sum()
-    }
-
-    /// Arms a watch; one that is armed already stays one.
-    pub fn arm(&mut self, session: SessionId, aspect: Aspect, path: &str) {
-        let watched = (aspect, path.to_owned());
-        if self
-            .by_session
-            .entry(session)
-            .or_default()
-            .insert(watched.clone())
-        {
-            self.by_path.entry(watched).or_default().insert(session);
-        }
-    }
-
-    /// Disarms the watches that `kind` at `path` fires, and returns whose they were, each session once.
-    pub fn fire(&mut self, kind: EventKind, path: &str) -> BTreeSet<SessionId> {
-        if self.by_path.is_empty() {
-            return BTreeSet::new();
-        }
-        let mut hearing = BTreeSet::new();
-        for aspect in Aspect::changed_by(kind) {
-            let watched = (*aspect, path.to_owned());
-            let Some(sessions) = self.by_path.remove(&watched) else {
-                continue;
-            };
-            for session in &sessions {
-                self.forget(*session, &watched);
-            }
-            hearing.extend(sessions);
-        }
-        hearing
-    }
-
-    /// Disarms all watches of a client that has gone.
-    pub fn disarm_all(&mut self, session: SessionId) {
-        for watched in self.by_session.remove(&session).unwrap_or_default() {
-            if let Some(sessions) = self.by_path.get_mut(&watched) {
-                sessions.remove(&session);
-                if sessions.is_empty() {
-                    self.by_path.remove(&watched);
-                }
-            }
-        }
-    }
-
-    fn forget(&mut self, session: SessionId, watched: &(Aspect, String)) {
-        if let Some(of_session) = self.by_session.get_mut(&session) {
-            of_session.remove(watched);
-            if of_session.is_empty() {
-                self.by_session.remove(&session);
-            }
-        }
-    }
-}
 
 /// The watch function of one process.
 #[derive(Debug)]
@@ -128,47 +38,10 @@ impl Watch {
 impl Handler for Watch {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let Event::Call { payload, .. } = event else {
-            return Err(Failure::new("the watch function is called only"));
+            return Err(Failure::new("the watch function accepts only calls"));
         };
         let wake: Wake = decode(&payload, "a wake-up")?;
-        self.tail.offer(wake);
+        self.tail.announce(wake);
         Ok(Bytes::new())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ONE: SessionId = SessionId(1);
-    const TWO: SessionId = SessionId(2);
-
-    /// Notes, points 36 and 38: one-shot, and one event for a client that watches both data and children.
-    #[test]
-    fn a_deletion_is_heard_once_by_who_watches_data_and_children() {
-        let mut watches = Watches::default();
-        watches.arm(ONE, Aspect::Data, "/a");
-        watches.arm(ONE, Aspect::Data, "/a");
-        watches.arm(ONE, Aspect::Children, "/a");
-        watches.arm(TWO, Aspect::Children, "/a");
-        assert_eq!(watches.count(), 3);
-        assert_eq!(
-            watches.fire(EventKind::NodeDeleted, "/a"),
-            BTreeSet::from([ONE, TWO])
-        );
-        assert_eq!(watches.fire(EventKind::NodeDeleted, "/a"), BTreeSet::new());
-        assert_eq!(watches.count(), 0);
-    }
-
-    #[test]
-    fn watches_go_with_their_connection() {
-        let mut watches = Watches::default();
-        watches.arm(ONE, Aspect::Data, "/a");
-        watches.arm(TWO, Aspect::Data, "/a");
-        watches.disarm_all(ONE);
-        assert_eq!(
-            watches.fire(EventKind::NodeDataChanged, "/a"),
-            BTreeSet::from([TWO])
-        );
     }
 }

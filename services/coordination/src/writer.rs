@@ -1,31 +1,37 @@
-//! The writer: validates a session's requests one after the other, and decides them in their session's row.
+//! The writer: validates a session's requests in order, and decides them in the session's row.
 //!
-//! An event function, triggered by the session's group of the request queue, so that one runs per session
-//! while many run side by side. It works in batches of what waits (`faaskeeper.txt`, algorithm 1, made
-//! crash-proof by C-1 to C-3):
+//! An event function, triggered by the session's group of the request queue. One invocation runs
+//! per session at a time, and many sessions run in parallel. It works on batches of waiting
+//! requests (`faaskeeper.txt`, algorithm 1, made crash-safe by C-1 to C-3):
 //!
-//! 1. per request: lock the znodes that it touches, in path order, and validate ([`plan`], [`crate::tree`]);
-//! 2. decide: one conditional write to the session's row, which now carries the outcomes and the new states;
-//! 3. install the new states and unlock ([`batch`]);
-//! 4. push the outcomes, failures too, to the distributor. The writer itself answers nobody.
+//! 1. For each request, lock the znodes that it touches, in path order, and validate ([`plan`],
+//!    [`tree`]).
+//! 2. Decide: one conditional write to the session's row, which then holds the outcomes and the new
+//!    states.
+//! 3. Install the new states and unlock ([`batch`]).
+//! 4. Push the outcomes, including refusals, to the distributor. The writer itself sends no
+//!    answers.
 //!
-//! A writer may die between any two of these. Before step 2 it has left locks that name a request which
-//! its successor, or whoever meets the lock, shuts out; from step 2 on the outbox in the row says what is
-//! left to do, and [`Turn::recover`] does it again. Pushing twice is harmless, since the distributor knows
-//! what it has applied. Installing comes before pushing, so that the outbox entry of an applied update is
-//! never needed again and the distributor may drop it.
+//! A writer may die between any two steps. Before step 2 it leaves locks of an undecided request.
+//! Its successor, or any writer that meets a lock, fences that request out. From step 2 on, the
+//! outbox in the row holds the remaining work, and [`Turn::recover`] repeats it. Pushing twice is
+//! harmless, because the distributor knows what it has applied. Installing precedes pushing, so the
+//! outbox entry of an applied update is never needed again, and the distributor may remove it.
 //!
-//! What is decided, installed and unlocked rests on the locks and rows that led to it ([`Basis`]); what is pushed says in
-//! which start of the store it was planned, since a queue takes everything.
+//! Deciding, installing and unlocking depend on the locks and rows that led to them
+//! ([`Dependency`]). A pushed message says in which incarnation of the store it was planned,
+//! because a queue accepts any message.
 //!
-//! A request whose planning fails again and again is decided as failed in its place (rule P1), so that what its client
-//! sent after it is not held up for ever; see [`PLANNINGS_FAILED_MAX`]. Only its planning counts, which the session's
-//! row keeps count of ([`Turn::begin_planning`]): what fails before it or after it, or in a delivery that it shared with
-//! others, fails for reasons of others, and may go on until they are gone.
+//! If the planning of a request fails repeatedly, the request is decided as failed, at its position
+//! (rule P1), so that it does not block its client's later requests forever; see
+//! [`PLANNINGS_FAILED_MAX`]. Only failed planning attempts count, and the session's row counts them
+//! ([`Turn::begin_planning`]). A failure before or after planning, or in a delivery shared with
+//! other requests, has other causes and may be retried until they are gone.
 
 mod batch;
 mod outbox;
 mod plan;
+mod tree;
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -34,53 +40,60 @@ use bytes::Bytes;
 use ports::{Clock, Event, Handler, KeyValue, Queue, Result, functions::Failure, queue::Delivery};
 
 use self::{
-    batch::{Batch, Unplanned},
+    batch::{Batch, PlanError},
     plan::{Plan, Planned},
 };
 pub(crate) use self::{
     batch::{install, install_outbox},
-    outbox::{finish, finish_one_of_many},
+    outbox::{finish, finish_or_skip},
 };
 use crate::{
     Error,
-    basis::Basis,
     broken::Broken,
     config::Config,
-    ephemerals::Ephemerals,
+    dependency::Dependency,
     model::SessionId,
-    node::Nodes,
     records::{Effect, Operation, Submitted, decode},
-    session::{Moved, Row, Sessions, State},
+    storage::{
+        ephemerals::Ephemerals,
+        node::Nodes,
+        session::{Row, Sessions, State, Transition},
+    },
 };
 
-/// The most requests of one decision. More would save little and keep the distributor waiting.
+/// The most requests in one decision. More would save little and delay the distributor.
 const BATCH_REQUESTS_MAX: usize = 64;
 
-/// Their outcomes together take at most this part of the largest item: the row holds a few such batches.
+/// The outcomes of one decision take at most the largest item divided by this, because the row
+/// holds a few such batches.
 const BATCH_BYTES_PART: usize = 8;
 
-/// The paths of the ephemerals that vanish in one decision may together take this part of the largest item; what
-/// else is written of each takes a few times as much.
+/// The paths of the ephemerals that one decision deletes take at most the largest item divided by
+/// this. The other data per path is a few times as long.
 const CLOSE_PATHS_PART: usize = 10;
 
-/// So many ephemerals may vanish in one decision. The distributor applies them in one go, some 40 us each, and what others
-/// ask for meanwhile waits; so do those who create beside them.
+/// The most ephemerals that one decision deletes. The distributor applies them together, at about
+/// 40 us each. Meanwhile the requests of other clients wait, and so do creates under the same
+/// parents.
 const CLOSE_EPHEMERALS_MAX: usize = 1000;
 
-/// How long to wait, from first to last, for the part of an end before to be applied.
+/// The first and the last wait for the previous part of an end to be applied.
 const PART_APPLIED_WAITS: RangeInclusive<Duration> =
     Duration::from_millis(2)..=Duration::from_secs(1);
 
-/// From this delivery on the planning of a request is noted before it begins and after it has ended, since it may be what
-/// fails, or what kills its writers. Before, those two writes are saved: most of what fails does so once.
+/// From this delivery on, the planning of a request is noted before it begins and after it ends,
+/// because it may be the planning that fails or kills its writers. Earlier deliveries save these
+/// two writes, because most failures occur once.
 const NOTED_ATTEMPTS_MIN: u32 = 3;
 
-/// Once so many plannings of a request have failed that were noted, the next one that fails is its last: by its sixth
-/// delivery it was tried for a second or two, and what fails that long is more likely the request than the store.
+/// After this many noted failures the next failed planning is the last. By then, at its sixth
+/// delivery, the request was retried for one or two seconds. A failure that lasts that long is more
+/// likely caused by the request than by the store.
 const PLANNINGS_FAILED_MAX: u64 = 3;
 
-/// Once so many have failed, it is decided as failed without being looked at, by its ninth delivery: planning it has
-/// killed writers, since one that fails and leaves its writer alive was the last one before.
+/// After this many noted failures the request is decided as failed without planning, by its ninth
+/// delivery. Its planning has killed writers. If a writer had survived a failure, that attempt
+/// would have been the last.
 const PLANNINGS_MAX: u64 = 6;
 
 /// The writer function.
@@ -120,16 +133,16 @@ impl Writer {
             return Ok(());
         };
         let session = decode::<Submitted>(&first.body, "a request")?.session;
-        let is_broken = self.broken == Some(Broken::DecidesByLostLocks);
-        let mut basis = if is_broken {
-            Basis::ignored()
+        let is_broken = self.broken == Some(Broken::DecidesUnderLostLocks);
+        let mut dependency = if is_broken {
+            Dependency::untracked()
         } else {
-            Basis::default()
+            Dependency::default()
         };
-        let row = match self.sessions.take_up(session, &mut basis).await? {
-            Moved::Done(row) => row,
-            // The session has ended and all it asked for is applied; nobody waits for these.
-            Moved::Refused(_) => return Ok(()),
+        let row = match self.sessions.acquire(session, &mut dependency).await? {
+            Transition::Done(row) => row,
+            // The session has ended and all its requests are applied, so no client waits for these.
+            Transition::Refused(_) => return Ok(()),
         };
         let redelivered = deliveries
             .iter()
@@ -138,15 +151,17 @@ impl Writer {
             writer: self,
             session,
             row,
-            basis,
+            dependency,
         };
-        // Nobody asks anything of a session that has ended, except the heartbeat, for what may be left of its end.
+        // No client sends requests in an ended session. Only the heartbeat does, to finish the
+        // session's end.
         if redelivered || turn.row.state == State::Closed {
             turn.recover().await?;
         }
         let mut done = 0;
         while done < deliveries.len() {
-            // What was delivered before may have failed by any of these; one at a time, the one is found.
+            // Any of these may have caused an earlier failure. Deciding them one by one isolates
+            // it.
             let most = if redelivered { 1 } else { BATCH_REQUESTS_MAX };
             match turn.decide_some(&deliveries[done..], most).await {
                 Ok(count) => done += count,
@@ -165,36 +180,36 @@ impl Handler for Writer {
                 .handle_messages(&deliveries)
                 .await
                 .map(|()| Bytes::new()),
-            _ => Err(Failure::new("the writer takes messages only")),
+            _ => Err(Failure::new("the writer accepts only messages")),
         }
     }
 }
 
-/// One invocation's work on one session, under one fencing number.
+/// The work of one invocation on one session, under one fencing number.
 struct Turn<'writer> {
     writer: &'writer Writer,
     session: SessionId,
     row: Row,
-    /// All that the turn has seen of the system store.
-    basis: Basis,
+    /// Everything that the turn has observed of the system store.
+    dependency: Dependency,
 }
 
 impl Turn<'_> {
-    /// Does again what an earlier writer may have left undone: installs and pushes all of the outbox.
+    /// Repeats the work that an earlier writer may have left: installs and pushes the whole outbox.
     async fn recover(&mut self) -> Result<()> {
         finish(
             &self.writer.nodes,
             &*self.writer.queue,
             &self.row,
-            &mut self.basis,
+            &mut self.dependency,
         )
         .await
     }
 
-    /// Decides as many of `deliveries` together as can be, but not more than `most`. Answers how many are done
-    /// with; none if the row has changed meanwhile and they must be judged by that.
+    /// Decides as many of `deliveries` together as possible, at most `most`. Returns how many are
+    /// finished. Returns zero if the row has changed and they must be checked again.
     async fn decide_some(&mut self, deliveries: &[Delivery], most: usize) -> Result<usize> {
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
         let mut done = 0;
         for delivery in deliveries {
             let submitted = decode::<Submitted>(&delivery.body, "a request")?;
@@ -202,7 +217,7 @@ impl Turn<'_> {
                 submitted.session, self.session,
                 "a group holds the requests of one session"
             );
-            if self.is_void(&submitted, &batch)? {
+            if self.needs_no_decision(&submitted, &batch)? {
                 done += 1;
                 continue;
             }
@@ -210,7 +225,7 @@ impl Turn<'_> {
             if is_end && !batch.is_empty() {
                 break;
             }
-            if is_end && self.end_a_part(&submitted).await? {
+            if is_end && self.end_in_parts(&submitted).await? {
                 return Ok(0);
             }
             let outcome = match self
@@ -218,14 +233,15 @@ impl Turn<'_> {
                 .await
             {
                 Ok(plan) => Ok(plan),
-                Err(Unplanned::Refused(refusal)) => Err(refusal),
-                // Whatever it is, those before it need not wait for it. If it stays, it fails alone.
+                Err(PlanError::Refused(refusal)) => Err(refusal),
+                // The requests before it need not wait for it. If it fails again, it fails alone.
                 Err(_) if !batch.is_empty() => break,
-                Err(Unplanned::Contended) => {
+                Err(PlanError::Contended) => {
                     unreachable!("a batch without requests waits for its locks")
                 }
-                Err(Unplanned::Failed(error)) => {
-                    // Whoever meets these locks breaks them; giving them back only saves the wait.
+                Err(PlanError::Failed(error)) => {
+                    // Any writer that meets these locks breaks them. Releasing them only saves that
+                    // wait.
                     let _ = batch.release().await;
                     return Err(error);
                 }
@@ -244,8 +260,9 @@ impl Turn<'_> {
         })
     }
 
-    /// Whether nobody waits for the answer to a request, or it was decided before.
-    fn is_void(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
+    /// Whether a request needs no decision: no client waits for its answer, or it was decided
+    /// before.
+    fn needs_no_decision(&self, submitted: &Submitted, batch: &Batch<'_>) -> Result<bool> {
         let broken = self.writer.broken;
         let is_numbered = submitted.request > 0;
         let is_of_old_attach =
@@ -253,13 +270,14 @@ impl Turn<'_> {
         let is_decided =
             submitted.request <= batch.request() && broken != Some(Broken::ForgetsRequestNumbers);
         if is_numbered && (is_of_old_attach || is_decided) {
-            // Of an older connection, which nobody listens to, or decided before and pushed by `recover`.
+            // From a replaced connection, or decided before and pushed by `recover`.
             return Ok(true);
         }
         let is_due = match (self.row.state, &submitted.operation) {
             (State::Open, Operation::Expire) | (State::Closed, _) => false,
             (State::Open, _) | (State::Closing, Operation::Expire) => true,
-            // The end that its client asked for and that has begun; or, where the heartbeat was faster, as good as its.
+            // The client's own request for an end that has begun. If the heartbeat requested the
+            // end first, this request serves as well.
             (State::Closing, Operation::Close) => submitted.request == batch.request() + 1,
             (State::Closing, _) => false,
         };
@@ -277,7 +295,8 @@ impl Turn<'_> {
         Ok(false)
     }
 
-    /// Plans a request. A client's update whose planning fails for good is refused in its place (rule P1).
+    /// Plans a request. If the planning of a client's update fails permanently, refuses the update
+    /// at its position (rule P1).
     async fn outcome(
         &mut self,
         submitted: &Submitted,
@@ -289,26 +308,27 @@ impl Turn<'_> {
             Operation::Create { .. } | Operation::Delete { .. } | Operation::SetData { .. }
         );
         if is_update && self.writer.sessions.room() < submitted.operation.room_min() {
-            // It was sent before its gateway knew. Refusing it takes of the reserve, a little.
-            return Err(Unplanned::Refused(Error::NoRoom));
+            // It was sent before its gateway saw the full disk. The refusal uses a little of the
+            // reserve.
+            return Err(PlanError::Refused(Error::NoRoom));
         }
         let may_fail =
-            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForEver);
+            is_update && batch.is_empty() && self.writer.broken != Some(Broken::BlocksForever);
         if !may_fail || attempt < NOTED_ATTEMPTS_MIN {
-            return self.planned(&submitted.operation, batch).await;
+            return self.plan_request(&submitted.operation, batch).await;
         }
-        let failed = self.row.plannings;
+        let failed = self.row.planning_attempts;
         if failed >= PLANNINGS_MAX {
-            tracing::error!(session = ?self.session, request = submitted.request, "gave a request up unseen");
-            return Err(Unplanned::Refused(Error::System));
+            tracing::error!(session = ?self.session, request = submitted.request, "gave up a request without planning it");
+            return Err(PlanError::Refused(Error::System));
         }
         self.begin_planning(batch).await;
-        match self.planned(&submitted.operation, batch).await {
-            Err(Unplanned::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
-                tracing::error!(session = ?self.session, request = submitted.request, %error, "gave a request up");
-                Err(Unplanned::Refused(Error::System))
+        match self.plan_request(&submitted.operation, batch).await {
+            Err(PlanError::Failed(error)) if failed >= PLANNINGS_FAILED_MAX => {
+                tracing::error!(session = ?self.session, request = submitted.request, %error, "gave up a request");
+                Err(PlanError::Refused(Error::System))
             }
-            Err(Unplanned::Failed(error)) => Err(Unplanned::Failed(error)),
+            Err(PlanError::Failed(error)) => Err(PlanError::Failed(error)),
             planned => {
                 self.end_planning(batch).await;
                 planned
@@ -316,117 +336,127 @@ impl Turn<'_> {
         }
     }
 
-    /// Notes in the session's row that the next request is about to be planned, so that whoever comes after a writer
-    /// that has died of it knows. Without the note its planning does not count: that the row could not be changed is
-    /// no fault of the request, and if it stays so nothing is decided anyway.
+    /// Notes in the session's row that the next request is about to be planned, so that the
+    /// successor of a writer that dies of it can see this. If the note fails, this planning does
+    /// not count. The failed write is not the request's fault, and while it fails nothing can be
+    /// decided anyway.
     async fn begin_planning(&mut self, batch: &mut Batch<'_>) {
-        if let Ok(Moved::Done(row)) = self
+        if let Ok(Transition::Done(row)) = self
             .writer
             .sessions
-            .begin_planning(self.session, &self.row, batch.basis())
+            .begin_planning(self.session, &self.row, batch.dependency())
             .await
         {
             self.row = row;
         }
     }
 
-    /// Takes that back before anything else is done: it has been planned, and what fails or dies from here on says
-    /// nothing of it. A decision takes it back as well. Also where the note seemed to fail: its answer may be all that did.
+    /// Removes these notes before any other step: the request is planned, and a later failure or
+    /// death says nothing about its planning. A decision removes them too. This is also done if
+    /// writing the note seemed to fail, because only the response may have been lost.
     ///
-    /// A writer that dies between the last call of the planning and this one has counted against a request that is good:
-    /// the two are calls of a store and cannot be one. It takes [`PLANNINGS_MAX`] deaths in just that moment, with none
-    /// before it or after it, until such a request is given up.
+    /// If a writer dies between the planning's last call and this one, a valid request gets one
+    /// failure counted. The two are separate calls to a store and cannot be atomic. The request is
+    /// given up only after [`PLANNINGS_MAX`] deaths at exactly this point.
     async fn end_planning(&mut self, batch: &mut Batch<'_>) {
-        if self.writer.broken == Some(Broken::CountsWhatWasPlanned) {
+        if self.writer.broken == Some(Broken::CountsSuccessfulPlannings) {
             return;
         }
-        if let Ok(Moved::Done(row)) = self
+        if let Ok(Transition::Done(row)) = self
             .writer
             .sessions
-            .end_planning(self.session, &self.row, batch.basis())
+            .end_planning(self.session, &self.row, batch.dependency())
             .await
         {
             self.row = row;
         }
     }
 
-    async fn planned(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
+    async fn plan_request(&self, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
         loop {
-            if let Some(planned) = self.placed(operation, batch).await? {
+            if let Some(planned) = self.try_plan(operation, batch).await? {
                 return Ok(planned);
             }
         }
     }
 
-    /// A plan, or a refusal in its place; none: the locks are others now, plan again.
-    async fn placed(
+    /// A plan, or a refusal with its position in the order. `None` if the locks have changed and
+    /// the request must be planned again.
+    async fn try_plan(
         &self,
         operation: &Operation,
         batch: &mut Batch<'_>,
-    ) -> Result<Option<Planned>, Unplanned> {
+    ) -> Result<Option<Planned>, PlanError> {
         match plan::plan(self.writer, operation, batch).await {
             Ok(planned) => Ok(Some(planned)),
-            Err(Unplanned::Refused(refusal))
-                if self.writer.broken == Some(Broken::ForgetsWhatRefused) =>
+            Err(PlanError::Refused(refusal))
+                if self.writer.broken == Some(Broken::ForgetsCausesOfRefusals) =>
             {
-                batch.forget_what_was_seen();
-                Err(Unplanned::Refused(refusal))
+                batch.forget_planned_from();
+                Err(PlanError::Refused(refusal))
             }
-            Err(Unplanned::Refused(refusal)) if batch.anchor().await? => {
-                Err(Unplanned::Refused(refusal))
+            Err(PlanError::Refused(refusal)) if batch.lock_ancestor().await? => {
+                Err(PlanError::Refused(refusal))
             }
-            Err(Unplanned::Refused(_)) => Ok(None),
+            Err(PlanError::Refused(_)) => Ok(None),
             Err(unplanned) => Err(unplanned),
         }
     }
 
-    /// Decides, installs and pushes a batch: false if the row refused it, and is now known as it is.
+    /// Decides, installs and pushes a batch. Returns false if the row refused the decision; then
+    /// `self.row` is up to date.
     async fn commit(&mut self, mut batch: Batch<'_>) -> Result<bool> {
         let decision = batch.decision();
-        match self.writer.sessions.decide(decision, batch.basis()).await? {
-            Moved::Done(row) => self.row = row,
-            Moved::Refused(row) => {
-                self.basis = *batch.basis();
+        match self
+            .writer
+            .sessions
+            .decide(decision, batch.dependency())
+            .await?
+        {
+            Transition::Done(row) => self.row = row,
+            Transition::Refused(row) => {
+                self.dependency = *batch.dependency();
                 batch.release().await?;
                 return self.refused(row).map(|()| false);
             }
         }
-        let (outcomes, basis) = batch.install(&self.writer.ephemerals).await?;
-        self.basis = basis;
+        let (outcomes, dependency) = batch.install(&self.writer.ephemerals).await?;
+        self.dependency = dependency;
         outbox::push(&*self.writer.queue, outcomes).await?;
         Ok(true)
     }
 
-    /// Another connection, another writer or the heartbeat was faster.
+    /// Handles a refusal: another connection, another writer or the heartbeat changed the row
+    /// first.
     fn refused(&mut self, row: Option<Row>) -> Result<()> {
         let overtaken = row.as_ref().is_some_and(|row| row.fence != self.row.fence);
         match row {
             Some(row) => self.row = row,
-            // Ended and applied: whatever is left is asked of nobody.
+            // The session ended and its end is applied, so no client waits for the rest.
             None => self.row.state = State::Closed,
         }
         if overtaken {
             let session = self.session;
             return Err(ports::Error::unavailable(format!(
-                "write for session {session:?}, which another writer took up"
+                "write for session {session:?}, which another writer has taken over"
             )));
         }
         Ok(())
     }
 
-    /// A session whose ephemerals do not fit into one decision loses some of them before it ends: true if it
-    /// did, or the row has changed.
+    /// If a session's ephemerals do not fit into one decision, deletes some of them before the
+    /// session ends. Returns true if it did so, or if the row has changed.
     ///
-    /// It is closing from before the first of them goes. An end that has begun is final, as in ZooKeeper, where a
-    /// session that the leader is closing takes no connection any more: else another connection could take the session
-    /// up with only part of what it owns.
-    async fn end_a_part(&mut self, submitted: &Submitted) -> Result<bool> {
-        self.let_others_in().await?;
+    /// The session moves to closing before its first ephemeral is deleted. An end that has begun is
+    /// final, as in ZooKeeper, where a closing session accepts no connection. Otherwise another
+    /// connection could resume the session with only part of its ephemerals.
+    async fn end_in_parts(&mut self, submitted: &Submitted) -> Result<bool> {
+        self.wait_for_part().await?;
         let some = CLOSE_EPHEMERALS_MAX + 1;
         let all = self
             .writer
             .ephemerals
-            .first(self.session, some, &mut self.basis)
+            .first(self.session, some, &mut self.dependency)
             .await?;
         let bytes_max = self.writer.item_bytes_max / CLOSE_PATHS_PART;
         let mut bytes = 0;
@@ -445,12 +475,12 @@ impl Turn<'_> {
             return Ok(false);
         }
         if self.row.state == State::Open && self.writer.broken != Some(Broken::EndsOpenSessions) {
-            return self.begin_end().await.map(|()| true);
+            return self.begin_closing().await.map(|()| true);
         }
-        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.basis);
+        let mut batch = Batch::new(&self.writer.nodes, self.session, &self.row, self.dependency);
         let (paths, touched) = match plan::end(self.session, part.clone(), &mut batch).await {
             Ok(planned) => planned,
-            Err(Unplanned::Failed(error)) => return Err(error),
+            Err(PlanError::Failed(error)) => return Err(error),
             Err(unplanned) => {
                 unreachable!("{unplanned:?}: a batch without requests waits for its locks")
             }
@@ -467,20 +497,21 @@ impl Turn<'_> {
         );
         if self.commit(batch).await? {
             for path in &part {
-                // Entries that turned out to name nothing of this session's, which makes no more: it is closing.
+                // Some entries named no znode of this session. The session is closing and creates
+                // no more.
                 self.writer
                     .ephemerals
-                    .discard(self.session, path, &mut self.basis)
+                    .discard(self.session, path, &mut self.dependency)
                     .await?;
             }
         }
         Ok(true)
     }
 
-    /// Waits until the part of the end before is applied, so that what other sessions have decided meanwhile comes before
-    /// the next: else a large end would stand in the distributor's queue as a whole. Whatever keeps the distributor, the end
-    /// goes on after a while.
-    async fn let_others_in(&mut self) -> Result<()> {
+    /// Waits until the previous part of the end is applied, so that requests that other sessions
+    /// decided meanwhile precede the next part. Otherwise a large end would fill the distributor's
+    /// queue as one block. If the distributor is delayed, the end continues after a while.
+    async fn wait_for_part(&mut self) -> Result<()> {
         if self.row.state != State::Closing || self.writer.broken == Some(Broken::EndsInOneGo) {
             return Ok(());
         }
@@ -491,7 +522,7 @@ impl Turn<'_> {
             match self
                 .writer
                 .sessions
-                .get(self.session, &mut self.basis)
+                .get(self.session, &mut self.dependency)
                 .await?
             {
                 Some(row) if row.fence == self.row.fence => self.row = row,
@@ -501,19 +532,19 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Nothing but its end is decided in the session from here on, whoever asks.
-    async fn begin_end(&mut self) -> Result<()> {
+    /// Moves the session to closing: from now on only its end is decided.
+    async fn begin_closing(&mut self) -> Result<()> {
         match self
             .writer
             .sessions
-            .begin_end(self.session, &self.row, &mut self.basis)
+            .begin_closing(self.session, &self.row, &mut self.dependency)
             .await?
         {
-            Moved::Done(row) => {
+            Transition::Done(row) => {
                 self.row = row;
                 Ok(())
             }
-            Moved::Refused(row) => self.refused(row),
+            Transition::Refused(row) => self.refused(row),
         }
     }
 }

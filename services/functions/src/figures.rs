@@ -72,7 +72,7 @@ impl Service {
         let in_turn = behind.chain(queues.range::<str, _>((Unbounded, Included(last.as_str()))));
         for (queue, events_of) in in_turn.take(QUEUES_MAX) {
             self.inner.seen.lock().last.clone_from(queue);
-            let backlog = match self.inner.parts.queue.backlog(queue).await {
+            let backlog = match self.inner.parts.queue_admin.backlog(queue).await {
                 Ok(backlog) => backlog,
                 // Nothing was ever sent: there is no queue.
                 Err(error) if error.kind() == ports::ErrorKind::Invalid => Backlog::default(),

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 
 use crate::{
     catalogue::Catalogue,
@@ -34,7 +34,7 @@ impl Service {
             among_others,
             ..
         } = &self.inner.parts;
-        let mut outage = Outage::default();
+        let mut outage = LogThrottle::default();
         let mut tidied = clock.monotonic();
         loop {
             clock.sleep(FOLLOWED_EVERY).await;

@@ -20,7 +20,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use ports::{
-    Event, Handler, Outage,
+    Event, Handler, LogThrottle,
     functions::{Failure, Room},
     runtime::{FunctionError, Invocation, Ran, START_BOUND_MIN},
 };
@@ -81,7 +81,7 @@ impl Stop {
 struct Refusals {
     /// How many there are.
     count: watch::Sender<usize>,
-    outage: Mutex<Outage>,
+    outage: Mutex<LogThrottle>,
 }
 
 /// One of them.
@@ -104,7 +104,7 @@ impl Drop for Refused<'_> {
     fn drop(&mut self) {
         self.0.count.send_modify(|count| *count -= 1);
         if *self.0.count.borrow() == 0 {
-            *self.0.outage.lock() = Outage::default();
+            *self.0.outage.lock() = LogThrottle::default();
         }
     }
 }

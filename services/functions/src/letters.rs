@@ -169,10 +169,10 @@ impl Service {
     }
 
     async fn settle_these(&self, source: &Source, letters: &[LetterId], deed: Deed) -> Result<()> {
-        let queue = &self.inner.parts.queue;
+        let admin = &self.inner.parts.queue_admin;
         let settled = match deed {
-            Deed::Redrive => queue.redrive(&source.at_provider, letters).await,
-            Deed::Purge => queue.purge(&source.at_provider, letters).await,
+            Deed::Redrive => admin.redrive(&source.at_provider, letters).await,
+            Deed::Purge => admin.purge(&source.at_provider, letters).await,
         };
         let receipt = match settled {
             Ok(receipt) => receipt,
@@ -182,7 +182,7 @@ impl Service {
         if deed == Deed::Redrive && source.has_events() {
             self.events().take_events(&source.function);
         }
-        Ok(queue.externalize(receipt.point).await?)
+        Ok(admin.externalize(receipt.point).await?)
     }
 
     async fn is_there(&self, source: &Source, letter: LetterId) -> Result<bool> {
@@ -204,7 +204,7 @@ impl Service {
         match self
             .inner
             .parts
-            .queue
+            .queue_admin
             .dead_letters(&source.at_provider, after, letters_max)
             .await
         {
@@ -214,7 +214,13 @@ impl Service {
     }
 
     async fn count(&self, source: &Source) -> Result<u64> {
-        match self.inner.parts.queue.backlog(&source.at_provider).await {
+        match self
+            .inner
+            .parts
+            .queue_admin
+            .backlog(&source.at_provider)
+            .await
+        {
             Err(error) if is_of_no_queue(&error) => Ok(0),
             backlog => Ok(backlog?.dead_letters),
         }

@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{ErrorKind, Monotonic, Outage};
+use ports::{ErrorKind, LogThrottle, Monotonic};
 
 use crate::{
     catalogue::Catalogue,
@@ -35,7 +35,7 @@ pub(crate) struct Pending {
 /// What keeps an application from being in place.
 #[derive(Debug)]
 struct Trouble {
-    outage: Outage,
+    outage: LogThrottle,
     again_after: Duration,
     again_at: Monotonic,
 }
@@ -66,7 +66,7 @@ impl Pending {
             let trouble = troubles
                 .entry(application.to_owned())
                 .or_insert_with(|| Trouble {
-                    outage: Outage::default(),
+                    outage: LogThrottle::default(),
                     again_after: AGAIN_AFTER,
                     again_at: now,
                 });

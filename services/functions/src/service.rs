@@ -22,7 +22,7 @@ use ports::{
     functions::{Definition, FunctionOptions, QueueTrigger, Register},
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::{QueueOptions, SharedQueue},
+    queue::{QueueOptions, SharedQueue, SharedQueueAdmin},
     runtime::{Function, Invocation, Line, Page, Ran, Refused, Runtime},
 };
 use sha2::{Digest as _, Sha256};
@@ -96,6 +96,8 @@ pub struct Parts {
     pub objects: Arc<dyn ObjectStore>,
     /// Where queues are that start functions.
     pub queue: SharedQueue,
+    /// Their administration: backlogs and dead letters.
+    pub queue_admin: SharedQueueAdmin,
     /// What a client's queue is called there.
     pub queue_name: fn(&str) -> String,
     /// Why an address, which may hold a password, is none of a far store.
@@ -513,7 +515,7 @@ impl Service {
         let waiting = self
             .inner
             .parts
-            .queue
+            .queue_admin
             .backlog(&queue)
             .await
             .map_or(0, |backlog| backlog.messages);

@@ -15,7 +15,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use ports::{ErrorKind, Monotonic, Outage, Result};
+use ports::{ErrorKind, LogThrottle, Monotonic, Result};
 
 use crate::{
     batch,
@@ -64,7 +64,7 @@ pub(crate) struct Ticks(Mutex<LeftOut>);
 /// Since when ticks are left out or late, and what was said of it.
 #[derive(Debug, Default)]
 struct LeftOut {
-    outage: Outage,
+    outage: LogThrottle,
     last: Monotonic,
 }
 
@@ -267,7 +267,7 @@ async fn send(service: &Inner, function: &str, id: String) -> Result<Option<u64>
     let parts = &service.parts;
     let name = [PREFIX, function].concat();
     let queue = parts.functions.event_queue(&name);
-    let waiting = match tries::several(&*parts.clock, || parts.queue.backlog(&queue)).await {
+    let waiting = match tries::several(&*parts.clock, || parts.queue_admin.backlog(&queue)).await {
         Ok(backlog) => backlog.messages,
         // Nothing was ever sent: there is no queue.
         Err(error) if error.kind() == ErrorKind::Invalid => 0,

@@ -1,12 +1,13 @@
-//! Deliberately broken variants, one per rule: what the tests and the simulated scenarios must catch.
+//! Mutants: deliberately broken variants, one per rule, which the tests and the simulated scenarios
+//! must catch.
 //!
-//! Never set outside tests. Each drops exactly one rule of the protocol, so that a scenario which passes on the
-//! real engine and fails on the variant is known to hold the rule.
+//! They are never set outside tests. Each breaks exactly one rule of the protocol. A scenario that
+//! passes on the real engine and fails on the mutant is therefore known to check the rule.
 
-/// A rule that is dropped.
+/// A rule that a mutant breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
-    /// The decision row is written before the data it decides about.
+    /// The decision row is written before the data that it decides about.
     RecordBeforeData,
     /// Data and rows of a group are written in one step, and their slot after it.
     GroupsBeforeSlot,
@@ -16,9 +17,10 @@ pub enum Broken {
     VisibleBeforeRecord,
     /// A commit is answered before its decision row is durable.
     AnswersBeforeDurable,
-    /// Algorithm 1, case 2: a candidate's cowritten keys are not compared with what was read of them.
+    /// Algorithm 1, case 2: a candidate's cowritten keys are not compared with what was read of
+    /// them.
     SkipsCowrittenOfCandidate,
-    /// Algorithm 1, case 1: what the records read were cowritten with sets no lower bound.
+    /// Algorithm 1, case 1: the other keys that read records wrote set no lower bound.
     SkipsLowerBound,
     /// A version is chosen in one step and recorded in a later one.
     ChoosesBeforeRecording,
@@ -26,125 +28,132 @@ pub enum Broken {
     ForgetsAbsence,
     /// T-1: a commit is stamped by the wall clock as it is.
     StampsByWallClock,
-    /// T-1: a node goes on committing however far its clock is ahead.
+    /// T-1: a node continues to commit however far its clock is ahead.
     AcceptsAnyClock,
-    /// T5: a plain write is stamped by what this node has heard alone.
+    /// T5: a plain write is stamped above this node's frontier only.
     WritesBlindly,
-    /// What is announced is passed over whether or not all before it was heard.
+    /// The frontier advances over announced slots even if an earlier one was not applied.
     AdvancesOverGaps,
-    /// What is announced counts as heard before it is merged.
+    /// Announced commits count as applied before they are merged.
     HearsBeforeMerging,
-    /// A commit is not announced that is superseded where it was made, whatever its receiver has heard.
+    /// A commit that is superseded at its sender is not announced, regardless of the receiver's
+    /// frontier.
     PrunesByItself,
-    /// T-2: a log is followed by timestamps: what lies below the highest known is not looked at.
+    /// T-2: a log is followed by timestamps: slots below the highest known one are not read.
     FollowsClockNotSlots,
-    /// T-2: an undecided row of another node is answered without closing it. Nothing catches it since a node is judged only once it is no
-    /// member: by then its log is as good as sealed, which refuses what it still commits.
+    /// T-2: an undecided row of another node is answered without closing it. No test catches this
+    /// any more, because a node is judged only once it is no member. By then its log is as good as
+    /// sealed, which refuses its later commits.
     AnswersWithoutClosing,
-    /// A node answers although its lease has run out.
+    /// A node answers although its lease has expired.
     AnswersWithoutLease,
-    /// T6: that a version is missing is told without a look at whether this node still serves.
+    /// T6: a missing version is reported without a check that this node still serves.
     MissesWhatSuccessorTook,
-    /// Versions are collected below this node's own horizon, whoever else reads.
+    /// Versions are collected below this node's own horizon, regardless of readers on other nodes.
     CollectsByOwnHorizon,
-    /// A node whose horizon was never heard does not count.
+    /// A node whose horizon is unknown is not counted.
     JoinsUncounted,
-    /// T-1: a new node does not go on above the timestamps of the nodes before it.
+    /// T-1: a new node does not exceed the timestamps of the nodes before it.
     ForgetsItsClock,
     /// T-2: the log of an earlier node is resolved although that node may still append to it.
     ResolvesWithoutSeal,
-    /// T-5: a begin under a name that is open goes on with the earlier attempt's writes.
+    /// T-5: a begin with an id that is open continues with the earlier attempt's writes.
     KeepsEarlierBuffer,
     /// T-5: a node is not told that an attempt of its own was begun anew at another.
     BeginsAnewInSilence,
-    /// T10: a node that has joined and is not heard of as a member yet is taken for one that is gone.
+    /// T10: a node that has joined and is not known as a member yet is presumed dead.
     TakesTheNewForGone,
-    /// T10: a write that is waited for no longer, and may still arrive, leaves its transaction open.
+    /// T10: a forwarded write that timed out, and may still arrive, leaves its transaction open.
     OutlivesLateWrites,
-    /// T-5: a commit does not ask whether its attempt is the latest.
+    /// T-5: a commit does not check whether its attempt is the latest.
     CommitsAnyAttempt,
-    /// T13: effects leave before the commit that they belong to is durable.
+    /// T13: effects are sent before their commit is durable.
     SendsBeforeDurable,
-    /// T13: what an earlier node had not sent is not asked for.
+    /// T13: the unsent effects of an earlier node are not looked up.
     ForgetsUnsent,
-    /// T13: the id of an effect is drawn when it is sent.
+    /// T13: the id of an effect is generated anew at each send.
     NamesEffectsAnew,
     /// Versions are collected as if no transaction were running.
     CollectsAboveHorizon,
-    /// A version is collected only with all that its transaction wrote, as the paper's Algorithm 2 does.
+    /// A version is collected only with all that its transaction wrote, as the paper's Algorithm 2
+    /// does.
     CollectsWholeTransactions,
     /// A deletion's version is dropped as soon as it is decided.
     DropsTombstonesAtOnce,
     /// Absent counts as version zero, not as a position.
     AbsenceIsVersionZero,
-    /// What a record that was read wrote to another key is taken to be there, also if its deletion is collected.
+    /// The other writes of a read record are assumed to exist, even if their deletion is collected.
     RevivesCollected,
-    /// T-2: rows and entries go by the clock alone, whether or not their owner has heard the decision.
+    /// T-2: rows and entries are dropped by the clock alone, whether or not their owner knows the
+    /// decision.
     DropsUnheardDecisions,
-    /// A dropped row is taken for one that never was.
+    /// A dropped row is taken for one that never existed.
     ForgetsWhatItDropped,
-    /// A node says that it has left before what it has under way has come to its end.
+    /// A node records its orderly shutdown before its running work has finished.
     LeavesAtOnce,
-    /// What no log names stays.
+    /// Data that no log names stays.
     SweepsNothing,
-    /// The node that tidies up for all walks only the names that it has kept itself.
+    /// The leader's housekeeping expires only the ids that it has noted itself.
     WalksOwnNamesAlone,
-    /// Who ends while the store is searched for others is not searched for.
+    /// A node that ends during a sweep for others is not swept for.
     ForgetsWhoEndsMeanwhile,
     /// P6: a record is written while chunks that it names are still on their way.
     RecordBeforeChunks,
-    /// P6: a record is written while packs that its values go into are still on their way.
+    /// P6: a record is written while packs with its values are still on their way.
     RecordBeforePack,
-    /// P6: an object that has the name of a new pack is taken for that pack, whatever it holds.
+    /// P6: an existing object with the name of a new pack is taken for that pack, without a
+    /// comparison.
     TakesAnyPackForItsOwn,
-    /// A pack's object goes before what is live in it has moved.
+    /// A pack's object is deleted before its live values have moved.
     DeletesPackBeforeMoving,
-    /// What is live in a pack is judged while items are still written that name it.
+    /// The live values of a pack are determined while items that name it are still being written.
     CompactsHeldPacks,
-    /// Whoever takes care of the packs of the dead takes those of the living, too.
+    /// The node that takes over packs of dead nodes also takes those of live ones.
     TakesPacksOfTheLiving,
-    /// Packs of a dead node are judged while it may still move something into them.
+    /// The live values of a dead node's packs are determined while the node may still move some
+    /// into them.
     JudgesHalfMoved,
-    /// Who collects a version in another node's pack does not say so.
+    /// A node that collects a version in another node's pack does not report it.
     KeepsDeadBytesToItself,
-    /// What an open transaction writes ahead stands in no log.
+    /// Spilled data of an open transaction is not named in any log.
     SpillsUnlogged,
-    /// Whoever deletes a version leaves its chunks.
+    /// Deleting a version leaves its chunks.
     ForgetsChunks,
     /// Chunks that a later write of their transaction replaced stay.
     KeepsReplacedChunks,
-    /// A row goes with its window, whether or not versions are left that it decides about.
+    /// A row is dropped with its window, even if it still decides about versions.
     DropsRowsOfLiveVersions,
-    /// T-3: a keyspace is marked while commits with timestamps are under way in it.
+    /// T-3: a keyspace is marked while commits with timestamps are running in it.
     MarksWithoutWaiting,
-    /// T-3: read-atomic commits go on with timestamps in a sequenced keyspace.
+    /// T-3: read-atomic commits still take timestamps in a sequenced keyspace.
     ReadAtomicKeepsItsTimestamps,
     /// T-4: the sequencer's log is taken over without a seal.
     SequencerDoesNotSeal,
-    /// T-4: a lone node seals the sequencer's log without a look at whether there is a later start.
+    /// T-4: a single node seals the sequencer's log without checking for a later start.
     OrdersBehindSuccessor,
-    /// T-4: a begin takes what this node knows for the tail of the sequencer's log.
+    /// T-4: a begin takes this node's frontier for the tail of the sequencer's log.
     ReadsAtWhatItHeard,
-    /// Whoever asks about a row that was handed over closes it, whatever the sequencer's log says.
+    /// A query about a row that was handed over closes it without reading the sequencer's log.
     ClosesPreparedRows,
-    /// T4: a commit whose client was answered that it is unknown goes on being asked for.
+    /// T4: a node keeps asking for a commit whose client was told that its outcome is unknown.
     CommitsAfterUnknown,
-    /// T11: nobody asks whether what was read was written since.
+    /// T11: reads are not validated against later writes.
     SkipsValidation,
-    /// Who may call a node is believed to be one.
+    /// Any caller of a node is believed to be a node.
     BelievesStrangers,
-    /// T11: so is a node that has heard what the store has lost since, and has yet to notice that.
+    /// T11: a node that has applied commits which the store has lost since, and has yet to notice
+    /// that, is believed too.
     BelievesEarlierLives,
-    /// T11: who conflicts with a commit that is still to be written is told so at once.
+    /// T11: a conflict with a commit that is still to be written is answered at once.
     RefusesBeforeSlot,
-    /// T-3: only the leader of the sequencer's office finishes what was begun to be marked.
+    /// T-3: only the elected sequencer finishes half-done marks.
     OfficeAloneFinishesMarks,
     /// T-4: a successor trims the log below its own seal.
     TrimsBelowOwnSeal,
-    /// T12: transactions that only read are validated like the others.
+    /// T12: read-only transactions are validated like the others.
     ValidatesReaders,
-    /// T18: a page of keys is read while what it has found is collected.
+    /// T18: a page of keys is read while versions that it has found are collected.
     ListsUnpinned,
-    /// T18: of a key with more versions than were read, a page shows what its node has heard of.
+    /// T18: a page shows a key with more versions than were read as its node's index has it.
     ListsFromMemory,
 }

@@ -1,12 +1,13 @@
-//! What a node keeps in memory of the store: versions, values, recent commits, and the frontiers that go with them.
+//! A node's memory of the store: versions, values, recent commits, and their frontiers.
 //!
 //! Invariants
 //! - It is a cache of the store: evicting from it never changes an answer.
 //! - Everything at or below the applied frontier is in the index, or was superseded and collected.
-//! - Only the node that serves changes it. A task of an earlier start finds no [`Cache::of`] its node.
+//! - Only the node that serves changes it. A task of an earlier start finds no [`Cache::of`] its
+//!   node.
 //!
-//! Its lock is held for map operations alone, and is the last of the crate's locks to be taken: the attempt's, then
-//! those of the open attempts or of the cluster, then this one.
+//! Its lock is held only for map operations. The order of locks is: the attempt's, then those of
+//! the open attempts or of the cluster, then this one.
 
 pub(crate) mod data_cache;
 pub(crate) mod recent_commits;
@@ -21,27 +22,28 @@ use crate::{
     storage::{frontier::Heard, records::CommitRecord},
 };
 
-/// The memory of one process; it is emptied when its node starts over.
+/// The memory of one process; it is emptied when its node restarts.
 #[derive(Debug)]
 pub(crate) struct Cache(Mutex<Contents>);
 
-/// What the cache holds.
+/// The contents of the cache.
 #[derive(Debug)]
 pub(crate) struct Contents {
-    /// Whose it is. None: no node serves.
+    /// The node that it belongs to; `None` if no node serves.
     serving: Option<NodeId>,
     pub(crate) index: Index,
     pub(crate) data: DataCache,
     pub(crate) recent: RecentCommits,
     /// The applied frontier: everything up to here is in the index.
     pub(crate) heard: Arc<Heard>,
-    /// Up to where deletions may be gone from the store.
+    /// The slots up to which deletions may be gone from the store.
     pub(crate) dropped: Arc<Heard>,
-    /// What every node has applied, whatever runs there. Alone: nothing.
+    /// The frontier that every node has applied, including all its open transactions. Empty for a
+    /// single node.
     pub(crate) agreed: Heard,
-    /// Up to which slot of the own log superseded versions are collected.
+    /// The slot of the own log up to which superseded versions are collected.
     pub(crate) collected: u64,
-    /// About how many bytes the commits that are known here have superseded.
+    /// The approximate number of bytes that the commits known here have superseded.
     pub(crate) superseded_bytes: u64,
 }
 
@@ -64,13 +66,13 @@ impl Cache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The contents, to be changed on behalf of `node`. None: it serves no longer, or not yet.
+    /// The contents, to be changed on behalf of `node`. `None` if that node does not serve.
     pub(crate) fn of(&self, node: NodeId) -> Option<MutexGuard<'_, Contents>> {
         let contents = self.lock();
         (contents.serving == Some(node)).then_some(contents)
     }
 
-    /// `node` serves from now on, with what it takes for applied and which deletions may be gone.
+    /// `node` serves from now on, with its initial frontier and the deletions that may be gone.
     pub(crate) fn start(&self, node: NodeId, heard: Heard, dropped: Heard) {
         let mut contents = self.lock();
         contents.serving = Some(node);
@@ -79,7 +81,7 @@ impl Cache {
         contents.agreed = Heard::default();
     }
 
-    /// No node serves. Loads under way end with `why`.
+    /// No node serves. Running loads end with `why`.
     pub(crate) fn stop(&self, why: &Error) {
         let mut contents = self.lock();
         contents.serving = None;
@@ -89,7 +91,7 @@ impl Cache {
         contents.collected = 0;
     }
 
-    /// The applied frontier, and how many bytes were superseded by then.
+    /// The applied frontier, and the bytes superseded by then.
     pub(crate) fn frontier(&self) -> (Arc<Heard>, u64) {
         let contents = self.lock();
         (Arc::clone(&contents.heard), contents.superseded_bytes)
@@ -104,8 +106,8 @@ impl Contents {
         self.recent.note(record.position.slot, record);
     }
 
-    /// Merges commits of other nodes or of the sequencer's log. Those at or below the frontier were merged before, and
-    /// their versions may be collected.
+    /// Merges commits of other nodes or of the sequencer's log. Those at or below the frontier were
+    /// merged before, and their versions may be collected.
     pub(crate) fn merge(&mut self, own: NodeId, records: &[Arc<CommitRecord>]) {
         for record in records {
             if self.heard.contains(record.position) {
@@ -127,8 +129,8 @@ impl Contents {
         Arc::make_mut(&mut self.heard).advance(log, slot);
     }
 
-    /// The sequencer's log was sealed in slot `sealed`, and everything before it is visible. Deletions before it may
-    /// be collected.
+    /// The sequencer's log was sealed in slot `sealed`, and everything before it is visible.
+    /// Deletions before it may be collected.
     pub(crate) fn pass_sealed(&mut self, sealed: u64) {
         self.advance(NodeId::SEQUENCER, sealed);
         Arc::make_mut(&mut self.dropped).advance(NodeId::SEQUENCER, sealed);

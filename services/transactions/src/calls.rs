@@ -22,7 +22,8 @@ use crate::{
     packing::Packing, serializable::Serializable, serving::Serving,
 };
 
-/// The calls of this node's clients, and of other nodes for transactions of this one.
+/// Serves the calls of this node's clients, and calls that other nodes forward for transactions of
+/// this one.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(crate) context: Arc<Context>,
@@ -36,6 +37,6 @@ pub(crate) struct Calls {
     pub(crate) packing: Arc<Packing>,
     pub(crate) loader: Arc<Loader>,
     pub(crate) collection: Arc<Collection>,
-    /// How many more begins may ask the store at a time whether they have committed, while there is no room for them.
+    /// Permits for begins on a full node to ask the store whether they have committed before.
     pub(crate) full_look_ups: Semaphore,
 }

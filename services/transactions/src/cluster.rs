@@ -1,4 +1,7 @@
-//! Several nodes on one store: who they are, what they tell each other, and how one asks another.
+//! Several nodes on one store: the members, their announcements, and requests between them.
+//!
+//! A node answers calls from its own index, so it must learn what others commit and prove that they
+//! still count it as a member. Everything here is news or a lease; the store alone decides commits.
 
 mod agreement;
 mod announce;
@@ -27,27 +30,27 @@ use crate::{
     model::NodeId,
 };
 
-/// This node among others.
+/// This node's view of the others, and its messages to them.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     context: Arc<Context>,
     cache: Arc<Cache>,
     attempts: Arc<Attempts>,
     pub(crate) membership: Arc<dyn Membership>,
-    /// The transport to the other nodes. None: this one is alone.
+    /// The transport to the other nodes; `None` for a single node.
     peers: Option<Arc<dyn Peers>>,
     /// The liveness probes under way.
     looks: Looks,
     state: Mutex<ClusterState>,
 }
 
-/// What is known of other nodes.
+/// This node's knowledge of other nodes.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterState {
-    /// For which node it is known. None: no node serves.
+    /// The node that it belongs to; `None` if no node serves.
     serving: Option<NodeId>,
     pub(crate) neighbours: Neighbours,
-    /// What they have announced, and is not merged.
+    /// Announcements that are not merged yet.
     pub(crate) gathered: Gathered,
 }
 
@@ -74,7 +77,7 @@ impl Cluster {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, to be changed on behalf of `node`. None: it serves no longer, or not yet.
+    /// The state, to be changed on behalf of `node`. `None` if that node does not serve.
     pub(crate) fn of(&self, node: NodeId) -> Option<MutexGuard<'_, ClusterState>> {
         let state = self.lock();
         (state.serving == Some(node)).then_some(state)

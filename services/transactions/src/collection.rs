@@ -1,4 +1,8 @@
-//! Keeping the store small: collection of superseded versions, retention of rows and slots, sweeps.
+//! Keeping the store small: it collects superseded versions, retains rows and slots for their
+//! windows, and sweeps.
+//!
+//! Invariants: nothing above the agreed horizon is deleted, and a log slot is trimmed only once
+//! nothing in the store still needs it.
 
 mod collector;
 pub(crate) mod delete;

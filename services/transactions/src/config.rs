@@ -1,4 +1,4 @@
-//! Every limit, with its default, and what happens at it.
+//! Every limit, with its default and its behaviour at the bound.
 
 use std::time::Duration;
 
@@ -7,96 +7,104 @@ use crate::{broken::Broken, storage::layout::Buckets};
 /// The service's settings. Sizes are bytes.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Over how many partitions a new store spreads its versions and decisions. One that is there refuses another number.
+    /// The number of partitions for versions and decisions of a new store. An existing store
+    /// refuses another number.
     pub buckets: Buckets,
-    /// The longest value; a longer one is refused as too large.
+    /// The most bytes of one value. A longer value is refused as too large.
     pub value_bytes_max: usize,
-    /// Values beyond this are kept in chunks, not in their version items. At most a quarter of what the store allows an item.
+    /// Values beyond this are kept in chunks instead of their version items. At most a quarter of
+    /// the store's item limit.
     pub inline_bytes_max: usize,
-    /// The longest chunk. At most what the store allows an item, and some room for its names.
+    /// The most bytes of one chunk. At most the store's item limit less some space for names.
     pub chunk_bytes_max: usize,
-    /// Where there are objects: values beyond this go into packs there, not into their version items.
+    /// With an object store: values beyond this go into packs instead of their version items.
     pub pack_bytes_min: usize,
-    /// The most that values in one pack take; a longer value has one to itself.
+    /// The most bytes of values in one pack. A longer value gets a pack of its own.
     pub pack_bytes_max: u64,
-    /// So many packs of about one size become one, where none is full: so there are few, however slowly they are filled.
-    /// Two or more.
+    /// This many packs of about one size become one, unless they are full. The number of packs
+    /// stays small however slowly they fill. Two or more.
     pub packs_merged: usize,
-    /// How long a pack gathers values until it is put, if they do not fill it before: so often an object is put at the most, but
-    /// for full ones.
+    /// How long a pack gathers values before it is put, unless they fill it sooner. It bounds the
+    /// rate of puts of packs that are not full.
     pub pack_wait: Duration,
-    /// How long the object of a pack is kept that nothing names any more, for who looked before.
+    /// How long the object of an unreferenced pack is kept for readers that looked it up before.
     pub pack_kept: Duration,
     /// The most keys one attempt writes.
     pub keys_written_max: usize,
     /// The most keys one attempt reads.
     pub keys_read_max: usize,
-    /// The most attempts open on one node; the next begin is refused.
+    /// The most attempts open on one node; further begins are refused.
     pub open_max: usize,
     /// An attempt without a call for this long ends.
     pub idle_timeout: Duration,
-    /// An attempt ends this long after its begin, whatever it does.
+    /// An attempt ends this long after its begin, even if it is active.
     pub life_max: Duration,
-    /// The most that one attempt writes, values that it replaced after they were written ahead included.
+    /// The most bytes that one attempt writes, including spilled values that it replaced later.
     pub attempt_bytes_max: u64,
-    /// The most that one attempt's unwritten values take; beyond it they are written ahead.
+    /// The most bytes of one attempt's unwritten values; beyond it they are spilled.
     pub attempt_buffer_bytes_max: usize,
-    /// The most that all of them take on one node; beyond it the largest attempt's are written ahead, and if none is left to
-    /// be, the write is refused.
+    /// The most bytes of unwritten values on one node. Beyond it the largest attempt's values are
+    /// spilled. If none can be spilled, the write is refused.
     pub node_buffer_bytes_max: usize,
-    /// The most that values in chunks take which are being read, until whoever asked for them lets them go; the next read
+    /// The most bytes of chunked values being read, until their callers drop them. The next read
     /// waits, and is refused after [`Config::read_wait_max`].
     pub read_bytes_max: usize,
-    /// How long a read waits for others to let go of their values.
+    /// How long a read waits for others to drop their values.
     pub read_wait_max: Duration,
-    /// For how long announcements of others are gathered at the most, to become visible together.
+    /// The longest time for which announcements of other nodes are gathered before they become
+    /// visible together.
     pub gathered_for: Duration,
-    /// Memory for what was committed here lately; beyond it the collector reads the oldest back from the store.
+    /// Memory for this node's recent commits; beyond it the collector reads the oldest back from
+    /// the store.
     pub recent_bytes_max: usize,
-    /// Memory for the key version index; the coldest entries go, the next read loads them.
+    /// Memory for the key version index. Beyond it the coldest entries are evicted, and the next
+    /// read loads them.
     pub index_bytes_max: u64,
     /// Memory for values.
     pub data_cache_bytes_max: u64,
-    /// The most that one slot of the node's log holds; what waits beyond it goes into the next.
+    /// The most bytes of one slot of the node's log; entries beyond it go into the next slot.
     pub slot_bytes_max: usize,
-    /// The most items written in one step with a slot: data and rows of its commits, where the store changes items of several
-    /// partitions together; 0: each commit writes its own after the slot, as it does where the store cannot.
+    /// The most items written in one step with a slot: data and rows of its commits, where the
+    /// store changes items of several partitions atomically. With 0, each commit writes its own
+    /// items after the slot, as on stores that cannot do this.
     pub group_items_max: usize,
-    /// A write set beyond this is kept in parts of its own beside the decision row.
+    /// A write set beyond this is kept in separate parts beside the decision row.
     pub write_set_inline_bytes_max: usize,
-    /// A commit that is not decided within this is answered as unknown; it goes on.
+    /// A commit undecided after this time is answered as unknown, and continues.
     pub commit_answer_timeout: Duration,
-    /// How long the outcome of an ended transaction is known without asking the store, and how long the client of
-    /// a generated id may repeat its commit.
+    /// How long the outcome of an ended transaction is known without asking the store, and how long
+    /// the client of a generated id may repeat its commit.
     pub retry_window: Duration,
-    /// How long the outcome of a name is kept that somebody has chosen.
+    /// How long the outcome of a client id is kept.
     pub named_window: Duration,
-    /// How long that of a name is kept which its client has drawn at random: longer than clients repeat their calls by default.
-    /// At most [`Config::named_window`] counts.
+    /// How long the outcome of a random id is kept: longer than the default retry time of clients.
+    /// At most [`Config::named_window`] applies.
     pub random_window: Duration,
-    /// The most names kept; beyond it the oldest go early.
+    /// The most client ids kept; beyond it the oldest are dropped early.
     pub names_max: u64,
-    /// The most bytes that superseded versions take while a transaction may need them; beyond it the oldest no
-    /// longer keeps them. A write to a key that is not known counts as if it superseded as much.
+    /// The most bytes of superseded versions kept for transactions that may need them. Beyond it
+    /// the oldest transaction's snapshot is evicted. A write to an unknown key is assumed to
+    /// supersede as many bytes as it writes.
     pub superseded_bytes_max: u64,
     /// The most outcomes known without asking the store.
     pub ended_lately_max: usize,
-    /// How many slots of a node's log may follow the last one it has told a successor to begin at.
+    /// How many slots a node's log may advance past the published start for a successor.
     pub slots_unpublished_max: u64,
-    /// The most effects one transaction has.
+    /// The most effects of one transaction.
     pub effects_max: usize,
-    /// The most bytes one effect carries; at most half of what the store allows an item.
+    /// The most bytes of one effect; at most half of the store's item limit.
     pub effect_bytes_max: usize,
-    /// Effects of one transaction beyond this are kept in parts of their own beside the outbox row.
+    /// Effects of one transaction beyond this are kept in separate parts beside the outbox row.
     pub effects_inline_bytes_max: usize,
-    /// The most transactions whose effects are not sent yet; beyond it no further effect is taken.
+    /// The most transactions with unsent effects; beyond it no further effect is accepted.
     pub unsent_max: usize,
-    /// How many writes the sequencer remembers, to validate by; who read before the oldest is refused.
+    /// How many writes the sequencer remembers for validation. A transaction that read before the
+    /// oldest is refused.
     pub last_writers_max: usize,
-    /// Whether what nobody needs is collected; off in measurements alone, of what that costs.
+    /// Whether garbage is collected. Only measurements of its cost turn it off.
     #[doc(hidden)]
     pub collects: bool,
-    /// A rule to drop, for tests alone.
+    /// A rule that a mutant breaks; only for tests.
     #[doc(hidden)]
     pub broken: Option<Broken>,
 }

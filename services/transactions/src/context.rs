@@ -1,8 +1,9 @@
-//! What every part of the engine is given: the store, time, randomness, settings, counters and tasks.
+//! The dependencies of every part of the engine: the store, time, randomness, settings, counters
+//! and tasks.
 //!
-//! A named begin, a commit, a load and a clean-up run as tasks of the engine, never in the caller's future: a caller
-//! that hangs up drops its future, and half a commit must not depend on that. The tasks end with the last handle of
-//! the engine.
+//! A begin of a client id, a commit, a load and a clean-up run as tasks of the engine, never in the
+//! caller's future. A caller that disconnects drops its future, and half a commit must not depend
+//! on that. The tasks end with the last handle of the engine.
 
 use std::{
     future::Future,
@@ -16,9 +17,9 @@ use ports::{
 };
 use tokio::{sync::oneshot, task::JoinSet};
 
-use crate::{Config, Error, Result, figures::Counters, storage::node_log::Bounds};
+use crate::{Config, Error, Result, broken::Broken, figures::Counters, storage::node_log::Bounds};
 
-/// What the parts of the engine share. It holds no state of the protocol.
+/// The state that all parts of the engine share. It holds no state of the protocol.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) key_value: SharedKeyValue,
@@ -31,13 +32,14 @@ pub(crate) struct Context {
     pub(crate) tasks: Weak<Tasks>,
 }
 
-/// The running tasks of the engine. Open attempts, and attempts with unsent effects, bound their number.
+/// The running tasks of the engine. Open attempts, and attempts with unsent effects, bound their
+/// number.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks(Mutex<JoinSet<()>>);
 
 impl Context {
-    /// Checks the room on the store's disk before a value is taken in, which needs [`Room::Free`], or before a deletion
-    /// or a commit, which may use half of the store's reserve (rule P6).
+    /// Checks for space on the store's disk. Accepting a value needs [`Room::Free`]; a deletion or
+    /// a commit may use half of the store's reserve (rule P6).
     ///
     /// Errors: `NoRoom`.
     pub(crate) fn check_room(&self, least: Room) -> Result<()> {
@@ -48,14 +50,15 @@ impl Context {
         }
     }
 
-    /// A slot has to fit an item, with room for what a large last entry adds.
+    /// A slot must fit an item, with space for what a large last entry adds.
     pub(crate) fn slot_bytes_max(&self) -> usize {
         self.config
             .slot_bytes_max
             .min(self.key_value.limits().item_bytes_max / 2)
     }
 
-    /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
+    /// Writes beside a slot must fit a transaction of the store, if it has such over all its
+    /// partitions.
     pub(crate) fn slot_bounds(&self) -> Bounds {
         let limits = self.key_value.limits();
         let items = if limits.transact_across_partitions {
@@ -67,6 +70,11 @@ impl Context {
             slot_bytes: self.slot_bytes_max(),
             group_items: self.config.group_items_max.min(items),
         }
+    }
+
+    /// Whether a test has asked for this broken variant.
+    pub(crate) fn is_broken(&self, variant: Broken) -> bool {
+        self.config.is_broken(variant)
     }
 
     pub(crate) fn is_alone(&self) -> bool {
@@ -96,7 +104,8 @@ impl Context {
         }
     }
 
-    /// Runs `task` as a task of the engine, and waits for its result. The task goes on if the caller is dropped.
+    /// Runs `task` as a task of the engine, and waits for its result. The task continues if the
+    /// caller is dropped.
     pub(crate) async fn spawn_and_wait<T: Send + 'static>(
         &self,
         task: impl Future<Output = Result<T>> + Send + 'static,

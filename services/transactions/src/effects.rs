@@ -1,13 +1,13 @@
-//! Effects: queue messages and invocations that leave once their transaction has committed.
+//! Effects: queue messages and invocations that are sent once their transaction has committed.
 //!
-//! A transaction gathers them like writes; they are at rest before its decision row is, so they are decided with the
-//! writes. What becomes of them then is [`outbox`](crate::effects::outbox)'s.
+//! A transaction gathers them like writes. They are stored before its decision row, so they are
+//! decided with the writes. Then the [`outbox`](crate::effects::outbox) sends them.
 //!
 //! Invariants
-//! - Each has a place within its transaction, in the order of the calls, and a call that is repeated under its place
-//!   changes nothing: clients repeat requests whose answers were lost.
-//! - The id that its receiver sees is derived from the transaction's id and that place alone, so whoever sends it, and
-//!   however often, it is the same (T13).
+//! - Each has an index within its transaction, in the order of the calls. A call that is repeated
+//!   under its index changes nothing: clients repeat requests whose answers were lost.
+//! - The id that its receiver sees is derived only from the transaction's id and that index. It is
+//!   the same for every sender and every repeat (T13).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,7 +25,7 @@ use crate::{Error, Result, context::Context, effects::outbox::Outbox, model::Tra
 
 pub(crate) mod outbox;
 
-/// What names of clients' queues begin with at their provider: the house has queues of its own there.
+/// The prefix of clients' queues at their provider: Landfast has queues of its own there.
 const QUEUE_PREFIX: &str = "user/";
 
 /// The longest name of a queue or a function.
@@ -34,46 +34,46 @@ const NAME_BYTES_MAX: usize = 256;
 /// How many queues are known without asking their provider.
 const KNOWN_MAX: usize = 1_024;
 
-/// What an effect takes beside its bytes.
+/// The overhead of an effect beside its bytes.
 const EFFECT_BYTES: usize = 96;
 
-/// Something that happens outside once its transaction has committed.
+/// An external action that happens once its transaction has committed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Effect {
-    /// A message is sent.
+    /// Sends a message to a queue.
     Message {
-        /// To this queue, as clients call it: at its provider it is [`queue_name`].
+        /// The queue's name among clients; at its provider it is [`queue_name`].
         queue: String,
-        /// In this message group, of at most 128 bytes.
+        /// Its message group, of at most 128 bytes.
         group: Bytes,
-        /// What it says.
+        /// The message.
         body: Bytes,
     },
-    /// A function is run, and nobody waits for it.
+    /// Invokes a function asynchronously.
     Invocation {
-        /// Which.
+        /// The function's name.
         function: String,
-        /// What it is passed.
+        /// Its payload.
         payload: Bytes,
     },
 }
 
-/// Where effects go. None: there is no queue, or no function, that clients may name.
+/// The destinations of effects. `None`: clients may name no queue, or no function.
 #[derive(Debug, Clone, Default)]
 pub struct Destinations {
-    /// Whose queues with the prefix of [`queue_name`] clients may send to.
+    /// Clients may send to its queues with the prefix of [`queue_name`].
     pub queue: Option<SharedQueue>,
-    /// Whose functions clients may have run: all of them. What it accepts is ordered with the key-value store, or
-    /// durable when it answers.
+    /// Clients may invoke all its functions. An accepted invocation is ordered with the key-value
+    /// store, or durable when it answers.
     pub functions: Option<Arc<dyn Functions>>,
 }
 
-/// What a client's queue is called at its provider.
+/// The name of a client's queue at its provider.
 pub fn queue_name(queue: &str) -> String {
     [QUEUE_PREFIX, queue].concat()
 }
 
-/// What the receiver of an effect is given to tell it by: `ID/PLACE`.
+/// The id by which the receiver recognises an effect: `ID/PLACE`.
 pub fn effect_id(id: &TransactionId, place: u32) -> Bytes {
     [id.as_bytes(), format!("/{place}").as_bytes()]
         .concat()
@@ -81,7 +81,7 @@ pub fn effect_id(id: &TransactionId, place: u32) -> Bytes {
 }
 
 impl Effect {
-    /// What it carries.
+    /// Its content.
     pub fn content(&self) -> &Bytes {
         match self {
             Self::Message { body: content, .. }
@@ -91,7 +91,7 @@ impl Effect {
         }
     }
 
-    /// Whom it goes to.
+    /// The name of its queue or function.
     pub fn destination(&self) -> &str {
         match self {
             Self::Message { queue: name, .. } | Self::Invocation { function: name, .. } => name,
@@ -105,18 +105,18 @@ impl Effect {
         }
     }
 
-    /// About how long it is encoded, and how much memory it takes.
+    /// Its approximate length, encoded and in memory.
     pub fn bytes_len(&self) -> usize {
         EFFECT_BYTES + self.destination().len() + self.group().len() + self.content().len()
     }
 }
 
-/// The effects of one attempt, by the places their calls gave them.
+/// The effects of one attempt, by the indexes of their calls.
 #[derive(Debug, Default)]
 pub(crate) struct EffectBuffer {
     effects: BTreeMap<u32, Effect>,
     bytes: usize,
-    /// Behind the last place that a call without one was given.
+    /// The index after the last effect that came without one.
     unnumbered: u32,
 }
 
@@ -129,10 +129,11 @@ impl EffectBuffer {
         self.bytes
     }
 
-    /// Takes `effect` at `place`, or at the first that is free behind the last effect that came without one: a call with a high
-    /// place leaves room for those without. False: the very same stands there already.
+    /// Adds `effect` at `place`, or at the first free index after the last effect that came without
+    /// one. A call with a high index thereby leaves lower ones for those without. Returns false if
+    /// the same effect is there already.
     ///
-    /// Errors: `Invalid` if another stands there, `TooLarge` if there are `effects_max`.
+    /// Errors: `Invalid` if another is there, `TooLarge` if there are `effects_max`.
     pub(crate) fn add(
         &mut self,
         effect: &Effect,
@@ -160,13 +161,13 @@ impl EffectBuffer {
         Ok(true)
     }
 
-    /// All of them, in order. Where a place was left out, those behind it move up.
+    /// All of them, in order. If an index was skipped, later effects move up.
     pub(crate) fn into_effects(self) -> Vec<Effect> {
         self.effects.into_values().collect()
     }
 }
 
-/// Queues that were there when somebody asked.
+/// Queues that existed at the last check.
 #[derive(Debug, Default)]
 pub(crate) struct KnownQueues(Mutex<BTreeSet<String>>);
 
@@ -187,7 +188,7 @@ impl KnownQueues {
     }
 }
 
-/// Where effects go, and those on their way.
+/// The destinations of effects, and the effects on their way.
 #[derive(Debug)]
 pub(crate) struct Effects {
     context: Arc<Context>,
@@ -206,7 +207,7 @@ impl Effects {
         }
     }
 
-    /// Errors: `Invalid` and `TooLarge`, as its destination would say when it is too late.
+    /// Errors: `Invalid` and `TooLarge`, which its destination would otherwise return too late.
     pub(crate) fn check_effect(&self, effect: &Effect) -> Result<()> {
         let name = effect.destination();
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -246,7 +247,7 @@ impl Effects {
         self.context.config.effect_bytes_max.min(item_bytes_max / 2)
     }
 
-    /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot be sent must not be accepted.
     pub(crate) async fn check_destination(&self, effect: &Effect) -> Result<()> {
         match effect {
             Effect::Message { queue: name, .. } => {
@@ -263,7 +264,8 @@ impl Effects {
                     })?;
                 self.known_queues.insert(name);
             }
-            // Whoever is asked has it in memory, and functions go.
+            // The provider keeps its functions in memory, and functions can disappear, so this is
+            // not cached.
             Effect::Invocation { function, .. } => {
                 let functions = self
                     .destinations

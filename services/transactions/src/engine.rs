@@ -1,4 +1,4 @@
-//! The public API over all of it.
+//! The public API: composes the parts and routes each call to one of them.
 
 use std::sync::Arc;
 
@@ -31,18 +31,19 @@ use crate::{
     serving::Serving,
 };
 
-/// What the service is made of.
+/// The ports that the service uses.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// Where everything lives. A node alone ends whoever had it before; others share it.
+    /// The store. A single node fences every earlier node on it; several nodes share it.
     pub key_value: Arc<dyn KeyValue>,
     /// Time.
     pub clock: Arc<dyn Clock>,
-    /// Chance.
+    /// Randomness.
     pub entropy: Arc<dyn Entropy>,
 }
 
-/// Transactions on one node. Clones share it; when the last one is dropped, everything under way stops where it is.
+/// Transactions on one node. Clones share it. When the last clone is dropped, all tasks stop where
+/// they are.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) core: Arc<Core>,
@@ -84,28 +85,37 @@ impl Engine {
             tasks: Arc::downgrade(&tasks),
         });
         Self {
-            core: Arc::new(Core::new(context, destinations, objects, membership, peers)),
+            core: Arc::new(Core::new(Lower::new(
+                &context,
+                destinations,
+                objects,
+                membership,
+                peers,
+            ))),
             _tasks: tasks,
         }
     }
 
-    /// Begins a transaction, or another attempt of it: earlier ones of the same name end (T-5).
+    /// Begins a transaction, or another attempt of it. Earlier attempts of the same client id end
+    /// (T-5).
     ///
-    /// The first serializable one that uses a keyspace has it sequenced for good, and waits for that.
+    /// The first serializable transaction that uses a keyspace makes it sequenced permanently, and
+    /// waits for that.
     ///
     /// Errors: `TooManyOpen`, `Invalid`, `Expired`, `Unavailable`, `NoRoom`.
     pub async fn begin(&self, begin: Begin) -> Result<Shown<Begun>> {
         if begin.id.is_some() {
-            // A name is written down; without one a transaction may read on a full disk.
+            // A client id needs a row. Without one, a transaction may read on a full disk.
             self.core.context.check_room(Room::Free)?;
         }
         self.core.calls.begin(begin).await
     }
 
-    /// The value of `key` for this transaction; none: there is none, or it is deleted.
+    /// The value of `key` for this transaction, or `None` if the key is absent or deleted.
     ///
-    /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable begin did not name,
-    /// `TransactionFinished`, `NoSuchTransaction`, `TooLarge`, `TooMuchBuffered`, `Unavailable`.
+    /// Errors: `NoValidVersion`, `SnapshotTooOld`, `Invalid` in a keyspace that a serializable
+    /// begin did not name, `TransactionFinished`, `NoSuchTransaction`, `TooLarge`,
+    /// `TooMuchBuffered`, `Unavailable`.
     pub async fn get(&self, call: &Call, key: &Key) -> Result<Shown<Option<Bytes>>> {
         match self.core.calls.owner_elsewhere(call).await? {
             Some(owner) => self.core.calls.forward_get(&owner, call, key).await,
@@ -115,16 +125,18 @@ impl Engine {
 
     /// Sets `key` once the transaction commits.
     ///
-    /// A large value is in the store when this returns, as yet visible to nobody else.
+    /// A large value is in the store when this returns, and invisible to other transactions until
+    /// the commit.
     ///
-    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`, `Unavailable`. After
-    /// `NoRoom` the transaction may be over: a value that cannot be written ahead ends it.
+    /// Errors: `NoRoom`, `TooLarge`, `TooMuchBuffered`, `TransactionFinished`, `NoSuchTransaction`,
+    /// `Unavailable`. After `NoRoom` the transaction may be over: a value that cannot be spilled
+    /// ends it.
     pub async fn put(&self, call: &Call, key: Key, value: Bytes) -> Result<()> {
         self.core.context.check_room(Room::Free)?;
         self.write(call, key, Some(value)).await
     }
 
-    /// Deletes `key` once the transaction commits. Errors: as [`Engine::put`].
+    /// Deletes `key` once the transaction commits. Errors: those of [`Engine::put`].
     pub async fn delete(&self, call: &Call, key: Key) -> Result<()> {
         self.core.context.check_room(Room::Scarce)?;
         self.write(call, key, None).await
@@ -142,11 +154,12 @@ impl Engine {
         }
     }
 
-    /// Has `effect` happen once the transaction has committed, durably: at least once, under an id of the transaction's.
-    /// `place` says which of its effects it is, from zero, so that a repeat is known for one; none: one more.
+    /// Runs `effect` at least once after the transaction has committed durably, under an id derived
+    /// from the transaction's. `place` is the index of the effect in its transaction, from zero,
+    /// which makes a repeat recognisable. `None` appends one.
     ///
-    /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`, `TransactionFinished`,
-    /// `NoSuchTransaction`, `Unavailable`.
+    /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `TooMuchBuffered`, `Invalid`,
+    /// `TransactionFinished`, `NoSuchTransaction`, `Unavailable`.
     pub async fn send(&self, call: &Call, effect: Effect, place: Option<u32>) -> Result<()> {
         match self.core.calls.owner_elsewhere(call).await? {
             Some(owner) => {
@@ -159,7 +172,7 @@ impl Engine {
         }
     }
 
-    /// Whether an effect that somebody else keeps until it may leave could be sent.
+    /// Checks whether an effect that the caller keeps until it may be sent is valid.
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `TooLarge`, `Invalid`, `Unavailable`.
     pub async fn check_effect(&self, effect: &Effect) -> Result<()> {
@@ -167,13 +180,14 @@ impl Engine {
         self.core.effects.check_destination(effect).await
     }
 
-    /// How many effects one transaction has at the most.
+    /// The most effects of one transaction.
     pub fn effects_max(&self) -> usize {
         self.core.context.config.effects_max
     }
 
-    /// Sends an effect that somebody else has kept, under an id of theirs; durable where it was sent to when this returns. It may
-    /// have been sent also if this fails: it is repeated under the same id.
+    /// Sends an effect that the caller has kept, under an id of the caller's. When this returns,
+    /// the destination has it durably. The effect may have been sent even if this fails: the caller
+    /// repeats it under the same id.
     ///
     /// Errors: `NoSuchQueue`, `NoSuchFunction`, `Unavailable`, `OutcomeUnknown`.
     pub async fn send_now(&self, effect: Effect, id: Bytes) -> Result<()> {
@@ -182,10 +196,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes all writes count, all at once; durable when it returns. A repeat is answered alike.
+    /// Commits all writes atomically and waits until they are durable. A repeat returns the same
+    /// answer.
     ///
-    /// Errors: `OutcomeUnknown`: repeat it; `Conflict` and `SnapshotTooOld` of a serializable one: begin again;
-    /// `TransactionFinished`, `NoSuchTransaction`, `Expired`, `NoRoom`.
+    /// Errors: `OutcomeUnknown`: repeat the commit. `Conflict` and `SnapshotTooOld` of a
+    /// serializable transaction: begin again. `TransactionFinished`, `NoSuchTransaction`,
+    /// `Expired`, `NoRoom`.
     pub async fn commit(&self, call: &Call) -> Result<Committed> {
         if let Some(owner) = self.core.calls.owner_elsewhere(call).await? {
             match self.core.calls.forward_commit(&owner, call).await {
@@ -196,8 +212,8 @@ impl Engine {
         self.core.calls.commit(call).await
     }
 
-    /// Makes all writes count, all at once, and does not wait until that is durable: whoever takes the answer out of the house
-    /// [waits](Self::externalize) for its point. Errors: as [`Engine::commit`].
+    /// Commits all writes atomically without waiting for durability. A caller that externalizes the
+    /// answer first [waits](Self::externalize) for its point. Errors: those of [`Engine::commit`].
     pub async fn commit_shown(&self, call: &Call) -> Result<Shown<Committed>> {
         if self.core.calls.owner_elsewhere(call).await?.is_some() {
             return self.commit(call).await.map(Shown::durable);
@@ -205,7 +221,7 @@ impl Engine {
         self.core.calls.commit_shown(call).await
     }
 
-    /// Drops all writes. A repeat is answered alike.
+    /// Drops all writes. A repeat returns the same answer.
     ///
     /// Errors: `TransactionFinished` if it has committed or was begun anew; `NoSuchTransaction`.
     pub async fn abort(&self, call: &Call) -> Result<()> {
@@ -218,12 +234,12 @@ impl Engine {
         self.core.calls.abort(call).await
     }
 
-    /// What has become of the latest attempt of a transaction. Errors: as [`Engine::status_of`].
+    /// The outcome of the latest attempt of a transaction. Errors: those of [`Engine::status_of`].
     pub async fn status(&self, id: &TransactionId) -> Result<Shown<Outcome>> {
         self.status_of(&Call::latest(id.clone())).await
     }
 
-    /// What has become of a transaction, or of one attempt of it. Errors: `NoSuchTransaction`, `Unavailable`.
+    /// The outcome of a transaction, or of one attempt. Errors: `NoSuchTransaction`, `Unavailable`.
     pub async fn status_of(&self, call: &Call) -> Result<Shown<Outcome>> {
         self.core.calls.end_if_begun_elsewhere(call).await?;
         if let Some(owner) = self.core.calls.owner_elsewhere(call).await? {
@@ -240,14 +256,16 @@ impl Engine {
         self.core.calls.get_now(key).await
     }
 
-    /// Plain state: a page of its keys with their values, as they are while it is read (T18).
+    /// Plain state: a page of its keys with their values, each as of some moment during the read
+    /// (T18).
     ///
     /// Errors: `TooMuchBuffered` if too much is being read, `Unavailable`.
     pub async fn list_now(&self, listing: &Listing) -> Result<Shown<Page>> {
         self.core.calls.list_now(listing).await
     }
 
-    /// Plain state: a transaction of one write (none: a deletion); durable when it returns.
+    /// Plain state: a transaction of one write, or of one deletion if `value` is `None`. Durable
+    /// when it returns.
     pub async fn put_now(&self, key: Key, value: Option<Bytes>) -> Result<Committed> {
         self.core.context.check_room(if value.is_some() {
             Room::Free
@@ -259,7 +277,8 @@ impl Engine {
 
     /// Waits until everything at or before `point` is durable.
     ///
-    /// Errors: `Unavailable`, also if the store has lost it: then what was shown never was.
+    /// Errors: `Unavailable`, also if the store has lost it: then the answer must not be
+    /// externalized.
     pub async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         if self.core.context.key_value.is_durable(point) {
             return Ok(());
@@ -267,12 +286,12 @@ impl Engine {
         self.core.serving.node()?.store.externalize(point).await
     }
 
-    /// Answers a message of another node, whatever it says.
+    /// Answers any message of another node.
     pub async fn answer_peer(&self, message: Bytes) -> Bytes {
         self.core.peer_server.answer_peer(message).await
     }
 
-    /// What it has done and holds.
+    /// The figures of this engine.
     pub fn figures(&self) -> Figures {
         let node = self.core.serving.current();
         let figures = self.core.context.counters.figures();
@@ -304,104 +323,144 @@ impl Engine {
     }
 }
 
-/// Whoever asks hears what the row says, which is closed if it says nothing: however alive its node is.
+/// The row answers instead: a status closes an undecided row, which is safe even if the node is
+/// alive.
 fn note_unreachable(owner: &Owner) {
     tracing::debug!(
         ?owner,
-        "the node of a transaction does not answer: its row does"
+        "the owner of a transaction does not answer; its decision row does"
     );
 }
 
-impl Core {
-    /// Each part is given those that it stands on.
+/// The parts below the calls, each given those that it stands on.
+#[derive(Clone)]
+struct Lower {
+    context: Arc<Context>,
+    serving: Arc<Serving>,
+    cache: Arc<Cache>,
+    attempts: Arc<Attempts>,
+    cluster: Arc<Cluster>,
+    serializable: Arc<Serializable>,
+    idempotency_keys: Arc<IdempotencyKeys>,
+    effects: Arc<Effects>,
+    packing: Arc<Packing>,
+    loader: Arc<Loader>,
+}
+
+impl Lower {
     fn new(
-        context: Arc<Context>,
+        context: &Arc<Context>,
         destinations: Destinations,
         objects: Option<SharedObjects>,
         membership: Arc<dyn Membership>,
         peers: Option<Arc<dyn Peers>>,
     ) -> Self {
-        let serving = Arc::<Serving>::default();
+        let given = || Arc::clone(context);
         let cache = Arc::new(Cache::new(&context.config));
         let attempts = Arc::<Attempts>::default();
-        let cluster = Arc::new(Cluster::new(
-            Arc::clone(&context),
+        let cluster = Cluster::new(
+            given(),
             Arc::clone(&cache),
             Arc::clone(&attempts),
             membership,
             peers,
-        ));
-        let idempotency_keys = Arc::new(IdempotencyKeys::new(Arc::clone(&context)));
+        );
+        let cluster = Arc::new(cluster);
+        let idempotency_keys = Arc::new(IdempotencyKeys::new(given()));
         let serializable = Arc::new(Serializable::new(
-            Arc::clone(&context),
+            given(),
             Arc::clone(&cache),
             Arc::clone(&cluster),
             Arc::clone(&idempotency_keys),
         ));
-        let packing = Arc::new(Packing::new(Arc::clone(&context), objects));
-        let effects = Arc::new(Effects::new(Arc::clone(&context), destinations));
+        let packing = Arc::new(Packing::new(given(), objects));
         let loader = Arc::new(Loader::new(
-            Arc::clone(&context),
+            given(),
             Arc::clone(&cache),
             Arc::clone(&attempts),
             Arc::clone(&cluster),
             Arc::clone(&serializable),
             Arc::clone(&packing),
         ));
-        let collection = Arc::new(Collection {
-            context: Arc::clone(&context),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            packing: Arc::clone(&packing),
-            loader: Arc::clone(&loader),
-        });
-        let calls = Arc::new(Calls {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            effects: Arc::clone(&effects),
-            packing: Arc::clone(&packing),
-            loader,
-            collection: Arc::clone(&collection),
-            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
-        });
-        let recovery = Arc::new(Recovery {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cache: Arc::clone(&cache),
-            attempts: Arc::clone(&attempts),
-            cluster: Arc::clone(&cluster),
-            serializable: Arc::clone(&serializable),
-            idempotency_keys: Arc::clone(&idempotency_keys),
-            effects: Arc::clone(&effects),
-            packing,
-            collection,
-            calls: Arc::clone(&calls),
-        });
-        let peer_server = PeerServer {
-            context: Arc::clone(&context),
-            serving: Arc::clone(&serving),
-            cluster: Arc::clone(&cluster),
-            serializable,
-            calls: Arc::clone(&calls),
-        };
         Self {
-            context,
-            serving,
+            context: given(),
+            serving: Arc::default(),
             cache,
             attempts,
             cluster,
+            serializable,
             idempotency_keys,
-            effects,
+            effects: Arc::new(Effects::new(given(), destinations)),
+            packing,
+            loader,
+        }
+    }
+}
+
+impl Core {
+    fn new(lower: Lower) -> Self {
+        let above = lower.clone();
+        let collection = Arc::new(Collection {
+            context: above.context,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            packing: above.packing,
+            loader: above.loader,
+        });
+        let above = lower.clone();
+        let calls = Arc::new(Calls {
+            context: above.context,
+            serving: above.serving,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            effects: above.effects,
+            packing: above.packing,
+            loader: above.loader,
+            collection: Arc::clone(&collection),
+            full_look_ups: Semaphore::new(FULL_LOOK_UPS_MAX),
+        });
+        Self::with_calls(lower, collection, calls)
+    }
+
+    fn with_calls(lower: Lower, collection: Arc<Collection>, calls: Arc<Calls>) -> Self {
+        let above = lower.clone();
+        let recovery = Recovery {
+            context: above.context,
+            serving: above.serving,
+            cache: above.cache,
+            attempts: above.attempts,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            idempotency_keys: above.idempotency_keys,
+            effects: above.effects,
+            packing: above.packing,
+            collection,
+            calls: Arc::clone(&calls),
+        };
+        let above = lower.clone();
+        let peer_server = PeerServer {
+            context: above.context,
+            serving: above.serving,
+            cluster: above.cluster,
+            serializable: above.serializable,
+            calls: Arc::clone(&calls),
+        };
+        Self {
+            context: lower.context,
+            serving: lower.serving,
+            cache: lower.cache,
+            attempts: lower.attempts,
+            cluster: lower.cluster,
+            idempotency_keys: lower.idempotency_keys,
+            effects: lower.effects,
             calls,
-            recovery,
+            recovery: Arc::new(recovery),
             peer_server,
         }
     }

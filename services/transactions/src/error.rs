@@ -1,4 +1,4 @@
-//! What can be wrong with a call, in the service's own words; only a front end knows codes of a wire.
+//! The errors of calls, in the service's own terms. Only a front end knows wire codes.
 
 use std::sync::Arc;
 
@@ -6,46 +6,48 @@ use ports::ErrorKind;
 
 use crate::model::Outcome;
 
-/// What every call returns.
+/// The result of every call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call was refused. What it rests on is durable already, unlike what an answer rests on
-/// ([`Shown`](crate::model::Shown)).
+/// The reason why a call was refused. What an error depends on is durable already, unlike what an
+/// answer depends on ([`Shown`](crate::model::Shown)).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Malformed; trying again cannot help.
     #[error("invalid request: {0}")]
     Invalid(&'static str),
-    /// Beyond a limit of one value or one transaction; trying again cannot help.
+    /// Beyond a limit of one value or one transaction; a retry cannot help.
     #[error("too large: {0}")]
     TooLarge(&'static str),
-    /// As many transactions are open as this node bears. Try again later.
+    /// This node has reached its limit of open transactions. Try again later.
     #[error("too many transactions are open")]
     TooManyOpen,
-    /// The unwritten values of all transactions take as much memory as this node has for them. Try again later.
+    /// The unwritten values of all transactions have reached this node's memory limit for them. Try
+    /// again later.
     #[error("too much is buffered")]
     TooMuchBuffered,
-    /// It was never begun, or it is a name that has ended without a commit, of which nothing is at rest.
+    /// It was never begun, or it has a client id and ended without a commit, which leaves no
+    /// record.
     #[error("no such transaction")]
     NoSuchTransaction,
     /// There is no queue of this name that clients may send to.
     #[error("no such queue")]
     NoSuchQueue,
-    /// There is no function of this name that clients may have run.
+    /// There is no function of this name that clients may invoke.
     #[error("no such function")]
     NoSuchFunction,
     /// It has ended, or this attempt of it has.
     #[error("the transaction is finished: {0}")]
     TransactionFinished(Outcome),
-    /// Every version of the key that is known would fracture what the transaction has read. Begin again.
-    #[error("no version of the key goes with what was read")]
+    /// Every known version of the key would fracture the transaction's reads. Begin again.
+    #[error("no version of the key is consistent with earlier reads")]
     NoValidVersion,
-    /// Somebody has written what it read: none of its writes counts. Begin again.
-    #[error("what the transaction read was written by another")]
+    /// Another transaction wrote what this one read. None of its writes takes effect. Begin again.
+    #[error("another transaction wrote a key that this one read")]
     Conflict,
-    /// It reads the keyspace as it was so long ago that versions of then are gone. Begin again.
-    #[error("what the transaction reads is too old")]
+    /// Its snapshot is so old that versions it needs were collected. Begin again.
+    #[error("the transaction's snapshot is too old")]
     SnapshotTooOld,
     /// It began so long ago that its outcome is no longer known.
     #[error("the transaction's outcome is no longer known")]
@@ -59,10 +61,11 @@ pub enum Error {
     /// The store has no room left.
     #[error("no room left")]
     NoRoom,
-    /// The service was not given the object store that its values lie in, or another one. Nothing is damaged: start it with that.
-    #[error("values of this store lie in an object store: {0}")]
+    /// The service was started without the object store that holds its values, or with another one.
+    /// Nothing is damaged: restart it with the right one.
+    #[error("this store keeps values in an object store: {0}")]
     WrongObjects(Arc<str>),
-    /// Stored bytes do not decode, or a limit of ours was beyond the store's. Trying again cannot help.
+    /// Stored bytes do not decode, or one of our limits exceeds the store's. A retry cannot help.
     #[error("the store is damaged: {0}")]
     Corrupt(Arc<str>),
 }
@@ -73,7 +76,7 @@ impl Error {
     }
 }
 
-/// What the store answered, for calls that may be repeated as they are.
+/// Maps the store's error, for calls that may be repeated unchanged.
 impl From<ports::Error> for Error {
     fn from(error: ports::Error) -> Self {
         match error.kind() {

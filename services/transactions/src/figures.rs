@@ -1,4 +1,4 @@
-//! What an engine has done and holds, in numbers: the status shows them as they are, so a name once given stays.
+//! Counters and gauges of an engine. The status shows them unchanged, so a published name stays.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Outcome;
 
-/// What an engine has done and holds.
+/// Counters and gauges of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
-    /// Whether nobody serves: its node could not go on, and the next one has not started.
+    /// Whether no node serves: the last one could not go on, and the next one has not started.
     pub starting_over: bool,
     /// Attempts open now.
     pub open: u64,
@@ -18,41 +18,41 @@ pub struct Figures {
     pub begun: u64,
     /// Attempts committed.
     pub committed: u64,
-    /// Attempts aborted by their clients, by somebody who closed them, or begun anew.
+    /// Attempts aborted by their clients, closed by other calls, or begun anew.
     pub aborted: u64,
     /// Attempts that ran out of time.
     pub expired: u64,
     /// Reads that found no valid version.
     pub no_valid_version: u64,
-    /// Serializable attempts that ended because somebody had written what they read.
+    /// Serializable attempts that ended because another transaction had written what they read.
     pub conflicts: u64,
     /// Keys loaded from the store.
     pub loads: u64,
-    /// Slots of the present log written, each for one or more commits.
+    /// Slots written to the present log, each for one or more commits.
     pub slots: u64,
-    /// Bytes that the key version index holds.
+    /// Bytes in the key version index.
     pub index_bytes: u64,
-    /// Bytes that the data cache holds.
+    /// Bytes in the data cache.
     pub data_cache_bytes: u64,
     /// Bytes of values and effects not written yet.
     pub buffered_bytes: u64,
-    /// Bytes of values written ahead of their commits.
+    /// Bytes of spilled values.
     pub spilled_bytes: u64,
-    /// Effects sent, repeats of those whose answers were lost included.
+    /// Effects sent, including repeats after lost answers.
     pub effects_sent: u64,
     /// Effects of commits that are not sent yet.
     pub effects_unsent: u64,
-    /// Transactions whose next effect was refused when it was last tried: somebody has to look.
+    /// Transactions whose next effect was refused at the last try: an operator should look.
     pub effects_failing: u64,
     /// Versions collected.
     pub collected_versions: u64,
-    /// Bytes of values that went with them.
+    /// Bytes of values of collected versions.
     pub collected_bytes: u64,
-    /// Old transactions that no longer keep what they may need.
+    /// Old transactions whose snapshots were evicted.
     pub overtaken: u64,
-    /// Slots of logs that are within their window.
+    /// Slots of logs within their window.
     pub log_slots: u64,
-    /// Names whose outcome is kept although their slots are not.
+    /// Client ids whose outcome outlives their slots.
     pub kept_names: u64,
     /// Versions and rows found that no log named.
     pub swept: u64,
@@ -62,17 +62,19 @@ pub struct Figures {
     pub packed_bytes: u64,
     /// Packs that were compacted.
     pub compacted: u64,
-    /// Packs known of now, those that are kept for readers alone included.
+    /// Packs known now, including those kept only for readers.
     pub packs: u64,
-    /// Bytes of values in those, dead ones included.
+    /// Bytes of values in those packs, including dead ones.
     pub packs_bytes: u64,
-    /// By how much this machine's clock is ahead of the median of all nodes': beyond 10,000 nothing begins or commits here.
+    /// How far this machine's clock is ahead of the median of all nodes, in milliseconds. Beyond
+    /// 10,000 no transaction begins or commits here.
     pub clock_ahead_ms: u64,
-    /// Members that have not been heard for ten seconds: until they are, what was overwritten is kept.
+    /// Members without an announcement for ten seconds. Until they send one, overwritten versions
+    /// are kept.
     pub members_unheard: u64,
 }
 
-/// What is counted as it happens.
+/// Counters of events.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     begun: AtomicU64,
@@ -156,7 +158,7 @@ impl Counters {
         self.compacted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes room for what is buffered; false: there is not as much within `bytes_max`.
+    /// Reserves memory for buffered bytes. Returns false if it would exceed `bytes_max`.
     pub(crate) fn buffer(&self, bytes: usize, bytes_max: usize) -> bool {
         let fits = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= bytes_max);
         self.buffered_bytes
@@ -164,7 +166,7 @@ impl Counters {
             .is_ok()
     }
 
-    /// Gives room back.
+    /// Releases memory.
     pub(crate) fn unbuffer(&self, bytes: usize) {
         self.buffered_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -1,19 +1,26 @@
-//! Names whose rows are kept for days: a function may be retried under its name long after its first run. Names that clients
-//! have drawn at random, which nobody else asks for, are kept for minutes.
+//! Idempotency keys: rows of client ids are kept for days, because a function may be retried under
+//! its id long after its first run. Rows of random ids, which only their clients ask for, are kept
+//! for minutes.
 //!
-//! A name whose slot is trimmed is noted under a period, with the time. Once a period is as old as the window, its names are
-//! walked: each row goes, or is released for as long as it has versions. A chosen name's period is the one in which it was
-//! noted. A random name's is an earlier one, as old already as the windows differ: so one order says which names go next,
-//! and beyond a number of names, where those of the oldest period go early, random ones go before chosen ones.
+//! When the slot of a client id is trimmed, the id is noted in a retention bucket, by time. Once a
+//! bucket is as old as the window, its ids are walked: each row is dropped, or released while it
+//! has versions. A client id goes into the bucket of the present. A random id goes into an earlier
+//! one, older by the difference of the windows. One order of buckets therefore tells which ids
+//! expire next. Beyond a maximum number of ids, those of the oldest bucket are dropped early,
+//! random ids before client ids.
 //!
 //! Invariants
-//! - A period's row is there before its first name, so that whoever lists the periods knows every name.
-//! - A name is noted before its slot is trimmed, and its row goes before its note. Of a random one it was said before how far
-//!   its node's attempts may be dropped: whoever repeats a commit of one that is gone hears `Expired`.
-//! - A period's row stays for as long as names may be noted under it, also where the first of them go early.
+//! - A bucket's row exists before its first id, so that a node that lists the buckets finds every
+//!   id.
+//! - An id is noted before its slot is trimmed, and its row is dropped before its note. Before a
+//!   random id is dropped, the bound of its node's dropped attempts is raised: a caller that
+//!   repeats its commit receives `Expired`.
+//! - A bucket's row stays as long as ids may be noted in it, even if its first ids are dropped
+//!   early.
 //!
-//! Every node keeps names; one of them walks them all, so among several it lists the periods again and again. Counts are
-//! estimates where an answer was lost: a period that is walked to its end has none left, whatever was counted.
+//! Every node notes ids. Among several nodes one walks them all, so it lists the buckets again and
+//! again. Counts are estimates where an answer was lost: a bucket that is walked to its end has
+//! none left, despite any count.
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +42,7 @@ use crate::{
     storage::layout,
 };
 
-/// How many names a period has, as far as is known.
+/// The known number of ids in a bucket.
 fn count_of(item: &Item) -> u64 {
     item.integer(COUNT)
         .and_then(|count| u64::try_from(count).ok())
@@ -45,16 +52,16 @@ fn count_of(item: &Item) -> u64 {
 const ATTEMPT: &str = "attempt";
 pub(crate) const COUNT: &str = "names";
 
-/// Periods in a window.
+/// Retention buckets in a window.
 const PERIODS: u32 = 7;
-/// Names walked at a time.
+/// Ids walked at a time.
 pub(crate) const NAMES_AT_ONCE: usize = 64;
-/// Periods read in one page.
+/// Retention buckets read in one page.
 const PAGE_PERIODS: usize = 100;
-/// The longest wait between two looks at the wall clock, which may be set.
+/// The longest wait between two reads of the wall clock, which may be set.
 const LOOK: Duration = Duration::from_hours(1);
 
-/// The names kept: when each period ends, in milliseconds, and how many there are.
+/// The retention buckets: the end of each, in milliseconds, and its number of ids.
 pub(crate) type Periods = BTreeMap<u64, u64>;
 
 /// The idempotency keys whose outcomes are kept, as far as this node knows.
@@ -78,7 +85,7 @@ impl IdempotencyKeys {
 }
 
 impl IdempotencyKeys {
-    /// Finds the periods that earlier starts and other nodes have made.
+    /// Lists the buckets that earlier starts and other nodes have created.
     pub(crate) async fn list_periods(&self, node: &Node) -> Result<()> {
         let mut periods = Periods::new();
         let mut scan = Scan::partition(layout::PERIODS, PAGE_PERIODS);
@@ -97,7 +104,7 @@ impl IdempotencyKeys {
         }
     }
 
-    /// Keeps these rows for the windows of their names.
+    /// Keeps these rows for the windows of their ids.
     pub(crate) async fn keep_names(
         &self,
         node: &Node,
@@ -120,7 +127,7 @@ impl IdempotencyKeys {
         .await
     }
 
-    /// Keeps these rows until a window of names after `end`.
+    /// Keeps these rows until a window after `end`.
     pub(crate) async fn keep_until(
         &self,
         node: &Node,
@@ -149,12 +156,12 @@ impl IdempotencyKeys {
         .await
     }
 
-    /// Whether there are names to walk.
+    /// Whether there are ids to walk.
     pub(crate) fn has_names_due(&self) -> bool {
         self.due().is_some()
     }
 
-    /// The period to walk, and how many of its names at most.
+    /// The bucket to walk, and the most ids to take from it.
     pub(crate) fn due(&self) -> Option<(u64, usize)> {
         let window_ms = self.context.config.named_window.as_millis() as u64;
         let periods = self.lock();
@@ -173,7 +180,7 @@ impl IdempotencyKeys {
         Some((*end, beyond as usize))
     }
 
-    /// When there may be names to walk, if nothing happens meanwhile.
+    /// The time until there may be ids to walk, if nothing happens meanwhile.
     pub(crate) fn names_due(&self) -> Option<Duration> {
         let window_ms = self.context.config.named_window.as_millis() as u64;
         let periods = self.lock();
@@ -183,8 +190,8 @@ impl IdempotencyKeys {
         Some(left.min(LOOK))
     }
 
-    /// How often the periods are listed by who walks them, among others: what was committed before one listing has its names
-    /// kept before the next.
+    /// How often the walking node lists the buckets, among several: ids of commits from before one
+    /// listing are noted before the next.
     pub(crate) fn names_listing(&self) -> Duration {
         let window = self.context.config.named_window / PERIODS;
         LOOK.min(window)
@@ -198,7 +205,8 @@ pub(crate) fn attempt_of(item: &Item) -> Option<Attempt> {
         .and_then(|bytes| Attempt::from_bytes(bytes))
 }
 
-/// When the period is over, in milliseconds, in which `now` is, of a window that has [`PERIODS`] of them.
+/// The end, in milliseconds, of the bucket that contains `now`, for a window of [`PERIODS`]
+/// buckets.
 pub(crate) fn end_of_period(now: u64, window: Duration) -> u64 {
     let period_ms = (window / PERIODS).as_millis().max(1) as u64;
     (now / period_ms + 1) * period_ms

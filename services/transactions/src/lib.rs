@@ -3,38 +3,42 @@
 //! The protocol on one screen (AFT, sections 3 and 4, with the rules T-1 to T-5 of the design):
 //!
 //! ```text
-//!            begin ──▶ [named: entry in the log + row taken]              what has been heard so far is visible
-//!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value         load: one scan, and a row for each version
+//!            begin ──▶ [client id: log entry + row]               reads the applied frontier of this moment
+//!  get ──▶ own writes ──▶ version index ──▶ Algorithm 1 ──▶ value    a load: one scan, and a row per version
 //!  put, delete ──▶ write buffer        send ──▶ effect buffer
-//!                  └──▶ too large, or too much: entry in the log, then chunks and version items, ahead of the commit
+//!                  └──▶ too large or too much: log entry, then chunks and version items, before the commit
 //!  commit ──▶ together: entry in this node's log, version items, outbox row
-//!        ──▶ the decision row: one conditional write decides          where the store can: both in one step (`commit/grouped.rs`)
-//!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
+//!        ──▶ the decision row: one conditional write decides      one step with the above where the store
+//!                                                                 can (`commit/grouped.rs`)
+//!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects are sent
 //! ```
 //!
 //! The parts, from the top. Each owns its state and its lock, and knows only those below it:
 //!
-//! - [`engine`] is the public face. It composes the parts. [`peer_server`] answers other nodes.
-//! - [`recovery`] starts and ends nodes, and takes over from those that are gone.
+//! - [`engine`] is the public API. It composes the parts. [`peer_server`] answers other nodes.
+//! - [`recovery`] starts and ends nodes, and takes over from dead ones.
 //! - [`calls`] has one module for each call of the API.
-//! - [`collection`] keeps the store small: superseded versions, rows and slots past their windows, sweeps.
+//! - [`collection`] keeps the store small: it deletes superseded versions and expired rows and
+//!   slots, and sweeps.
 //! - [`loader`] reads committed versions and values, from memory or from the store.
 //! - [`serializable`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
-//! - [`packing`] puts large values of many transactions into one object, and compacts those [`packs`].
+//! - [`packing`] puts large values of many transactions into one object, and compacts those
+//!   [`packs`].
 //! - [`idempotency_keys`] keeps the outcomes of client ids for days.
 //! - [`cluster`] knows the other nodes: membership, lease, announcements, probes, messages.
-//! - [`attempts`] holds the open attempts with their read sets and write buffers. Algorithm 1 of the paper is
-//!   `attempts/read_set.rs`.
+//! - [`attempts`] holds the open attempts with their read sets and write buffers. Algorithm 1 of
+//!   the paper is `attempts/read_set.rs`.
 //! - [`effects`] are buffered like writes and sent after the commit.
-//! - [`cache`] keeps versions and values in memory. It is a cache of the store: evicting from it never changes an
-//!   answer.
-//! - [`node`] is one start of a node; [`serving`] says which one serves.
+//! - [`cache`] keeps versions and values in memory. It is a cache of the store: evicting from it
+//!   never changes an answer.
+//! - [`node`] is one start of a node; [`serving`] holds the node that serves now.
 //! - [`storage`] holds the layout, the records, every conditional write, and the log of this node.
 //!
-//! Data before its decision row is invisible; everything after it is repair that any node may do. Whatever may leave
-//! something in the store stands in a log first, so taking over from a node means sealing its log.
+//! Data without its decision row is invisible. Everything after the row is repair that any node may
+//! do. Each step that may leave data in the store is logged first, so a successor takes over from a
+//! node by sealing its log.
 //!
-//! No module here knows a wire, a provider or a thread.
+//! No module here knows a wire format, a provider or a thread.
 
 #![allow(rustdoc::private_intra_doc_links)]
 

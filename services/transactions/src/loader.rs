@@ -1,11 +1,11 @@
 //! Committed versions and values, from memory or from the store.
 //!
-//! A load is one scan and, for each version found, its decision row, read after the version was: a commit decided in
-//! between is either seen in its row or heard of like any other. One load of a key serves all who wait for it, and
-//! goes on if they do not.
+//! A load is one scan and, for each version found, its decision row, read after the version was. A
+//! commit decided in between is either seen in its row or announced like any other. One load of a
+//! key serves all readers that wait for it, and continues if they are dropped.
 //!
-//! A value in chunks is put together in memory that all such reads share: it counts there until the last who holds it lets
-//! it go.
+//! A value in chunks is assembled in memory that all such reads share. It counts there until its
+//! last holder drops it.
 
 use std::sync::Arc;
 
@@ -36,24 +36,24 @@ use crate::{
 
 /// Decision rows read at a time.
 const ROWS_AT_ONCE: usize = 64;
-/// How often a version that is gone is looked for again.
+/// How often a missing version is looked up again.
 pub(crate) const STALE_MAX: usize = 3;
 
-/// What is behind a choice.
+/// The value of a chosen version.
 pub(crate) enum Fetched {
     Value(Option<Bytes>),
-    /// The item should be there, and is not.
+    /// The item should exist, and does not.
     Missing,
 }
 
-/// What a load found.
+/// The result of a load.
 pub(crate) struct Versions {
     pub(crate) records: Vec<Arc<CommitRecord>>,
     values: Vec<(Attempt, u32, Bytes)>,
     point: DurabilityPoint,
 }
 
-/// A large value, and its part of the memory for those.
+/// A large value, and its permit for the memory that such values share.
 struct Reading {
     value: Bytes,
     _held: OwnedSemaphorePermit,
@@ -65,7 +65,8 @@ impl AsRef<[u8]> for Reading {
     }
 }
 
-/// Keeps from being collected whatever is heard now, for reads without a transaction.
+/// Keeps versions within the present frontier from being collected, for reads without a
+/// transaction.
 #[derive(Debug)]
 pub(crate) struct Pin<'a> {
     loader: &'a Loader,
@@ -88,7 +89,7 @@ impl Drop for Pin<'_> {
     }
 }
 
-/// Reads what is committed.
+/// Reads committed data.
 #[derive(Debug)]
 pub(crate) struct Loader {
     context: Arc<Context>,
@@ -122,17 +123,17 @@ impl Loader {
         }
     }
 
-    /// Errors: `Unavailable`: this node was taken for dead, and falls.
+    /// Errors: `Unavailable`: this node was presumed dead, and is now fenced.
     pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
         self.cluster.may_answer(node)?;
-        // Nobody else counts it among several: the lease says it.
+        // A single node reads its registration; among several, the lease decides.
         if self.context.is_alone() && !node_registry::is_live(&node.store, node.id).await? {
             node.store.fall();
         }
         node.store.standing()
     }
 
-    /// What every node has acknowledged of `key` until now, whatever this one has heard.
+    /// The value of `key` as acknowledged by any node until now, even beyond this node's frontier.
     pub(crate) async fn get_stored(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -151,7 +152,7 @@ impl Loader {
         Err(damaged(key, &missed))
     }
 
-    /// The value behind a choice.
+    /// The value of a chosen version.
     pub(crate) async fn value(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -173,8 +174,8 @@ impl Loader {
         Ok(Fetched::Missing)
     }
 
-    /// The value of a write that is in the store, or was lately; none: it is not there. Errors: of damage, with the key, without
-    /// which who reads a page of many could not read on behind it.
+    /// The value of a write that is in the store, or was until lately; `None` if it is gone. A
+    /// corruption error names the key, so that the reader of a page can continue after it.
     pub(crate) async fn stored_value(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -231,7 +232,8 @@ impl Loader {
         }))
     }
 
-    /// Room for a large value. Errors: `TooMuchBuffered` if others do not let go of theirs.
+    /// Reserves memory for a large value. Errors: `TooMuchBuffered` if other reads do not release
+    /// theirs.
     pub(crate) async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
         let bytes = bytes.min(self.context.config.read_bytes_max) as u32;
         let reading = Arc::clone(&self.reading);
@@ -242,11 +244,11 @@ impl Loader {
         }
     }
 
-    /// Loads the versions of `key`, or joins who does.
+    /// Loads the versions of `key`, or joins a running load.
     pub(crate) fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
         let waiter = {
             let Some(mut cache) = self.cache.of(node.id) else {
-                return watch::channel(Some(Err(Error::unavailable("the node starts over")))).1;
+                return watch::channel(Some(Err(Error::unavailable("the node restarts")))).1;
             };
             match cache.index.load(key) {
                 Loading::UnderWay(waiter) => return waiter,
@@ -274,7 +276,7 @@ impl Loader {
                         cache.data.insert(attempt, write, value);
                     }
                     cache.index.finish_load(&key, &records, point);
-                    // What they wrote to other keys may be news, too.
+                    // Their writes to other keys may be news, too.
                     for record in &records {
                         if !cache.heard.contains(record.position) {
                             cache.index.hear(record);
@@ -288,7 +290,7 @@ impl Loader {
     }
 }
 
-/// What nobody may have collected is not there, however often it is looked for.
+/// The error for a version that is missing although no node may have collected it.
 pub(crate) fn damaged(key: &Key, choice: &Choice) -> Error {
     if let Choice::Version(record) = choice {
         tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
@@ -304,8 +306,8 @@ pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result
 }
 
 impl Loader {
-    /// The committed versions of `key` that are in the store. What this node has committed lately, or has in use, it knows without
-    /// their rows.
+    /// The committed versions of `key` in the store. For this node's recent commits, and those in
+    /// use, it needs no rows.
     pub(crate) async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
         let (items, mut point) = node.store.versions(key).await?;
         let known: Vec<Option<Arc<CommitRecord>>> = {
@@ -335,8 +337,9 @@ impl Loader {
         Ok(Versions { point, ..versions })
     }
 
-    /// A successor collects what snapshots of this node need: what was found in a sequenced keyspace is whole if there was none
-    /// yet. Among several nodes that is what the lease is for.
+    /// A successor collects versions that snapshots of this node need. A load in a sequenced
+    /// keyspace is therefore complete only if there was no successor yet. Among several nodes the
+    /// lease ensures that.
     pub(crate) async fn check_succession(
         &self,
         node: &Arc<Node>,
@@ -349,8 +352,8 @@ impl Loader {
     }
 }
 
-/// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write, or if it was
-/// handed over to the sequencer and is in its log.
+/// The record of a version, if it is committed. Either its row is committed by the attempt and
+/// write that wrote it, or the row was handed over and the attempt is in the sequencer's log.
 pub(crate) async fn committed_version(
     node: &Node,
     key: &Key,
@@ -384,7 +387,8 @@ pub(crate) async fn committed_version(
                 point,
             ));
         }
-        // Settled since it was read; or not decided before this, and then it is heard of like any other.
+        // Settled since it was read; or not decided before this, and then it is announced like any
+        // other.
         (decision, point) = node.store.decision(&item.id).await?;
     }
     let Some(Decision {

@@ -1,6 +1,6 @@
-//! The words of the service: keys, versions, attempts, and what calls take and give.
+//! The types of the service: keys, versions, attempts, and the parameters and results of calls.
 //!
-//! Nothing here knows a store. Numbers that mean something have a type.
+//! Nothing here knows a store. Numbers with a meaning have a type.
 
 use std::{fmt, str::FromStr};
 
@@ -17,7 +17,7 @@ pub use self::transaction_id::TransactionId;
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// One start of one process; never used twice. Zero: none.
+/// One start of one process; never reused. Zero means none.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -26,24 +26,24 @@ pub struct NodeId(pub u32);
 impl NodeId {
     /// Generated ids have 24 bits for it.
     pub const MAX: Self = Self((1 << 24) - 1);
-    /// No node: what positions and what is heard call the sequencer's log by.
+    /// Not a node: positions and frontiers use it to name the sequencer's log.
     pub const SEQUENCER: Self = Self(u32::MAX);
 }
 
-/// One begin of a transaction, unique for ever. Storage names use it, never the transaction's id.
+/// One begin of a transaction, globally unique. Stored names use it, never the transaction's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Attempt {
-    /// Where it was begun.
+    /// The node that began it.
     pub node: NodeId,
-    /// Its place among that node's begins, from one.
+    /// The number of this begin on its node, from one.
     pub sequence: u64,
 }
 
 impl Attempt {
-    /// Its length at rest.
+    /// The length of its stored form.
     pub const BYTES: usize = 12;
 
-    /// Its form at rest: big-endian, so that it sorts by node, then sequence.
+    /// Its stored form: big-endian, so that it sorts by node, then sequence.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
@@ -51,7 +51,7 @@ impl Attempt {
         bytes
     }
 
-    /// The attempt whose form at rest is `bytes`, if it is one.
+    /// Decodes the stored form `bytes`, if it is one.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (node, sequence) = bytes.split_first_chunk::<4>()?;
@@ -63,7 +63,7 @@ impl Attempt {
     }
 }
 
-/// As a client carries it: `NODE-SEQUENCE`.
+/// The form in which clients send it: `NODE-SEQUENCE`.
 impl fmt::Display for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.node.0, self.sequence)
@@ -84,29 +84,30 @@ impl FromStr for Attempt {
     }
 }
 
-/// Hybrid time: 48 bits of milliseconds since the epoch, 16 bits that count.
+/// Hybrid time: 48 bits of milliseconds since the epoch and a 16-bit counter.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Timestamp(pub u64);
 
-/// When a commit takes its place in the order of its keys' versions. Total, since a node's timestamps grow
-/// strictly. The default one lies before all commits.
+/// The position of a commit in the order of its keys' versions. The order is total, because a
+/// node's timestamps grow strictly. The default version precedes all commits.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Version {
-    /// Decides first.
+    /// Compared first.
     pub timestamp: Timestamp,
-    /// Decides between equal ones.
+    /// Compared if the timestamps are equal.
     pub node: NodeId,
 }
 
 impl Version {
-    /// Above all timestamps of a clock: what was committed before a keyspace was sequenced is older than all after.
+    /// Above all timestamps of a clock, so commits from before a keyspace was sequenced precede all
+    /// later ones.
     const SEQUENCED: u64 = 1 << 63;
 
-    /// In a sequenced keyspace: the place of a commit within a slot of the sequencer's log.
+    /// In a sequenced keyspace: the index of a commit within a slot of the sequencer's log.
     pub fn sequenced(slot: u64, place: u32) -> Self {
         Self {
             timestamp: Timestamp(Self::SEQUENCED + slot),
@@ -114,12 +115,12 @@ impl Version {
         }
     }
 
-    /// The slot it has in the sequencer's log; none: a clock has given it.
+    /// Its slot in the sequencer's log, or `None` if a clock assigned this timestamp.
     pub fn slot(self) -> Option<u64> {
         self.timestamp.0.checked_sub(Self::SEQUENCED)
     }
 
-    /// What a clock has to go on above: slots are no times.
+    /// The timestamp that a clock must exceed. Slots are no times, so a sequenced one yields zero.
     pub fn timed(self) -> Timestamp {
         if self.slot().is_some() {
             Timestamp::default()
@@ -129,12 +130,12 @@ impl Version {
     }
 }
 
-/// Where a commit was announced: a slot of its node's log.
+/// The log slot that announced a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// Whose log.
+    /// The node that owns the log.
     pub log: NodeId,
-    /// Which slot, from one. Zero stands before all slots.
+    /// The slot, from one. Zero precedes all slots.
     pub slot: u64,
 }
 
@@ -183,56 +184,58 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What a transaction is kept apart from.
+/// The isolation level of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
-    /// It reads nothing uncommitted and nothing fractured. Concurrent transactions may overwrite each other's
-    /// writes.
+    /// Read atomic: it reads nothing uncommitted and nothing fractured. Concurrent transactions may
+    /// overwrite each other's writes.
     #[default]
     ReadAtomic,
-    /// As if transactions ran one after the other, in an order that goes with real time. One that reads and writes may
-    /// end with a conflict; one that only reads never does.
+    /// Strictly serializable: as if transactions ran one after the other, in an order consistent
+    /// with real time. A transaction that reads and writes may end with a conflict; a read-only one
+    /// never does.
     Serializable,
 }
 
-/// What a begin asks for.
+/// The parameters of a begin.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Begin {
-    /// The client's own name for the transaction; none: one is generated.
+    /// The client's id for the transaction. `None` requests a generated one.
     pub id: Option<TransactionId>,
-    /// What it is kept apart from.
+    /// The isolation level.
     pub isolation: Isolation,
     /// The client's last commit, which the new transaction must see.
     pub after: Option<After>,
-    /// Of a serializable one: the keyspaces it uses; none: the default one. They are sequenced from then on, for good.
+    /// The keyspaces that a serializable transaction uses; empty means the default one. They become
+    /// sequenced permanently.
     pub keyspaces: Vec<KeyspaceId>,
 }
 
-/// How a begin ended.
+/// The result of a begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// It is open.
     Open {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
-        /// This begin of it: to be carried by every later call.
+        /// This attempt. Clients send it with every later call.
         attempt: Attempt,
     },
-    /// A transaction of that name has committed before; nothing is open.
+    /// A transaction with this id has committed before; nothing is open.
     Committed {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
-        /// What a begin carries to see it; none if it wrote nothing.
+        /// The token with which a begin sees this commit. `None` if it wrote nothing.
         after: Option<After>,
     },
 }
 
-/// Which transaction a call belongs to.
+/// The transaction that a call belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
-    /// Which begin of it; none: the latest.
+    /// The attempt. `None` means the latest.
     pub attempt: Option<Attempt>,
 }
 
@@ -243,7 +246,7 @@ impl Call {
     }
 }
 
-/// A commit as its client carries it: `TIMESTAMP-NODE-LOG-SLOT`, all hexadecimal.
+/// A commit as its client sends it: `TIMESTAMP-NODE-LOG-SLOT`, all hexadecimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct After {
     /// Its version.
@@ -291,24 +294,26 @@ impl FromStr for After {
 /// A commit that is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// What the client's next begin carries to see it; none if the transaction wrote nothing.
+    /// The token with which the client's next begin sees this commit. `None` if the transaction
+    /// wrote nothing.
     pub after: Option<After>,
 }
 
-/// What has become of a transaction.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It goes on.
+    /// It is open.
     Open,
     /// It is being decided.
     Committing,
-    /// All its writes count.
+    /// All its writes take effect.
     Committed,
-    /// None of its writes counts.
+    /// None of its writes takes effect.
     Aborted,
-    /// It ran out of time, and none of its writes counts; or it began so long ago that nobody knows.
+    /// It timed out, and none of its writes takes effect. Or it began so long ago that its outcome
+    /// was dropped.
     Expired,
-    /// Somebody began it anew: this attempt's writes do not count.
+    /// A later begin replaced this attempt: its writes do not take effect.
     BegunAnew,
 }
 
@@ -325,12 +330,13 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// An answer, and the point it rests on: whoever takes it out of the house waits for that point first (rule P4).
+/// An answer with its causal dependency. A caller that externalizes it first waits for that point
+/// (rule P4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shown<T> {
     /// The answer.
     pub value: T,
-    /// Everything it rests on lies at or before this point.
+    /// Everything that the answer depends on lies at or before this point.
     pub point: DurabilityPoint,
 }
 
@@ -343,14 +349,15 @@ impl<T> Shown<T> {
     }
 }
 
-/// Where the other nodes reach one: what its HTTP front end listens on. Empty: nobody else need reach it.
+/// The address at which other nodes reach this one: that of its HTTP front end. Empty if no node
+/// needs to reach it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Address(pub String);
 
-/// Which pack: whose, and its number there.
+/// Names a pack by its node and its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PackId {
-    /// Who has put it.
+    /// The node that put it.
     pub node: NodeId,
     /// Its number, from one.
     pub number: u64,
@@ -359,9 +366,9 @@ pub struct PackId {
 /// Where a value lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
-    /// In which pack.
+    /// The pack.
     pub pack: PackId,
-    /// From which byte on.
+    /// The offset of its first byte.
     pub offset: u64,
 }
 
@@ -372,10 +379,10 @@ impl PackId {
         number: 0,
     };
 
-    /// How long it is at rest.
+    /// The length of its stored form.
     pub const BYTES: usize = 12;
 
-    /// As items hold it.
+    /// Its form in items.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
@@ -383,7 +390,7 @@ impl PackId {
         bytes
     }
 
-    /// What [`PackId::to_bytes`] made.
+    /// Decodes the output of [`PackId::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (node, number) = bytes.split_first_chunk::<4>()?;
         let number = u64::from_be_bytes(number.try_into().ok()?);
@@ -393,7 +400,7 @@ impl PackId {
         })
     }
 
-    /// The name of its object, in a store whose packs lie under `home`.
+    /// The path of its object in an object store whose packs lie under `home`.
     pub fn path(self, home: &str) -> ObjectPath {
         ObjectPath::from(format!("{home}/{}/{}", self.node.0, self.number))
     }

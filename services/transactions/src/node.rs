@@ -1,4 +1,8 @@
 //! One start of a node: its id, its view of the store, its log.
+//!
+//! A process restarts as a new node with a new id whenever its store, its lease or its log is lost.
+//! Everything that belongs to one start lives here or is tagged with its id, so that it is dropped
+//! together.
 
 use std::{
     collections::BTreeSet,
@@ -23,39 +27,40 @@ use crate::{
     },
 };
 
-/// Attempts of others that are being closed; were there more, the names of those before are noted once more.
+/// The most attempts of other nodes that are being closed; beyond it their ids are simply noted
+/// once more.
 const CLOSING_MAX: usize = 1_024;
 
-/// What goes when the node cannot go on, and is made anew.
+/// State that is dropped when the node cannot go on, and created anew.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) store: Arc<Store>,
     pub(crate) log: NodeLog,
-    /// Woken when there may be something to tidy.
+    /// Woken when housekeeping may have work.
     pub(crate) work: Notify,
-    /// Woken when every other node has told something, and all of it waits to be merged.
+    /// Woken when every other node has announced, and all of it waits to be merged.
     pub(crate) all_told: Notify,
     /// When it began to serve.
     pub(crate) started: Monotonic,
     pub(crate) packs: Packs,
-    /// What the other nodes know it by; none: there are no others.
+    /// The secret that other nodes recognise; `None` for a single node.
     secret: Option<Secret>,
     begun: AtomicU64,
-    /// Once this node orders the commits of sequenced keyspaces.
+    /// Set once this node orders the commits of sequenced keyspaces.
     sequencer: OnceLock<Sequencer>,
-    /// What it has read of the sequencer's log, whoever writes that.
+    /// Its progress in the sequencer's log, whichever node writes that.
     pub(crate) followed: Followed,
-    /// Shared by whoever writes; taken for good by who leaves.
+    /// Shared by writers; taken permanently by the shutdown.
     at_work: Arc<RwLock<()>>,
     is_leaving: AtomicBool,
-    /// Data may be at rest whose entry is not.
+    /// Set when data may be stored whose entry is not.
     has_traces: AtomicBool,
     /// Woken when logs of other nodes are to be read in the store.
     pub(crate) following: Notify,
-    /// What nodes that are gone have left to whoever tidies.
+    /// Rows of dead nodes that wait for housekeeping.
     left_behind: Mutex<Vec<NodeRow>>,
-    /// Attempts of others whose names are noted since they are to be closed, and that nobody has closed yet.
+    /// Other nodes' attempts to be closed whose ids are noted, and that are not closed yet.
     closing: Mutex<BTreeSet<Attempt>>,
 }
 
@@ -88,12 +93,12 @@ impl Node {
         }
     }
 
-    /// What the nodes of the store know each other by; none: there are no others.
+    /// The secret that the nodes of the store share; `None` for a single node.
     pub(crate) fn secret(&self) -> Option<Secret> {
         self.secret
     }
 
-    /// Who orders the commits of sequenced keyspaces, if it is this node.
+    /// The sequencer of sequenced keyspaces, if it is this node.
     pub(crate) fn sequencer(&self) -> Option<&Sequencer> {
         self.sequencer.get()
     }
@@ -106,19 +111,20 @@ impl Node {
             .expect("a node takes the sequencer's log over once");
     }
 
-    /// Nothing is left to do or to clean for an entry in `slot`.
+    /// No work is left for an entry in `slot`.
     pub(crate) fn settled(&self, slot: u64) {
         self.log.settled(slot);
         self.work.notify_one();
     }
 
-    /// Held by whoever writes until all of that is done. Errors: `Unavailable` if the node leaves.
+    /// A guard that a writer holds until its work is done. Errors: `Unavailable` if the node is
+    /// shutting down.
     pub(crate) fn at_work(&self) -> Result<OwnedRwLockReadGuard<()>> {
         let at_work = Arc::clone(&self.at_work).try_read_owned();
         at_work.map_err(|_| Error::unavailable("the server stops"))
     }
 
-    /// Waits until nobody writes any more; nobody begins to meanwhile, nor as long as it is held.
+    /// Waits until no writer is at work. While the guard is held, none starts.
     pub(crate) async fn all_work_done(&self) -> OwnedRwLockWriteGuard<()> {
         self.is_leaving.store(true, Ordering::SeqCst);
         Arc::clone(&self.at_work).write_owned().await
@@ -129,7 +135,7 @@ impl Node {
         self.is_leaving.load(Ordering::SeqCst)
     }
 
-    /// Data may have been written whose entry does not stand in the log.
+    /// Notes that data may have been written whose entry is not in the log.
     pub(crate) fn leaves_traces(&self) {
         self.has_traces.store(true, Ordering::SeqCst);
     }
@@ -139,7 +145,7 @@ impl Node {
         !self.has_traces.load(Ordering::SeqCst)
     }
 
-    /// What a node that is gone has left is to be tidied.
+    /// Hands a dead node's row to housekeeping.
     pub(crate) fn leave_to_house(&self, row: NodeRow) {
         self.left_behind
             .lock()
@@ -148,7 +154,7 @@ impl Node {
         self.work.notify_one();
     }
 
-    /// What is to be tidied from now on.
+    /// Takes the rows that housekeeping processes from now on.
     pub(crate) fn take_left_behind(&self) -> Vec<NodeRow> {
         std::mem::take(
             &mut self
@@ -158,12 +164,12 @@ impl Node {
         )
     }
 
-    /// Whether the name of an attempt of another node is noted, which is to be closed.
+    /// Whether the id of another node's attempt that is to be closed is noted.
     pub(crate) fn is_closing(&self, attempt: Attempt) -> bool {
         self.closing().contains(&attempt)
     }
 
-    /// The name of an attempt of another node is noted, which is to be closed.
+    /// Notes the id of another node's attempt that is to be closed.
     pub(crate) fn begins_to_close(&self, attempt: Attempt) {
         let mut closing = self.closing();
         if closing.len() >= CLOSING_MAX {
@@ -172,7 +178,7 @@ impl Node {
         closing.insert(attempt);
     }
 
-    /// It is closed. Whether it was to be.
+    /// Notes that it is closed. Returns whether it was to be.
     pub(crate) fn has_closed(&self, attempt: Attempt) -> bool {
         self.closing().remove(&attempt)
     }

@@ -1,25 +1,30 @@
-//! Packed values: on an object store, where a put costs as much as a thousand small writes elsewhere, the values of many
-//! transactions go out as one object.
+//! Packed values. On an object store one put costs as much as a thousand small writes elsewhere, so
+//! the values of many transactions are put as one object, a pack.
 //!
 //! ```text
-//!  values of all commits and spills ──▶ gather: a while, or until they fill a pack ──▶ one put, PutMode::Create
-//!    each knows its place at once:      version item ┐
+//!  values of all commits and spills ──▶ gather: a while, or until they fill a pack
+//!    ──▶ one put, PutMode::Create
+//!    each position is known at once:    version item ┐
 //!                                       its pack ────┴──▶ both confirmed ──▶ the decision row (P6)
 //!  collected, replaced, aborted ──▶ the pack's estimate ──▶ more than half is dead ─┬─▶ compactor.rs
 //!                                                 many small packs of about a size ─┘
 //! ```
 //!
-//! The commit and its log say only that a value is packed: its version item alone says where, so that it can move. Rows, slots
-//! and version items stay in the key-value store. A pack's row holds what is thought to be dead in it; it is a hint, judged anew
-//! before anything rests on it, and counted anew after a death (`sweep.rs`). Several nodes take care of the packs of a store, each
-//! of its own; `custody.rs` says of what besides.
+//! The commit and its log record only that a value is packed. Its version item alone holds the
+//! position, so that the value can move. Rows, slots and version items stay in the key-value store.
+//! A pack's row holds an estimate of its dead bytes. The estimate is a hint: it is checked before
+//! any decision depends on it, and counted again after a crash (`sweep.rs`). Among several nodes
+//! each owns its own packs; `ownership.rs` defines which node owns the others.
 //!
 //! Invariants
-//! - A number of a node's packs is used once, and an object is never written again. A name that is taken was taken by the
-//!   same put, whose answer was lost; or by a life of the store that it does not remember, as one that was set back to a backup
-//!   while its objects were not, or by a copy of it: what lies there is compared, and a start numbers behind what it finds.
-//! - A commit is decided once every pack it has values in is durable.
-//! - Whoever may still write an item that names a pack *holds* it: nobody judges what is live in it meanwhile.
+//! - A number of a node's packs is used once, and an object is never rewritten. If a name exists
+//!   already, there are two reasons. The same put created it, and its answer was lost. Or an
+//!   earlier history of the store created it: the store was restored from a backup without its
+//!   objects, or a copy of it is at work. The content is therefore compared, and a start numbers
+//!   its packs after those that exist.
+//! - A commit is decided only once every pack with its values is durable.
+//! - A task that may still write an item that names a pack *holds* the pack: its live values are
+//!   not determined meanwhile.
 //!
 //! From AFT, section 8, "Efficient Data Layout", which names log-structured file systems.
 
@@ -38,13 +43,13 @@ mod reading;
 /// An object store.
 pub type SharedObjects = Arc<dyn ObjectStore>;
 
-/// The packs of this store among its objects.
+/// The packs of this store in its object store.
 #[derive(Debug)]
 pub(crate) struct Packing {
     context: Arc<Context>,
-    /// None: values stay in the store.
+    /// `None`: values stay in the key-value store.
     pub(crate) objects: Option<SharedObjects>,
-    /// What the names of packs begin with, once that is known.
+    /// The path prefix of packs, once that is known.
     home: OnceLock<String>,
 }
 

@@ -1,6 +1,7 @@
-//! The packs that one start of a node knows: those it puts, and those it takes care of.
+//! The packs that one start of a node knows: those it puts, and those it owns.
 //!
-//! Only memory and the rows of packs are here. [`packing`](crate::packing) puts, reads and compacts them.
+//! Only the in-memory state and the rows of packs are here. [`packing`](crate::packing) puts, reads
+//! and compacts them.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use tokio::sync::watch;
 
 use crate::{
@@ -26,7 +27,7 @@ use self::table::Table;
 
 pub(crate) use self::written::{OnTheirWay, Written};
 
-/// Keeps packs from being judged: whoever has it may still write items that name them.
+/// Keeps packs from being examined for compaction: its holder may still write items that name them.
 pub(crate) type Hold = Arc<()>;
 
 /// A value that goes into a pack.
@@ -38,17 +39,17 @@ pub(crate) struct PackEntry {
     pub(crate) value: Bytes,
 }
 
-/// Where values will lie, and when they do.
+/// The future positions of values, and a wait until they are stored.
 #[derive(Debug)]
 pub(crate) struct Packed {
-    /// Of each of them.
+    /// The position of each value.
     pub(crate) located: Vec<Located>,
-    /// For as long as items may be written that say so.
+    /// Held as long as items that name these positions may be written.
     pub(crate) holds: Vec<Hold>,
     pub(crate) put: Vec<watch::Receiver<Option<Result<()>>>>,
 }
 
-/// The packs of one start of a node, and those it takes care of.
+/// The packs of one start of a node, and those it owns.
 #[derive(Debug)]
 pub(crate) struct Packs {
     pub(crate) state: Mutex<State>,
@@ -59,20 +60,20 @@ pub(crate) struct State {
     pub(crate) last: u64,
     pub(crate) gathering: Option<Gathering>,
     pub(crate) table: Table,
-    /// Small reads that wait to be joined, by their pack.
+    /// Small reads that wait to be merged, by their pack.
     pub(crate) wanted: BTreeMap<PackId, Vec<Wanted>>,
-    /// The objects failed; nothing is compacted before this.
+    /// The object store failed; nothing is compacted before this.
     pub(crate) paused_until: Monotonic,
-    /// What was said of that.
-    pub(crate) outage: Outage,
-    /// What has died here in packs that others take care of, and when their rows are to say so.
+    /// The throttle of the log lines about that.
+    pub(crate) outage: LogThrottle,
+    /// Bytes that died here in packs of other owners, and when to add them to the packs' rows.
     pub(crate) owed: BTreeMap<PackId, u64>,
     pub(crate) owed_until: Monotonic,
     pub(crate) noted: u64,
-    /// Others have noted what died here.
+    /// Others have noted dead values of packs that this node owns.
     pub(crate) is_look_due: bool,
     pub(crate) is_take_over_due: bool,
-    /// The table has packs of nodes that are gone.
+    /// The table has packs of dead nodes.
     pub(crate) has_taken_over: bool,
 }
 
@@ -83,7 +84,7 @@ pub(crate) struct Wanted {
     pub(crate) told: tokio::sync::oneshot::Sender<Result<Option<Bytes>>>,
 }
 
-/// A pack to be.
+/// A pack that gathers values.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     pub(crate) id: PackId,
@@ -101,7 +102,7 @@ impl Packs {
             table: Table::new(config),
             wanted: BTreeMap::new(),
             paused_until: Monotonic::default(),
-            outage: Outage::default(),
+            outage: LogThrottle::default(),
             owed: BTreeMap::new(),
             owed_until: Monotonic::default(),
             noted: 0,
@@ -114,12 +115,12 @@ impl Packs {
         }
     }
 
-    /// How many this node takes care of, and the bytes of their values.
+    /// The number of packs that this node owns, and the bytes of their values.
     pub(crate) fn sums(&self) -> (u64, u64) {
         self.state().table.sums()
     }
 
-    /// The numbers up to `last` are taken.
+    /// The pack numbers up to `last` are taken.
     pub(crate) fn pass(&self, last: u64) {
         let mut state = self.state();
         state.last = state.last.max(last);
@@ -131,7 +132,7 @@ impl Packs {
 }
 
 impl Packs {
-    /// How often this node has noted what died in packs that others take care of.
+    /// How often this node has noted dead values in packs of other owners.
     pub(crate) fn noted(&self) -> u64 {
         self.state().noted
     }
@@ -141,12 +142,12 @@ impl Packs {
         self.state().is_look_due = true;
     }
 
-    /// This node takes care of the packs of nodes that are gone, of all there are by now.
+    /// This node takes ownership of all packs of dead nodes that exist by now.
     pub(crate) fn takes_over(&self) {
         self.state().is_take_over_due = true;
     }
 
-    /// Somebody else does, but for those of `own`.
+    /// Gives up ownership of all packs except those of `own`.
     pub(crate) fn give_back(&self, own: NodeId) {
         let state = &mut *self.state();
         if std::mem::take(&mut state.has_taken_over) {
@@ -168,7 +169,7 @@ impl Gathering {
         }
     }
 
-    /// Takes a value in. Returns where it will lie.
+    /// Accepts a value. Returns its future position.
     pub(crate) fn take(&mut self, entry: PackEntry) -> Located {
         let located = Located {
             pack: self.id,
@@ -181,7 +182,7 @@ impl Gathering {
 }
 
 impl Packed {
-    /// Waits until they lie there. Errors: `NoRoom`; `Unavailable` once the node cannot go on.
+    /// Waits until they are stored. Errors: `NoRoom`; `Unavailable` once the node cannot go on.
     pub(crate) async fn is_put(&self) -> Result<()> {
         let mut answer = Ok(());
         for put in &self.put {
@@ -190,7 +191,8 @@ impl Packed {
                 .wait_for(Option::is_some)
                 .await
                 .map(|put| put.clone().expect("waited for"));
-            // All of them are waited for: whoever gives up must not clean up beside what is still on its way.
+            // Waits for all of them, even after an error: a clean-up must not run beside writes
+            // that are still on their way.
             answer =
                 answer.and(put.unwrap_or_else(|_| Err(Error::unavailable("the engine stops"))));
         }

@@ -1,4 +1,6 @@
-//! Answers the messages of other nodes.
+//! Answers the messages of other nodes: dispatches each to the part that it concerns.
+//!
+//! A message is served only if it carries the store's secret and names the node that serves now.
 
 use std::sync::Arc;
 
@@ -30,10 +32,10 @@ pub(crate) struct PeerServer {
 }
 
 impl PeerServer {
-    /// Answers what another node asks.
+    /// Answers another node's message.
     pub(crate) async fn answer_peer(&self, message: Bytes) -> Bytes {
         let decoded = Message::decode(&message);
-        // What it carries has been copied out of it, and may be long.
+        // Its content has been copied, and it may be long.
         drop(message);
         let answer = match decoded {
             Ok((way, message)) => self.answer_message(way, message).await,
@@ -48,7 +50,7 @@ impl PeerServer {
             node.secret() == Some(way.secret)
                 || self.context.config.is_broken(Broken::BelievesStrangers)
         });
-        // What one has heard that nobody counts any more may lie below what is collected.
+        // The frontier of a node that is no longer counted may lie below the collected horizon.
         let Some(node) = node.filter(|node| self.cluster.may_answer(node).is_ok()) else {
             return Answer::NotHere;
         };
@@ -71,7 +73,7 @@ impl PeerServer {
         }
     }
 
-    /// A call from another node. It goes no further.
+    /// Serves a call from another node, and never forwards it further.
     pub(crate) async fn serve_forwarded(&self, forwarded: Forwarded) -> Reply {
         let Forwarded { id, attempt, asked } = forwarded;
         let call = Call { id, attempt };

@@ -1,24 +1,27 @@
-//! Which node this process is, and which others are gone: for services over transactions that give each work to one process.
+//! Which node this process is, and which others are dead: for services over transactions that
+//! assign each job to one process.
 //!
-//! Membership alone does not say that somebody is gone: a view may be older than who has just joined, and a member that was
-//! lost may have commits on their way. The row of a node says it, once its log is sealed and resolved.
+//! Membership alone does not prove that a node is dead. A view may be older than a node that has
+//! just joined, and a lost member may have commits on their way. The node's row proves it, once its
+//! log is sealed and resolved.
 //!
 //! Invariants
-//! - Of a node that is gone nothing commits that had not by then.
+//! - A dead node commits nothing more.
 
 use crate::{Engine, Error, Result, model::NodeId, storage::node_registry};
 
 impl Engine {
-    /// The node that this process is now: another one whenever it has started over. Errors: `Unavailable` while it is none.
+    /// The present node of this process; it changes with every restart. Errors: `Unavailable` while
+    /// there is none.
     pub fn node(&self) -> Result<NodeId> {
         let node = self.core.serving.node()?;
         self.core.cluster.may_answer(&node)?;
         Ok(node.id)
     }
 
-    /// Whether nothing more commits of what `node` has begun.
+    /// Whether no transaction of `node` can commit any more.
     ///
-    /// Errors: `Unavailable`, also while it is no member any more, and nobody has seen to what it left.
+    /// Errors: `Unavailable`, also while it is no longer a member and its log is not resolved yet.
     pub async fn is_gone(&self, node: NodeId) -> Result<bool> {
         if self
             .core
@@ -38,7 +41,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Waits until the members are others than in `view`; says which view that is. Zero: until there are some.
+    /// Waits until the membership view differs from `view`; returns the new view. Zero: waits until
+    /// there are members.
     pub async fn members_changed(&self, view: u64) -> u64 {
         self.core.cluster.membership.changed(view).await.view
     }

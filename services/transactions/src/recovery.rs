@@ -1,4 +1,7 @@
-//! The start and the end of a node, and what nodes leave that are gone.
+//! The start and the end of a node, and recovery from dead nodes.
+//!
+//! Recovery of a node is always the same: its log is sealed, and then each entry is decided by its
+//! row.
 
 mod fault_manager;
 mod join;

@@ -1,27 +1,33 @@
-//! The sequencer: one order for all commits of the keyspaces it has (T-4).
+//! The sequencer: one order for all commits of its keyspaces (T-4).
 //!
 //! ```text
-//!  a commit: its row is handed over (prepared), what it writes is at rest
-//!    ──▶ what waits is validated, in order ──▶ one slot of a fenced log: that decides
-//!    ──▶ installed in the index ──▶ answered ──▶ its row says it, too (settled)
+//!  a commit: its row is handed over (prepared), its data is stored
+//!    ──▶ waiting commits are validated, in order ──▶ one slot of a fenced log: that decides
+//!    ──▶ installed in the index ──▶ answered ──▶ its row is settled
 //! ```
 //!
-//! A row that was handed over is decided by this log alone, so there is one place of decision at any time. The slot is the
-//! commit timestamp; one slot holds all who waited while the one before was under way. Whoever wants to know what became of
-//! an attempt has it *closed*: it stands in the log already, or a slot says that it never commits.
+//! This log alone decides a row that was handed over, so there is one place of decision at any
+//! time. The slot is the commit timestamp. One slot holds all commits that waited while the
+//! previous slot was written. To learn the outcome of an attempt, a node has it *closed*: either it
+//! is in the log already, or a slot records that it never commits.
 //!
-//! Taking over is to seal the log: from then on the predecessor decides nothing. Of what it has decided the rows say so before
-//! the first validation, and the table of last writers is made of its slots.
+//! A new sequencer takes over by sealing the log: from then on its predecessor decides nothing. It
+//! settles the rows of the predecessor's decisions before its first validation, and builds the
+//! table of last writers from the slots.
 //!
-//! `sequencer/follow.rs` reads the log at every node, `sequencer/office.rs` takes it over where there are several, and
-//! `sequencer/ask.rs` is how the others have it decide.
+//! `serializable/follow.rs` reads the log on every node, `serializable/leader.rs` takes it over
+//! where there are several, and `serializable/ask.rs` lets the others ask for decisions.
 //!
 //! Invariants
-//! - An attempt stands in the log once, as committed or as closed. What is decided is remembered until its row says it, and
-//!   whoever asks has seen a row that does not: since when is [`State::generation`].
-//! - Slots are installed in their order, and heard of only then: what is heard is visible.
-//! - A slot is trimmed once the rows of all it decided say so, and everybody has heard of it.
-//! - Whoever is dropped while they write a slot end the node: nobody takes that slot for theirs.
+//! - An attempt is in the log once, as committed or as closed. A decision is remembered until its
+//!   row is settled. A caller that asks has seen an unsettled row; [`State::generation`] tells how
+//!   long ago.
+//! - Slots are installed in their order, and only then applied: everything within the frontier is
+//!   visible.
+//! - A slot is trimmed once the rows of all its decisions are settled, and every node has applied
+//!   it.
+//! - If a task is dropped while it writes a slot, the node ends: no other task may take that slot
+//!   for its own.
 
 pub(crate) mod followed;
 #[cfg(test)]
@@ -58,26 +64,26 @@ pub(crate) use self::{followed::Followed, wish::Wish};
 
 /// The most decisions in one slot.
 pub(crate) const DECISIONS_MAX: usize = 4_096;
-/// Slots that are done and still there.
+/// The most settled slots that are kept.
 pub(crate) const SLOTS_UNTRIMMED_MAX: u64 = 64;
-/// Decisions that are remembered although their rows say so.
+/// The most decisions that are remembered although their rows are settled.
 pub(crate) const SETTLED_MAX: usize = 8_192;
 
-/// What a wish came to; none: it has to be looked again what its row says.
+/// The answer to a wish; `None` if the caller must read the row again.
 pub(crate) type Answer = Option<Result<Arc<CommitRecord>>>;
 
 /// A wish in the queue.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) wish: Wish,
-    /// What it writes.
+    /// Its writes.
     pub(crate) writes: Vec<Write>,
-    /// The generation since when its row is known to be handed over, and not decided.
+    /// The generation at which its row was known to be handed over and undecided.
     pub(crate) seen: u64,
     pub(crate) told: oneshot::Sender<Answer>,
 }
 
-/// What stands in the log about an attempt.
+/// The decision about an attempt in the log.
 #[derive(Debug, Clone)]
 pub(crate) enum Decision {
     Committed(Arc<CommitRecord>, StoredRecord),
@@ -88,7 +94,7 @@ pub(crate) enum Decision {
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
     pub(crate) slot: u64,
-    /// Whether its row says it.
+    /// Whether its row is settled.
     pub(crate) is_settled: bool,
 }
 
@@ -107,7 +113,7 @@ pub(crate) struct Sequencer {
     pub(crate) state: Mutex<State>,
 }
 
-/// Held while a slot is validated and under way.
+/// Held while a slot is validated and written.
 #[derive(Debug)]
 pub(crate) struct Ordering {
     pub(crate) writer: Writer,
@@ -120,20 +126,21 @@ pub(crate) struct State {
     pub(crate) sealed: u64,
     pub(crate) decided: BTreeMap<Attempt, Decided>,
     pub(crate) settled_count: usize,
-    /// How often decisions were forgotten: a row that was read before has to be read again.
+    /// How often decisions were forgotten. A row that was read before that must be read again.
     pub(crate) generation: u64,
     pub(crate) settled: Progress,
     /// The last slot that is installed.
     pub(crate) last: u64,
-    /// The last slot that the office has looked at.
+    /// The last slot that the leader's upkeep has processed.
     pub(crate) tended: u64,
     /// Where the log is trimmed to.
     pub(crate) trimmed: u64,
 }
 
 impl Sequencer {
-    /// Seals the log, and has the rows of what it has decided say so. Where other nodes may have read before, the table of last
-    /// writers is made of its slots, which stay; a node that is alone has no reader from before.
+    /// Seals the log, and settles the rows of its decisions. Where other nodes may have read
+    /// before, the table of last writers is built from its slots, which stay. A single node has no
+    /// reader from before.
     pub(crate) async fn take_over(
         store: &Arc<Store>,
         clock: Arc<dyn Clock>,
@@ -163,12 +170,12 @@ impl Sequencer {
         let last_writers = if is_alone {
             if !slots.is_empty() && seals {
                 store
-                    .again(|| log.trim_resting_on(settled, store.basis()))
+                    .again(|| log.trim_depending_on(settled, store.basis()))
                     .await?;
             }
             LastWriters::new(sealed, config.last_writers_max)
         } else {
-            // Read anew: until it was sealed, whoever was before may have trimmed it.
+            // Read again: until the seal, the predecessor may have trimmed the log.
             start = store.again(|| log.start()).await?;
             last_writers(store, start.next.0 - 1, &slots, config.last_writers_max).await?
         };
@@ -205,7 +212,7 @@ impl Sequencer {
         Ok((sequencer, slots))
     }
 
-    /// Behind all that its predecessors have decided.
+    /// The position after all decisions of its predecessors.
     pub(crate) fn sealed(&self) -> Cursor {
         Cursor {
             next: SlotIndex(self.sealed + 1),
@@ -218,7 +225,8 @@ impl Sequencer {
         self.state().last
     }
 
-    /// A row that is read after this, and is handed over and not decided, is decided by whatever this sequencer writes next.
+    /// The present generation. If a row is read after this and is handed over and undecided, this
+    /// sequencer's next writes decide it.
     pub(crate) fn generation(&self) -> u64 {
         self.state().generation
     }
@@ -236,7 +244,7 @@ impl Sequencer {
         batch
     }
 
-    /// What a wish is told before there is a slot for it; none: the slot decides.
+    /// Answers a wish without a slot if possible; `None`: the slot decides.
     pub(crate) fn judge(
         &self,
         waiting: &Waiting,
@@ -263,7 +271,7 @@ impl Sequencer {
         }
     }
 
-    /// A slot is written: what it decides is known from now on.
+    /// Notes the decisions of a slot that was written.
     pub(crate) fn note(&self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
         let mut state = self.state();
         state
@@ -295,7 +303,7 @@ impl Sequencer {
         state.last = index;
     }
 
-    /// Has the row of an attempt that the log decides about say so.
+    /// Settles the row of an attempt that the log has decided.
     pub(crate) async fn settle(&self, attempt: Attempt) -> Result<()> {
         let decision = {
             let state = self.state();
@@ -320,12 +328,13 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Trims what is settled, at most up to `through`, once that is worth it.
+    /// Trims settled slots, at most up to `through`, once that is worth the cost.
     pub(crate) async fn trim(&self, through: u64) -> Result<()> {
         let until = {
             let mut state = self.state();
             let through = state.settled.through().min(through);
-            // Slots before its own seal are of an earlier epoch, and a start of this one before them would make them void.
+            // Slots before its own seal belong to an earlier epoch, and a start of the present
+            // epoch before them would void them.
             let is_below_seal =
                 through < state.sealed && self.broken != Some(Broken::TrimsBelowOwnSeal);
             if is_below_seal || through < state.trimmed + SLOTS_UNTRIMMED_MAX {
@@ -339,7 +348,7 @@ impl Sequencer {
             }
         };
         self.store
-            .again(|| self.log.trim_resting_on(until, self.store.basis()))
+            .again(|| self.log.trim_depending_on(until, self.store.basis()))
             .await
     }
 
@@ -349,7 +358,7 @@ impl Sequencer {
 }
 
 impl Sequencer {
-    /// What was decided before the last look, and whose rows do not say so.
+    /// The attempts decided before the last round whose rows are not settled.
     pub(crate) fn lately_unsettled(&self) -> Vec<Attempt> {
         let mut state = self.state();
         let unsettled = state
@@ -362,7 +371,7 @@ impl Sequencer {
         unsettled
     }
 
-    /// Says who the sequencer is.
+    /// Writes the id of the sequencer's node.
     pub(crate) async fn say_who(&self, by: NodeId) -> Result<(u64, SequencedSlot)> {
         let mut ordering = self.ordering.lock().await;
         let settled = self.state().settled.through();
@@ -421,7 +430,7 @@ pub(crate) fn decode_slot(payload: &[u8]) -> Result<SequencedSlot> {
     Ok(decode(payload, "a slot of the sequencer's log")?)
 }
 
-/// Has the rows of all that `slots` decide say so, but for those of which the last slot says that they do.
+/// Settles the rows of all decisions in `slots`, except those that the last slot lists as settled.
 pub(crate) async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()> {
     let settled = slots
         .iter()
@@ -442,7 +451,7 @@ pub(crate) async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) ->
     Ok(())
 }
 
-/// The table as `slots` make it, where nothing is known of what was written up to `oldest`.
+/// The table built from `slots`; writes up to `oldest` are unknown.
 pub(crate) async fn last_writers(
     store: &Store,
     oldest: u64,
@@ -453,7 +462,8 @@ pub(crate) async fn last_writers(
     for (index, slot) in slots {
         let mut written = BTreeSet::new();
         for commit in &slot.commits {
-            // Of one whose row is dropped it may be gone: then nobody reads below it any more.
+            // The write set of a dropped row may be gone: then no transaction reads below it any
+            // more.
             let writes = store.write_set(commit.attempt, &commit.writes).await?;
             written.extend(writes.iter().map(|write| Trace::of(&write.key)));
         }
@@ -462,7 +472,7 @@ pub(crate) async fn last_writers(
     Ok(table)
 }
 
-/// What has committed in a slot; `writes` are those of each commit.
+/// The commits of a slot; `writes` are those of each commit.
 pub(crate) fn records(
     index: u64,
     slot: &SequencedSlot,

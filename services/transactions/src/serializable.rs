@@ -1,4 +1,8 @@
 //! Serializable transactions: sequenced keyspaces, and the log that orders their commits.
+//!
+//! The modules here connect the [`sequencer`](crate::sequencer) to this node. They mark keyspaces,
+//! read the log, order commits, take the log over from an earlier leader, and ask a leader on
+//! another node.
 
 mod ask;
 mod follow;

@@ -1,4 +1,4 @@
-//! The service, put together from ports: the engine, and who starts it over.
+//! The service: builds the engine from ports, and restarts its node when that is fenced.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,28 +23,30 @@ pub struct Service {
     engine: Engine,
 }
 
-/// A node that has served for so long has not started in vain: if it falls, that is another outage.
+/// After serving this long, a start counts as a success: if the node is fenced later, that is a new
+/// outage.
 const SERVED_WELL: Duration = Duration::from_secs(10);
-/// Between two starts of one outage: each takes a node id, and tells all others.
+/// The delay between two starts of one outage. Each start takes a node id and announces itself to
+/// all others.
 const START_AGAIN: Backoff = Backoff {
     first: Duration::from_millis(20),
     longest: Duration::from_secs(1),
     attempts_max: u32::MAX,
 };
 
-/// Nodes of this process fall as fast as they start, or do not start.
+/// The nodes of this process are fenced as fast as they start, or do not start.
 #[derive(Debug)]
 struct Outage {
     delays: Delays,
-    /// What was said of it.
-    said: ports::Outage,
+    /// The throttle of its log lines.
+    said: ports::LogThrottle,
 }
 
 impl Default for Outage {
     fn default() -> Self {
         Self {
             delays: START_AGAIN.delays(),
-            said: ports::Outage::default(),
+            said: ports::LogThrottle::default(),
         }
     }
 }
@@ -52,12 +54,12 @@ impl Default for Outage {
 impl Outage {
     fn say(&mut self, now: Monotonic, error: &Error) {
         if let Some(lasts) = self.said.failed(now, &error.to_string()) {
-            tracing::warn!(%error, ?lasts, "transactions do not start; they are tried again until they do");
+            tracing::warn!(%error, ?lasts, "transactions cannot start; retrying until they do");
         }
     }
 }
 
-/// A service that is being put together.
+/// Builds a service.
 #[derive(Debug)]
 pub struct Builder {
     parts: Parts,
@@ -75,8 +77,8 @@ impl Builder {
         }
     }
 
-    /// With values kept in packs among `objects`: a store that has once been given some is given the same ones for ever, by all
-    /// its nodes.
+    /// Keeps large values in packs in `objects`. Once a store has used an object store, all its
+    /// nodes must always be given the same one.
     pub fn objects(self, objects: SharedObjects) -> Self {
         Self {
             objects: Some(objects),
@@ -84,8 +86,8 @@ impl Builder {
         }
     }
 
-    /// One of several nodes on a store that they share, as `membership` says, which reach each other by `peers`. Each
-    /// answers the others by [`Engine::answer_peer`].
+    /// Makes this one of several nodes on a shared store. `membership` lists them and `peers`
+    /// reaches them. Each node answers the others through [`Engine::answer_peer`].
     pub fn among(self, membership: Arc<dyn Membership>, peers: Arc<dyn Peers>) -> Self {
         Self {
             among: Some((membership, peers)),
@@ -112,7 +114,7 @@ impl Builder {
 }
 
 impl Service {
-    /// A service on `parts`, of a node that is alone.
+    /// A service on `parts` with a single node.
     pub fn builder(parts: Parts) -> Builder {
         Builder {
             parts,
@@ -122,27 +124,28 @@ impl Service {
         }
     }
 
-    /// The same at once, without effects.
+    /// The service on `parts`, without effects.
     pub fn new(parts: Parts, config: Config) -> Self {
         Self::builder(parts).build(config)
     }
 
-    /// The same with effects, which go to `destinations`.
+    /// As [`Service::new`], with effects, which go to `destinations`.
     pub fn with_destinations(parts: Parts, destinations: Destinations, config: Config) -> Self {
         Self::builder(parts)
             .destinations(destinations)
             .build(config)
     }
 
-    /// Takes a node id, finishes what earlier starts left unless others see to that, and begins to serve. After an error it can
-    /// be tried again.
+    /// Takes a node id, finishes the work that earlier starts left unless other nodes do, and
+    /// begins to serve. After an error it may be called again.
     pub async fn start(&self) -> Result<()> {
         self.engine.core.recovery.start_over().await
     }
 
-    /// Starts over whenever the node cannot go on, because its store went back to an earlier state, its lease ran out or somebody
-    /// has taken its log over: at once, and then ever more seldom until one has served for [`SERVED_WELL`]. For ever: the
-    /// program runs it beside the front ends.
+    /// Restarts the node whenever it cannot go on: its store returned to an earlier state, its
+    /// lease expired, or another node took over its log. The first restart is immediate; later ones
+    /// back off until a node has served for [`SERVED_WELL`]. Never returns: the program runs it
+    /// beside the front ends.
     pub async fn run(&self) {
         let core = &self.engine.core;
         let mut outage: Option<Outage> = None;
@@ -158,7 +161,7 @@ impl Service {
                 core.context.pause(&mut outage.delays).await;
             } else {
                 tracing::warn!(
-                    "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
+                    "transactions restart: the store lost data that were not durable, the lease expired, or another node took over the log"
                 );
             }
             let outage = outage.get_or_insert_with(Outage::default);
@@ -168,14 +171,15 @@ impl Service {
         }
     }
 
-    /// Ends the service in order: it takes no more calls, ends what is open, and lets what is under way come to its end, for
-    /// two seconds at most. True: the next start need not search the store for what this one left. Nothing runs after it,
-    /// neither [`Service::start`] nor [`Service::run`].
+    /// Shuts the service down in order: it accepts no more calls, ends open attempts, and lets
+    /// running work finish, for two seconds at most. If it returns true, the next start need not
+    /// search the store for leftovers of this one. Neither [`Service::start`] nor [`Service::run`]
+    /// may follow.
     pub async fn leave(&self) -> bool {
         self.engine.core.recovery.leave().await
     }
 
-    /// Where transactions are begun. Until the service has started, every call is `Unavailable`.
+    /// The API. Until the service has started, every call returns `Unavailable`.
     pub fn engine(&self) -> Engine {
         self.engine.clone()
     }

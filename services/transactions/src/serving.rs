@@ -1,4 +1,7 @@
 //! Which node serves in this process, if any.
+//!
+//! Every part asks it for the node of a call. A call that began on an earlier node is refused
+//! instead of mixing two nodes' state.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +9,8 @@ use tokio::sync::Notify;
 
 use crate::{Error, Result, node::Node};
 
-/// The node that serves. A process is one node at a time; after a restart of the service it is another.
+/// The node that serves. A process is one node at a time; after a restart of the service it is
+/// another.
 #[derive(Debug, Default)]
 pub(crate) struct Serving {
     node: Mutex<Option<Arc<Node>>>,
@@ -20,7 +24,7 @@ impl Serving {
         *self.lock() = Some(Arc::clone(node));
     }
 
-    /// No node serves from now on. Returns the one that did.
+    /// No node serves from now on. Returns the previous one.
     pub(crate) fn stop(&self) -> Option<Arc<Node>> {
         self.lock().take()
     }
@@ -40,7 +44,7 @@ impl Serving {
         Ok(node)
     }
 
-    /// Whether no node serves, or one that is fenced.
+    /// Whether no node serves, or the serving one is fenced.
     pub(crate) fn has_fallen(&self) -> bool {
         self.current()
             .is_none_or(|node| node.store.standing().is_err())

@@ -1,4 +1,7 @@
-//! What the service keeps in the key-value store: keys, records, logs, and every conditional write.
+//! The service's data in the key-value store: keys, records, logs, and every conditional write.
+//!
+//! Other modules build keys only through [`layout`], and write only through
+//! [`Store`](store::Store). Every conditional write can be repeated.
 
 pub(crate) mod frontier;
 pub(crate) mod hybrid_clock;

@@ -13,7 +13,7 @@ use functions::manifest::workflow::Workflow;
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use ports::{
-    Clock, Entropy, ErrorKind, Monotonic, Outage,
+    Clock, Entropy, ErrorKind, LogThrottle, Monotonic,
     key_value::SharedKeyValue,
     runtime::{Invocation, Ran},
 };
@@ -131,9 +131,9 @@ pub(crate) struct Inner {
     /// Held while old runs are looked for: what another sweep found may be begun anew.
     pub(crate) sweeping: tokio::sync::Mutex<()>,
     /// What far stores refuse for good, as far as the log has said so.
-    refusals: Mutex<Outage>,
+    refusals: Mutex<LogThrottle>,
     /// Why runs that stopped cannot be gone on with, as far as the log has said so.
-    waiting: Mutex<Outage>,
+    waiting: Mutex<LogThrottle>,
 }
 
 impl Inner {
@@ -648,7 +648,7 @@ impl Handle {
         trouble: &'static str,
         what: impl Fn(Service, Home) -> F + Send,
     ) {
-        let (mut wait, mut outage) = (AGAIN_AFTER, Outage::default());
+        let (mut wait, mut outage) = (AGAIN_AFTER, LogThrottle::default());
         while let Some(service) = self.upgrade() {
             let clock = &service.inner.parts.clock;
             match what(service.clone(), home.clone()).await {

@@ -3,11 +3,14 @@
 use std::collections::BTreeSet;
 
 use coordination::{
-    basis::Basis,
+    config::DataPlacement,
+    dependency::Dependency,
     path,
     records::Payload,
-    session::{CLIENTS, Sessions},
-    user_store::{DataPlacement, UserStore},
+    storage::{
+        session::{CLIENT_SHARDS, Sessions},
+        user_store::UserStore,
+    },
 };
 use futures_util::TryStreamExt as _;
 use ports::objects::ObjectPath;
@@ -18,10 +21,10 @@ use simulated::World;
 pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let mut left = Vec::new();
     let sessions = Sessions::new(world.key_value());
-    for shard in CLIENTS {
+    for shard in CLIENT_SHARDS {
         let mut pages = sessions.rows(shard);
         while let Some(rows) = pages
-            .next_page(&mut Basis::default())
+            .next_page(&mut Dependency::default())
             .await
             .expect("the world is healed")
         {

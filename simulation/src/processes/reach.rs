@@ -12,10 +12,11 @@ use std::{
 
 use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Monotonic, Queue, Receipt,
-    Result, Timestamp, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
-    queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions},
+    Clock, DurabilityPoint, Error, Item, Key, KeyValue, Monotonic, Queue, Receipt, Result,
+    Timestamp, Update,
+    decorate::{Decorator, KeyValueDecorator, QueueDecorator},
+    key_value::{Batch, Batched, Page, Read, Scan, Transacted, Updated},
+    queue::{Delivery, Handle, Message, QueueOptions},
 };
 use tokio::sync::Notify;
 
@@ -110,41 +111,37 @@ impl ReachedKeyValue {
     }
 }
 
-#[async_trait]
-impl Externalize for ReachedKeyValue {
+impl Decorator for ReachedKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.reach.call(self.inner.externalize(point)).await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for ReachedKeyValue {
+impl KeyValueDecorator for ReachedKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.reach.call(self.inner.get(key)).await
     }
+
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.reach.call(self.inner.scan(scan)).await
     }
+
     async fn update(&self, update: Update) -> Result<Updated> {
         self.reach.call(self.inner.update(update)).await
     }
+
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         self.reach.call(self.inner.transact(updates)).await
     }
+
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.reach.call(self.inner.write_batch(batch)).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }
 
@@ -161,27 +158,27 @@ impl ReachedQueue {
     }
 }
 
-#[async_trait]
-impl Externalize for ReachedQueue {
+impl Decorator for ReachedQueue {
+    type Port = dyn Queue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.reach.call(self.inner.externalize(point)).await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl Queue for ReachedQueue {
+impl QueueDecorator for ReachedQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         self.reach.call(self.inner.create(queue, options)).await
     }
+
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.reach.call(self.inner.send(queue, messages)).await
     }
+
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -192,14 +189,17 @@ impl Queue for ReachedQueue {
             .call(self.inner.receive_hidden(queue, messages_max, hidden_ms))
             .await
     }
+
     async fn ready(&self, queue: &str) -> Result<()> {
         self.reach.call(self.inner.ready(queue)).await
     }
+
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
         self.reach
             .call(self.inner.acknowledge(queue, handles))
             .await
     }
+
     async fn release(
         &self,
         queue: &str,
@@ -211,40 +211,17 @@ impl Queue for ReachedQueue {
             .call(self.inner.release(queue, handle, delay_ms, reason))
             .await
     }
+
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         self.reach
             .call(self.inner.give_up(queue, handle, reason))
             .await
     }
+
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
         self.reach
             .call(self.inner.extend(queue, handle, timeout_ms))
             .await
-    }
-    async fn dead_letters(
-        &self,
-        queue: &str,
-        after: Option<LetterId>,
-        letters_max: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        self.reach
-            .call(self.inner.dead_letters(queue, after, letters_max))
-            .await
-    }
-    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.reach.call(self.inner.redrive(queue, letters)).await
-    }
-    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.reach.call(self.inner.purge(queue, letters)).await
-    }
-    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
-        self.reach.call(self.inner.blocked(queue)).await
-    }
-    async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        self.reach.call(self.inner.backlog(queue)).await
-    }
-    fn limits(&self) -> &QueueLimits {
-        self.inner.limits()
     }
 }
 

@@ -14,12 +14,10 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{
-        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
-    },
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Batch, Batched, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 use tokio::{sync::Notify, time::Instant};
 
@@ -178,23 +176,19 @@ impl MortalKeyValue {
     }
 }
 
-#[async_trait]
-impl Externalize for MortalKeyValue {
+impl Decorator for MortalKeyValue {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.life.live_through(self.inner.externalize(point)).await
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for MortalKeyValue {
+impl KeyValueDecorator for MortalKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.life.live_through(self.inner.get(key)).await
     }
@@ -214,14 +208,6 @@ impl KeyValue for MortalKeyValue {
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.life.live_through(self.inner.write_batch(batch)).await
     }
-
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
-    }
 }
 
 #[cfg(test)]
@@ -233,7 +219,7 @@ mod tests {
     /// How many of `calls` puts were answered, and how many stand in the store, with a death at call `at`.
     async fn dies(at: u64, side: Side, calls: usize) -> (usize, usize) {
         let (world, life) = (World::new(1), Life::default());
-        let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+        let mortal: SharedKeyValue = Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
         life.ends_after(at, side);
         let mut answered = 0;
         let work = async {
@@ -275,7 +261,8 @@ mod tests {
             world
                 .faults()
                 .delay(simulated::Chance::ALWAYS, second..=second);
-            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let mortal: SharedKeyValue =
+                Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
             let key = Key::new("p", "k");
             life.ends_after(0, Side::After);
             let pardon = async {
@@ -296,7 +283,8 @@ mod tests {
             world
                 .faults()
                 .delay(simulated::Chance::ALWAYS, second..=second);
-            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let mortal: SharedKeyValue =
+                Arc::new(MortalKeyValue::new(world.key_value(), life.clone()));
             let key = Key::new("p", "k");
             let returned = tokio::select! {
                 biased;

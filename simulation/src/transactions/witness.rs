@@ -9,12 +9,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    DurabilityPoint, Item, Key, KeyValue, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Name, Outcome, Page, Read, Room, Scan,
-        SharedKeyValue, Transacted, Updated, Value,
+        Action, Change, Name, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated, Value,
     },
     objects::ObjectPath,
 };
@@ -319,23 +319,9 @@ struct Watched {
     witness: Witness,
 }
 
-#[async_trait]
-impl Externalize for Watched {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.inner.externalize(point).await
-    }
+decorates!(Watched, dyn KeyValue, inner);
 
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
-}
-
-#[async_trait]
-impl KeyValue for Watched {
+impl KeyValueDecorator for Watched {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.inner.get(key).await?;
         if let Some(item) = &read.value {
@@ -394,17 +380,5 @@ impl KeyValue for Watched {
             }
         }
         Ok(transacted)
-    }
-
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.inner.write_batch(batch).await
-    }
-
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

@@ -10,13 +10,10 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result,
-    Update,
-    key_value::{
-        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
-    },
+    Clock, DurabilityPoint, Entropy, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Batch, Batched, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 use simulated::World;
 
@@ -234,28 +231,28 @@ impl FarStore {
     }
 }
 
-#[async_trait]
-impl Externalize for FarStore {
+impl Decorator for FarStore {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.travel(self.fate(&[]), self.inner.externalize(point))
             .await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for FarStore {
+impl KeyValueDecorator for FarStore {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.travel(self.fate(&[]), self.inner.get(key)).await
     }
+
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.travel(self.fate(&[]), self.inner.scan(scan)).await
     }
+
     async fn update(&self, update: Update) -> Result<Updated> {
         self.travel(
             self.fate(std::slice::from_ref(&update)),
@@ -263,6 +260,7 @@ impl KeyValue for FarStore {
         )
         .await
     }
+
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let fate = self.fate(&updates);
         if let Fate::Twice(ms) = fate {
@@ -276,14 +274,9 @@ impl KeyValue for FarStore {
         }
         self.travel(fate, self.inner.transact(updates)).await
     }
+
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         self.travel(self.fate(&[]), self.inner.write_batch(batch))
             .await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

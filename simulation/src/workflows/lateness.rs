@@ -5,12 +5,11 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{
-        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
-    },
+    Clock, Error, ErrorKind, KeyValue, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
+    key_value::{SharedKeyValue, Transacted},
 };
 
 /// How late the next begin is; none: it is not. Clones share it.
@@ -42,30 +41,9 @@ pub struct LateKeyValue {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-#[async_trait]
-impl Externalize for LateKeyValue {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.inner.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
-}
+decorates!(LateKeyValue, dyn KeyValue, inner);
 
-#[async_trait]
-impl KeyValue for LateKeyValue {
-    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.inner.get(key).await
-    }
-    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.inner.scan(scan).await
-    }
-    async fn update(&self, update: Update) -> Result<Updated> {
-        self.inner.update(update).await
-    }
+impl KeyValueDecorator for LateKeyValue {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let Some(by) = self.lateness.take(&updates) else {
             return self.inner.transact(updates).await;
@@ -80,14 +58,5 @@ impl KeyValue for LateKeyValue {
             ErrorKind::OutcomeUnknown,
             "hear from the near store",
         ))
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.inner.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

@@ -5,14 +5,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use ports::{
-    DurabilityPoint, Error, ErrorKind, Externalize, Queue, Receipt, Result,
-    queue::{
-        Backlog, DeadLetter, Delivery, Handle, LetterId, Message, QueueLimits, QueueOptions,
-        SharedQueue,
-    },
+    Error, ErrorKind, Queue, Receipt, Result,
+    decorate::QueueDecorator,
+    decorates,
+    queue::{Message, QueueOptions, SharedQueue},
 };
 use simulated::World;
 use transactions::{Destinations, queue_name};
@@ -158,24 +156,9 @@ struct Receiver {
     outside: Outside,
 }
 
-#[async_trait]
-impl Externalize for Receiver {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.inner.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
-}
+decorates!(Receiver, dyn Queue, inner);
 
-#[async_trait]
-impl Queue for Receiver {
-    async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        self.inner.create(queue, options).await
-    }
+impl QueueDecorator for Receiver {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let struck = if messages.is_empty() {
             None
@@ -202,59 +185,5 @@ impl Queue for Receiver {
             Some(kind) => Err(Error::new(kind, "hear from whoever receives")),
             None => Ok(receipt),
         }
-    }
-    async fn receive_hidden(
-        &self,
-        queue: &str,
-        messages_max: usize,
-        hidden_ms: Option<u64>,
-    ) -> Result<Vec<Delivery>> {
-        self.inner
-            .receive_hidden(queue, messages_max, hidden_ms)
-            .await
-    }
-    async fn ready(&self, queue: &str) -> Result<()> {
-        self.inner.ready(queue).await
-    }
-    async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        self.inner.acknowledge(queue, handles).await
-    }
-    async fn release(
-        &self,
-        queue: &str,
-        handle: &Handle,
-        delay_ms: u64,
-        reason: &str,
-    ) -> Result<Receipt> {
-        self.inner.release(queue, handle, delay_ms, reason).await
-    }
-    async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
-        self.inner.give_up(queue, handle, reason).await
-    }
-    async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
-        self.inner.extend(queue, handle, timeout_ms).await
-    }
-    async fn dead_letters(
-        &self,
-        queue: &str,
-        after: Option<LetterId>,
-        letters_max: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        self.inner.dead_letters(queue, after, letters_max).await
-    }
-    async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.inner.redrive(queue, letters).await
-    }
-    async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.inner.purge(queue, letters).await
-    }
-    async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
-        self.inner.blocked(queue).await
-    }
-    async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        self.inner.backlog(queue).await
-    }
-    fn limits(&self) -> &QueueLimits {
-        self.inner.limits()
     }
 }

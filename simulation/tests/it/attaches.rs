@@ -106,7 +106,7 @@ fn an_older_attach_that_registers_late_replaces_nobody() {
 #[test]
 fn letting_the_last_to_register_speak_is_caught() {
     assert!(!simulated::run(newer_is_answered(Some(
-        Broken::LetsTheLastToRegisterSpeak
+        Broken::LastToRegisterWins
     ))));
 }
 

@@ -99,7 +99,7 @@ fn reads_wait_for_room_for_their_answers() {
 /// C3, broken.
 #[test]
 fn holding_answers_without_a_bound_is_caught() {
-    assert!(most_pumped(Some(Broken::HoldsWithoutBound)) > PUMPED_BYTES_MAX);
+    assert!(most_pumped(Some(Broken::QueuesOutputsWithoutBound)) > PUMPED_BYTES_MAX);
 }
 
 /// C4: a request that sets many watches again comes to as many events, which wait for room as well.

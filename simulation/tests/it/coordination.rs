@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use coordination::{broken::Broken, user_store::DataPlacement};
+use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
     faults::Weather,
     house::Instances,
@@ -109,7 +109,7 @@ fn numbering_updates_as_they_arrive_is_caught() {
 #[test]
 fn numbering_refusals_before_what_refused_them_is_caught() {
     everything_in(Weather::Slow)
-        .without(Broken::ForgetsWhatRefused)
+        .without(Broken::ForgetsCausesOfRefusals)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -117,7 +117,7 @@ fn numbering_refusals_before_what_refused_them_is_caught() {
 #[test]
 fn taking_the_log_for_applied_is_caught() {
     everything_in(Weather::Stormy)
-        .without(Broken::TakesTheLogForApplied)
+        .without(Broken::AssumesTheLogIsApplied)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -173,7 +173,7 @@ fn a_watch_that_is_set_again_fires_once() {
 #[test]
 fn looking_again_at_watches_that_are_set_is_caught() {
     setting_watches_again()
-        .without(Broken::ForgetsWhichWatchesAreSet)
+        .without(Broken::ForgetsRestoredWatches)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -278,7 +278,7 @@ fn a_session_that_is_used_does_not_expire_where_no_heartbeat_stays_warm() {
 #[test]
 fn remembering_silence_in_an_instance_is_caught() {
     cold()
-        .without(Broken::RemembersSilenceInTheInstance)
+        .without(Broken::KeepsSilenceInTheInstance)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -359,7 +359,7 @@ fn temporary_objects_are_removed_once_nobody_can_need_them() {
 #[test]
 fn removing_temporary_objects_that_are_not_applied_is_caught() {
     travelling_in_objects()
-        .without(Broken::SweepsWhatIsNotApplied)
+        .without(Broken::SweepsUnappliedObjects)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 

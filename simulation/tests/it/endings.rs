@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, ConnectError, Ended, Gateway,
-    basis::Basis,
     broken::Broken,
+    dependency::Dependency,
     model::{
         Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
         Zxid,
     },
-    session::Sessions,
+    storage::session::Sessions,
 };
 use fastrand::Rng;
 use simulated::{Options, World};
@@ -372,7 +372,7 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
         client.submit(1, Request::Close);
         let (rows, session) = (Sessions::new(world.key_value()), client.session());
         let row = async || {
-            rows.get(session, &mut Basis::default())
+            rows.get(session, &mut Dependency::default())
                 .await
                 .expect("it reads")
         };

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Config,
-    basis::Basis,
     broken::Broken,
-    ephemerals::Ephemerals,
+    config::DataPlacement,
+    dependency::Dependency,
     model::{Lifetime, Request},
-    user_store::DataPlacement,
+    storage::ephemerals::Ephemerals,
 };
 use ports::faults::Calm;
 use simulated::World;
@@ -36,7 +36,7 @@ fn an_ephemeral_leaves_the_index_with_its_znode_whoever_deletes_it() {
         let (index, session) = (Ephemerals::new(world.key_value()), owner.session());
         let indexed = async || {
             index
-                .all(session, &mut Basis::default())
+                .all(session, &mut Dependency::default())
                 .await
                 .expect("a calm world")
         };
@@ -114,7 +114,7 @@ fn a_session_ends_behind_all_that_others_have_taken_of_it_whatever_dies() {
 #[test]
 fn an_end_beside_what_is_gone_is_caught() {
     locking(Weather::Paused)
-        .without(Broken::EndsBesideWhatIsGone)
+        .without(Broken::EndsBeforeForeignDeletions)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -122,6 +122,6 @@ fn an_end_beside_what_is_gone_is_caught() {
 #[test]
 fn forgetting_what_is_still_there_is_caught() {
     locking(Weather::Paused)
-        .without(Broken::ForgetsWhatIsStillThere)
+        .without(Broken::DropsIndexEntriesWhenDecided)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }

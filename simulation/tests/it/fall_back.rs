@@ -1,6 +1,6 @@
 //! D4: the store loses what was not durable, and everybody who has seen it lives on.
 
-use coordination::{broken::Broken, user_store::DataPlacement};
+use coordination::{broken::Broken, config::DataPlacement};
 use simulation::{
     faults::Weather,
     scenario::{Scenario, contended, ephemerals, everything},
@@ -71,7 +71,7 @@ fn data_in_objects_is_that_of_its_decision_while_the_store_falls_back() {
 #[test]
 fn deciding_by_lost_locks_is_caught() {
     falling_back()
-        .without(Broken::DecidesByLostLocks)
+        .without(Broken::DecidesUnderLostLocks)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -79,7 +79,7 @@ fn deciding_by_lost_locks_is_caught() {
 #[test]
 fn numbering_what_was_lost_is_caught() {
     falling_back()
-        .without(Broken::NumbersWhatWasLost)
+        .without(Broken::NumbersLostDecisions)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 

@@ -2,11 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use async_trait::async_trait;
-use ports::{
-    DurabilityPoint, Error, Externalize, Item, Key, KeyValue, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
-};
+use ports::{Error, KeyValue, Update, decorate::KeyValueDecorator, decorates, key_value::Updated};
 
 /// What becomes of an update.
 pub(crate) enum Fate {
@@ -48,44 +44,14 @@ impl fmt::Debug for Fated {
     }
 }
 
-#[async_trait]
-impl Externalize for Fated {
-    async fn externalize(&self, point: DurabilityPoint) -> ports::Result<()> {
-        self.store.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.store.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.store.is_durable(point)
-    }
-}
+decorates!(Fated, dyn KeyValue, store);
 
-#[async_trait]
-impl KeyValue for Fated {
-    async fn get(&self, key: &Key) -> ports::Result<Read<Option<Arc<Item>>>> {
-        self.store.get(key).await
-    }
-    async fn scan(&self, scan: &Scan) -> ports::Result<Read<Page>> {
-        self.store.scan(scan).await
-    }
+impl KeyValueDecorator for Fated {
     async fn update(&self, update: Update) -> ports::Result<Updated> {
         match (self.fate)(&update) {
             Fate::Made => self.store.update(update).await,
             Fate::Refused => Err(Error::unavailable("update what a test refuses")),
             Fate::Deadly => std::future::pending().await,
         }
-    }
-    async fn transact(&self, updates: Vec<Update>) -> ports::Result<Transacted> {
-        self.store.transact(updates).await
-    }
-    async fn write_batch(&self, batch: Batch) -> ports::Result<Batched> {
-        self.store.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.store.limits()
-    }
-    fn room(&self) -> Room {
-        self.store.room()
     }
 }

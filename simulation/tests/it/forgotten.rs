@@ -12,12 +12,11 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts, Region, Service,
-    basis::Basis,
     broken::Broken,
+    dependency::Dependency,
     model::{Connect, Lifetime, Output, Password, Request, SessionId, Watching, Zxid},
-    names,
-    session::Sessions,
-    temporary::Temporaries,
+    queue_names,
+    storage::{session::Sessions, temporary::Temporaries},
 };
 use ports::{
     Event, Handler, Key, KeyValue, Update,
@@ -165,7 +164,7 @@ fn a_session_whose_renewals_are_lost_gets_its_time() {
 fn remembering_lost_silence_is_caught() {
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
         assert!(
-            !always_survives_a_loss(instances, Some(Broken::RemembersLostSilence)),
+            !always_survives_a_loss(instances, Some(Broken::CountsLostSilence)),
             "{instances:?}"
         );
     }
@@ -175,7 +174,7 @@ fn remembering_lost_silence_is_caught() {
 /// its place, which the store then lost.
 async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     let world = World::new(1);
-    let (store, mut basis) = (world.key_value(), Basis::default());
+    let (store, mut basis) = (world.key_value(), Dependency::default());
     let sessions = Sessions::new(store.clone());
     let (session, password) = (SessionId(7), Password([7; 16]));
     let created = sessions
@@ -184,7 +183,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         .expect("a calm world");
     assert!(created, "it is the first");
     sessions.externalize(&basis).await.expect("a calm world");
-    // As `coordination::temporary` names them: of the first connection.
+    // As `coordination::storage::temporary` names them: of the first connection.
     let object = ObjectPath::from(format!("temporary/{:016x}-1-1", session.0));
     world
         .objects()
@@ -207,7 +206,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     };
     let (swept, ()) = tokio::join!(temporaries.sweep(), losing);
     let row = sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("a calm world");
     assert_eq!(
@@ -256,13 +255,13 @@ async fn two_processes(world: &World, first: Parts, config: Config) -> [Arc<Serv
         let definitions = service.functions();
         definitions
             .into_iter()
-            .find(|definition| definition.name == names::WATCH)
+            .find(|definition| definition.name == queue_names::WATCH)
             .expect("it watches")
             .handler
     });
     let both: Arc<dyn Handler> = Arc::new(Both(watches));
     for mut definition in second.functions() {
-        if definition.name == names::WATCH {
+        if definition.name == queue_names::WATCH {
             definition.handler = both.clone();
         }
         world.functions().register(definition);
@@ -350,7 +349,7 @@ fn nobody_is_let_in_by_an_attach_that_is_lost() {
 #[test]
 fn letting_in_by_lost_attaches_is_caught() {
     assert_eq!(
-        simulated::run(let_in(Some(Broken::LetsInByLostAttaches))),
+        simulated::run(let_in(Some(Broken::AcceptsLostAttaches))),
         [true, true]
     );
 }

@@ -8,19 +8,17 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
-use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Gateway, Parts,
-    basis::Basis,
+    dependency::Dependency,
     model::{Connect, Password, Request, SessionId, Zxid},
-    names,
-    session::Sessions,
+    queue_names,
+    storage::session::Sessions,
 };
 use ports::{
-    Functions, Key, Receipt, Update,
+    Functions, Key, Update,
+    decorate::FunctionsDecorator,
     faults::{Calm, Fault, FaultSchedule, FaultyKeyValue, Script},
-    functions::{FunctionLimits, QueueTrigger},
     objects::{ObjectPath, ObjectStoreExt as _, PutPayload},
 };
 use simulated::{Options, World, percent};
@@ -114,7 +112,7 @@ fn a_warm_heartbeat_makes_hardly_a_call_beside_its_scan() {
         let calls = |operation| {
             let by_heartbeat = trace
                 .entries()
-                .filter(|entry| entry.caller.starts_with(names::HEARTBEAT));
+                .filter(|entry| entry.caller.starts_with(queue_names::HEARTBEAT));
             by_heartbeat
                 .filter(|entry| entry.operation == operation)
                 .count()
@@ -211,7 +209,8 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
         world.clock().sleep(alone::TIMEOUT / 2).await;
         drop(client);
         let trace = world.trace();
-        let by_heartbeat = |entry: &&simulated::Entry| entry.caller.starts_with(names::HEARTBEAT);
+        let by_heartbeat =
+            |entry: &&simulated::Entry| entry.caller.starts_with(queue_names::HEARTBEAT);
         let count = |operation| {
             trace
                 .entries()
@@ -236,7 +235,7 @@ fn a_run_that_fails_leaves_its_instance_what_it_knew() {
 async fn has_ended(world: &World, session: SessionId) -> bool {
     let sessions = Sessions::new(world.key_value());
     sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("it can be read")
         .is_none()
@@ -249,7 +248,7 @@ fn sessions_end_beside_one_that_cannot_be_read() {
         let world = World::new(1);
         let service = started(&world, Arc::new(Calm), Config::default()).await;
         follow(&service);
-        // As `coordination::session` lays rows out; a later build, or a damaged store, may leave such a thing.
+        // As `coordination::storage::session` lays rows out; a later build, or a damaged store, may leave such a thing.
         for shard in 0..4u8 {
             let key = Key::new(format!("session/{shard:x}"), i64::from(shard).to_be_bytes());
             world
@@ -320,31 +319,11 @@ struct DiesDisarming {
     opened: Mutex<Option<SessionId>>,
 }
 
-#[async_trait]
-impl Functions for DiesDisarming {
-    async fn invoke(&self, function: &str, payload: Bytes) -> ports::Result<Bytes> {
-        self.functions.invoke(function, payload).await
+impl FunctionsDecorator for DiesDisarming {
+    fn inner(&self) -> &dyn Functions {
+        &*self.functions
     }
-    async fn send(
-        &self,
-        function: &str,
-        id: Option<Bytes>,
-        payload: Bytes,
-    ) -> ports::Result<Receipt> {
-        self.functions.send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> ports::Result<bool> {
-        self.functions.knows(function).await
-    }
-    async fn arm_queue(&self, trigger: QueueTrigger) -> ports::Result<()> {
-        self.functions.arm_queue(trigger).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> ports::Result<()> {
-        self.functions.disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> ports::Result<()> {
-        self.functions.arm_timer(function, period).await
-    }
+
     async fn disarm_timer(&self, function: &str) -> ports::Result<()> {
         let gateway = self.gateway.lock().expect("one at a time").take();
         let Some(gateway) = gateway else {
@@ -355,9 +334,6 @@ impl Functions for DiesDisarming {
         drop(client);
         self.functions.disarm_timer(function).await?;
         std::future::pending().await
-    }
-    fn limits(&self) -> &FunctionLimits {
-        self.functions.limits()
     }
 }
 

@@ -8,22 +8,20 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use coordination::{
     Config, Ended, Parts,
-    basis::Basis,
     broken::Broken,
+    dependency::Dependency,
     model::{Lifetime, Output, Request, SessionId, Watching},
-    session::{Moved, Sessions, State},
+    storage::session::{Sessions, State, Transition},
 };
 use futures_util::future::join;
 use ports::{
-    DurabilityPoint, Externalize, Item, Key, KeyValue, Result, Update,
+    KeyValue, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     faults::{Fault, FaultSchedule},
-    key_value::{
-        Action, Batch, Batched, Change, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue,
-        Transacted, Updated,
-    },
+    key_value::{Action, Change, SharedKeyValue, Updated},
 };
 use simulated::World;
 
@@ -38,34 +36,16 @@ struct RenewsBehindTheJudge {
 }
 
 impl RenewsBehindTheJudge {
-    /// As `coordination::session` lays rows out.
+    /// As `coordination::storage::session` lays rows out.
     fn condemns(update: &Update) -> bool {
         let closing = Action::set_integer("state", 1);
         matches!(&update.change, Change::Modify(actions) if actions.contains(&closing))
     }
 }
 
-#[async_trait]
-impl Externalize for RenewsBehindTheJudge {
-    async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.honest.externalize(point).await
-    }
-    fn point(&self) -> DurabilityPoint {
-        self.honest.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.honest.is_durable(point)
-    }
-}
+decorates!(RenewsBehindTheJudge, dyn KeyValue, honest);
 
-#[async_trait]
-impl KeyValue for RenewsBehindTheJudge {
-    async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.honest.get(key).await
-    }
-    async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.honest.scan(scan).await
-    }
+impl KeyValueDecorator for RenewsBehindTheJudge {
     async fn update(&self, update: Update) -> Result<Updated> {
         let due = if Self::condemns(&update) {
             self.renews.lock().expect("one at a time").take()
@@ -75,26 +55,14 @@ impl KeyValue for RenewsBehindTheJudge {
         if let Some((session, attach)) = due {
             let sessions = Sessions::new(Arc::clone(&self.honest));
             let renewed = sessions
-                .renew(session, attach, &mut Basis::default())
+                .renew(session, attach, &mut Dependency::default())
                 .await?;
             assert!(
-                matches!(renewed, Moved::Done(_)),
+                matches!(renewed, Transition::Done(_)),
                 "it was open: {renewed:?}"
             );
         }
         self.honest.update(update).await
-    }
-    async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.honest.transact(updates).await
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.honest.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.honest.limits()
-    }
-    fn room(&self) -> Room {
-        self.honest.room()
     }
 }
 
@@ -129,13 +97,13 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
     world.clock().sleep(TIMEOUT / 2).await;
     let sessions = Sessions::new(world.key_value());
     let row = sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("a calm world");
     let is_open = row.is_some_and(|row| row.state == State::Open);
     world.clock().sleep(TIMEOUT).await;
     let row = sessions
-        .get(session, &mut Basis::default())
+        .get(session, &mut Dependency::default())
         .await
         .expect("a calm world");
     assert!(row.is_none(), "nobody has renewed it again: {row:?}");
@@ -152,7 +120,7 @@ fn a_session_that_is_renewed_while_it_is_judged_lives() {
 #[test]
 fn condemning_who_was_renewed_meanwhile_is_caught() {
     assert!(!simulated::run(lives_by_a_late_renewal(Some(
-        Broken::CondemnsTheRenewed
+        Broken::ExpiresRenewedSessions
     ))));
 }
 
@@ -177,11 +145,11 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
             client.session(),
             client.password(),
             TIMEOUT,
-            &mut Basis::default(),
+            &mut Dependency::default(),
         )
         .await;
     assert!(
-        matches!(attached, Ok(Moved::Done(_))),
+        matches!(attached, Ok(Transition::Done(_))),
         "it is open: {attached:?}"
     );
     let until = world.clock().monotonic() + TIMEOUT * 3;
@@ -192,7 +160,7 @@ async fn end_of_the_replaced(broken: Option<Broken>) -> Option<Ended> {
         world.clock().sleep(Duration::from_secs(1)).await;
     }
     let row = sessions
-        .get(client.session(), &mut Basis::default())
+        .get(client.session(), &mut Dependency::default())
         .await
         .expect("a calm world");
     assert!(
@@ -212,9 +180,7 @@ fn a_connection_that_was_replaced_renews_nothing() {
 /// C-6, broken.
 #[test]
 fn renewing_for_another_connection_is_caught() {
-    let end = simulated::run(end_of_the_replaced(Some(
-        Broken::RenewsForWhoeverIsAttached,
-    )));
+    let end = simulated::run(end_of_the_replaced(Some(Broken::RenewsForItsReplacement)));
     assert!(end.is_none(), "{end:?}");
 }
 
@@ -404,12 +370,12 @@ async fn outlives_its_last_request(
             }
         } else if parting == Parting::Left {
             leaves_after.sleep(TIMEOUT * (9 - fortieths) / 40).await;
-            client.leave().await;
+            client.disconnect().await;
         }
     };
     let ends = async {
         let sessions = Sessions::new(world.key_value());
-        while let Ok(Some(_)) = sessions.get(session, &mut Basis::default()).await {
+        while let Ok(Some(_)) = sessions.get(session, &mut Dependency::default()).await {
             world.clock().sleep(Duration::from_millis(100)).await;
         }
         world.clock().monotonic().since(begun)
@@ -434,7 +400,7 @@ fn a_session_has_its_whole_timeout_from_its_last_request() {
 /// C6, broken.
 #[test]
 fn taking_rows_for_exact_is_caught() {
-    let broken = Some(Broken::TakesRowsForExact);
+    let broken = Some(Broken::TreatsRowsAsExact);
     let lived = simulated::run(outlives_its_last_request(Parting::ProcessDied, 9, broken));
     assert!(lived < TIMEOUT, "{lived:?}");
 }
@@ -469,12 +435,12 @@ fn taking_a_session_up_renews_it() {
         world.clock().sleep(TIMEOUT * 9 / 10).await;
         let sessions = Sessions::new(world.key_value());
         let attached = sessions
-            .attach(session, password, TIMEOUT, &mut Basis::default())
+            .attach(session, password, TIMEOUT, &mut Dependency::default())
             .await;
-        assert!(matches!(attached, Ok(Moved::Done(_))), "{attached:?}");
+        assert!(matches!(attached, Ok(Transition::Done(_))), "{attached:?}");
         world.clock().sleep(TIMEOUT * 9 / 10).await;
         let row = sessions
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("a calm world");
         assert!(
@@ -496,23 +462,26 @@ fn a_session_is_taken_up_by_its_password_alone_and_not_once_it_is_closing() {
         let sessions = Sessions::new(world.key_value());
         let attach = async |password| {
             let attached = sessions
-                .attach(session, password, TIMEOUT, &mut Basis::default())
+                .attach(session, password, TIMEOUT, &mut Dependency::default())
                 .await;
-            matches!(attached.expect("a calm world"), Moved::Done(_))
+            matches!(attached.expect("a calm world"), Transition::Done(_))
         };
         let mut wrong = password;
         wrong.0[15] ^= 1;
         assert!(!attach(wrong).await, "one bit is another");
         assert!(attach(password).await);
         let row = sessions
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("a calm world");
         let renewals = row.expect("it is open").renewals;
         let condemned = sessions
-            .condemn(session, renewals, &mut Basis::default())
+            .expire(session, renewals, &mut Dependency::default())
             .await;
-        assert!(matches!(condemned, Ok(Moved::Done(_))), "{condemned:?}");
+        assert!(
+            matches!(condemned, Ok(Transition::Done(_))),
+            "{condemned:?}"
+        );
         assert!(!attach(password).await, "its end has begun");
     });
 }
@@ -575,14 +544,14 @@ async fn lives_while_it_reads(takes_answers: bool) -> bool {
     while world.clock().monotonic() < until {
         if takes_answers {
             client
-                .takes_answers()
+                .keep_alive()
                 .await
                 .expect("its lease is renewed in time");
         }
         world.clock().sleep(Duration::from_secs(1)).await;
     }
     let row = Sessions::new(world.key_value())
-        .get(client.session(), &mut Basis::default())
+        .get(client.session(), &mut Dependency::default())
         .await;
     row.expect("a calm world")
         .is_some_and(|row| row.state == State::Open)

@@ -11,11 +11,11 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Client, Config, Gateway, Parts, Region,
-    basis::Basis,
     broken::Broken,
+    config::DataPlacement,
+    dependency::Dependency,
     model::{Connect, Lifetime, Request, Response, Watching, Zxid},
-    session::{Row, Sessions, State},
-    user_store::DataPlacement,
+    storage::session::{Row, Sessions, State},
 };
 use ports::faults::{Calm, Fault, FaultSchedule, FaultyKeyValue};
 use simulated::{Options, World};
@@ -167,7 +167,9 @@ fn no_object_is_written_for_a_decision_that_may_be_lost() {
 /// P5, broken.
 #[test]
 fn placing_data_of_decisions_that_may_be_lost_is_caught() {
-    let found = simulated::run(data_behind_losses(Some(Broken::PlacesWhatMayBeLost)));
+    let found = simulated::run(data_behind_losses(Some(
+        Broken::PutsObjectsOfUndurableDecisions,
+    )));
     assert_eq!(found.as_deref(), Some(b"lost".as_slice()));
 }
 
@@ -226,7 +228,7 @@ async fn end_that_was_lost(broken: Option<Broken>) -> Option<Row> {
     let (sessions, session) = (Sessions::new(store.clone()), client.session());
     let row = async || {
         sessions
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("the world is healed")
     };

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use coordination::{
     Config, Error,
-    basis::Basis,
     broken::Broken,
+    config::DataPlacement,
+    dependency::Dependency,
     model::{Lifetime, Output, Request, Response, Watching},
-    names,
+    queue_names,
     records::{Decided, Effect, Payload, UpdateId, encode},
-    session::Sessions,
-    user_store::DataPlacement,
+    storage::session::Sessions,
 };
 use ports::{Incarnation, faults::Calm, queue::Message};
 use simulated::World;
@@ -80,7 +80,7 @@ fn data_in_objects_outlives_whoever_applied_half_a_slot() {
 #[test]
 fn collecting_what_others_have_applied_is_caught() {
     set_again_and_again()
-        .without(Broken::CollectsWhatOthersHaveApplied)
+        .without(Broken::CollectsObjectsInUse)
         .is_caught(SEEDS_UNTIL_CAUGHT);
 }
 
@@ -123,7 +123,7 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
     set("/other").await;
     set("/named").await;
     let row = Sessions::new(world.key_value())
-        .get(client.session(), &mut Basis::default())
+        .get(client.session(), &mut Dependency::default())
         .await;
     let id = UpdateId {
         session: client.session(),
@@ -142,17 +142,17 @@ async fn read_beside_the_lost(broken: Option<Broken>) -> Option<Result<Response,
             data: Payload::Inline("lost".into()),
         }),
         touched: Vec::new(),
-        taken: None,
+        foreign_ephemeral: None,
         temporary: None,
     };
     let message = Message {
-        group: names::distributor_group(),
+        group: queue_names::distributor_group(),
         deduplication: None,
         body: encode(&lost),
     };
     world
         .queue()
-        .send(names::DISTRIBUTOR_QUEUE, vec![message])
+        .send(queue_names::DISTRIBUTOR_QUEUE, vec![message])
         .await
         .expect("a calm world");
     world.clock().sleep(Duration::from_secs(1)).await;
@@ -179,6 +179,8 @@ fn an_object_is_not_taken_for_that_of_a_lost_decision() {
 /// D4, P5, broken.
 #[test]
 fn looking_for_objects_of_the_lost_is_caught() {
-    let read = simulated::run(read_beside_the_lost(Some(Broken::LooksForObjectsOfTheLost)));
+    let read = simulated::run(read_beside_the_lost(Some(
+        Broken::ChecksObjectsOfLostDecisions,
+    )));
     assert!(read.is_none(), "{read:?}");
 }

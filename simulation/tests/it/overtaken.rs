@@ -170,7 +170,7 @@ fn data_that_changes_at_every_look_is_read_and_watched_as_it_was_at_one_zxid() {
 /// C3, broken.
 #[test]
 fn looking_again_for_ever_is_caught() {
-    assert!(data(Some(Broken::LooksAgainForEver)).is_none());
+    assert!(data(Some(Broken::RestartsReadsForever)).is_none());
 }
 
 /// The children of a znode that come and go all the time.
@@ -222,7 +222,7 @@ fn children_that_change_at_every_look_are_listed_and_watched_as_they_were_at_one
 /// C3, broken.
 #[test]
 fn showing_children_as_they_were_seen_is_caught() {
-    let amid = children(Some(Broken::ShowsWhatItSaw)).expect("it is answered");
+    let amid = children(Some(Broken::ReturnsUncorrectedReads)).expect("it is answered");
     assert!(!is_true_of_children(&amid), "{amid:?}");
 }
 
@@ -258,14 +258,14 @@ fn a_znode_that_comes_and_goes_at_every_look_is_there_or_not_as_it_was_at_one_zx
 /// C3, broken.
 #[test]
 fn showing_a_znode_as_missing_as_it_was_seen_is_caught() {
-    let amid = existence(Some(Broken::ShowsWhatItSaw)).expect("it is answered");
+    let amid = existence(Some(Broken::ReturnsUncorrectedReads)).expect("it is answered");
     assert!(!is_true_of_existence(&amid), "{amid:?}");
 }
 
 /// C4, broken.
 #[test]
 fn watching_from_now_on_is_caught() {
-    let amid = existence(Some(Broken::WatchesFromNowOn)).expect("it is answered");
+    let amid = existence(Some(Broken::ArmsWatchesTooLate)).expect("it is answered");
     assert!(!is_true_of_existence(&amid), "{amid:?}");
 }
 

@@ -157,9 +157,7 @@ fn what_another_place_has_handed_out_is_not_confirmed_by_this_one() {
 /// C5, D4, broken.
 #[test]
 fn confirming_what_another_place_lost_is_caught() {
-    let shown = simulated::run(shown_of_the_lost(Some(
-        Broken::ConfirmsWhatAnotherPlaceLost,
-    )));
+    let shown = simulated::run(shown_of_the_lost(Some(Broken::ConfirmsLostZxids)));
     assert!(
         matches!(
             shown[..],

@@ -49,14 +49,14 @@ pub(crate) async fn answers(
         }
         if missing > 0 {
             // Its peer is there, however long it takes.
-            client.takes_answers().await.expect("the session lives");
+            client.keep_alive().await.expect("the session lives");
             client.wait().await;
         }
     }
     answers
 }
 
-/// The row of the znode that does it, as `coordination::node` lays rows out.
+/// The row of the znode that does it, as `coordination::storage::node` lays rows out.
 fn poison() -> Key {
     Key::new("node:/poison", [])
 }
@@ -132,7 +132,7 @@ fn a_request_that_fails_for_good_is_decided_as_failed_in_its_place() {
 /// P1, broken.
 #[test]
 fn blocking_for_ever_is_caught() {
-    assert!(simulated::run(poisoned(&World::new(0), Some(Broken::BlocksForEver))).is_none());
+    assert!(simulated::run(poisoned(&World::new(0), Some(Broken::BlocksForever))).is_none());
 }
 
 /// A session sets a znode whose row kills every writer that touches it, between two that are well.
@@ -193,5 +193,5 @@ fn a_request_that_kills_its_writers_is_decided_as_failed_in_its_place() {
 /// P1, broken.
 #[test]
 fn killing_writers_for_ever_is_caught() {
-    assert!(simulated::run(deadly(Some(Broken::BlocksForEver))).is_none());
+    assert!(simulated::run(deadly(Some(Broken::BlocksForever))).is_none());
 }

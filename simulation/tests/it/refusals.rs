@@ -171,7 +171,9 @@ fn a_refusal_comes_before_what_would_have_made_it_untrue() {
 /// C-3, broken.
 #[test]
 fn anchoring_a_refusal_by_what_was_read_is_caught() {
-    let (refused, made) = simulated::run(refused_and_made(Some(Broken::AnchorsByWhatWasRead)));
+    let (refused, made) = simulated::run(refused_and_made(Some(
+        Broken::LocksAncestorsByUnlockedReads,
+    )));
     assert!(refused > made, "refused at {refused:?}, made at {made:?}");
 }
 

@@ -7,9 +7,9 @@ use std::{
 
 use coordination::{
     Config, Parts,
-    basis::Basis,
+    dependency::Dependency,
     model::{Lifetime, Request, Watching},
-    session::Sessions,
+    storage::session::Sessions,
 };
 use ports::faults::{Calm, Fault, FaultyQueue, Script};
 use simulated::World;
@@ -82,7 +82,7 @@ fn what_was_decided_and_not_pushed_before_a_crash_is_applied_without_another_req
             .expect("the session lives");
         world.clock().sleep(SOON).await;
         let row = Sessions::new(world.key_value())
-            .get(client.session(), &mut Basis::default())
+            .get(client.session(), &mut Dependency::default())
             .await
             .expect("a calm world");
         assert_eq!(

@@ -9,11 +9,12 @@ use std::{
 use bytes::Bytes;
 use coordination::{
     Client, Config, ConnectError, Ended, Error, Gateway,
+    config::DataPlacement,
     model::{
         Acl, Connect, Lifetime, Naming, Output, Password, Request, Response, SessionId, Watching,
         Zxid,
     },
-    user_store::{DataPlacement, put_object},
+    storage::user_store::put_object,
 };
 use futures_util::{
     StreamExt as _,

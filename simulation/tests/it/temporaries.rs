@@ -7,8 +7,8 @@ use std::{
 
 use coordination::{
     Config,
+    config::DataPlacement,
     model::{Lifetime, Request},
-    user_store::DataPlacement,
 };
 use futures_util::TryStreamExt as _;
 use ports::{
@@ -34,7 +34,7 @@ fn a_temporary_object_stays_until_what_was_applied_is_durable() {
         let service = started(&world, faults.clone(), config).await;
         follow(&service);
         let client = connect(&service.gateway()).await.expect("a session");
-        // As `coordination::temporary` names them: of a connection before this one.
+        // As `coordination::storage::temporary` names them: of a connection before this one.
         let object = ObjectPath::from(format!("temporary/{:016x}-0-1", client.session().0));
         world
             .objects()

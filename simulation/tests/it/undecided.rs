@@ -183,7 +183,7 @@ fn a_request_that_is_held_up_by_others_is_not_given_up() {
 fn counting_what_was_planned_is_caught() {
     for what in [What::Region, What::Decisions] {
         assert_eq!(
-            given_up(what, Some(Broken::CountsWhatWasPlanned)).len(),
+            given_up(what, Some(Broken::CountsSuccessfulPlannings)).len(),
             1,
             "{what:?}"
         );

@@ -126,7 +126,7 @@ fn watches_that_are_set_again_amid_changes_fire_once() {
 #[test]
 fn forgetting_which_watches_are_set_is_caught() {
     assert_eq!(
-        simulated::run(told_of(Some(Broken::ForgetsWhichWatchesAreSet))).len(),
+        simulated::run(told_of(Some(Broken::ForgetsRestoredWatches))).len(),
         3
     );
 }

@@ -46,7 +46,8 @@ fn objects(case: Case<contract::objects::Subject>) {
     block_on(async {
         let store = open(&directory).await;
         let objects = Arc::new(ItemObjects::new(store.key_value()));
-        case.run(contract::objects::Subject::new(objects).spawning(SPAWN))
+        let limits = objects.limits();
+        case.run(contract::objects::Subject::new(objects, limits).spawning(SPAWN))
             .await;
         store.close().await;
     });
@@ -56,7 +57,7 @@ mod objects {
     ports::objects_contract!(super::objects);
 }
 
-/// A store that crashes by being dropped: what was not made durable goes with it.
+/// A store that crashes by being dropped, which loses changes that are not durable.
 #[derive(Debug)]
 struct Crashing {
     store: Embedded,
@@ -75,6 +76,10 @@ impl contract::durability::Crashable for Crashing {
 
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         Some(Arc::new(ItemObjects::new(self.store.key_value())))
+    }
+
+    fn takes_parts(&self) -> bool {
+        false
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -102,7 +107,7 @@ mod durability {
 }
 
 #[test]
-fn folders_are_told_from_objects() {
+fn a_list_with_delimiter_separates_folders_and_objects() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     block_on(async {
         let store = open(&directory).await;
@@ -124,9 +129,10 @@ fn folders_are_told_from_objects() {
     });
 }
 
-/// O1, P6: an object that is said to be there outlives a crash, although its writer had died before it was durable.
+/// O2, P6: an object that a create found survives a crash, although its writer died before it was
+/// durable.
 #[test]
-fn an_object_that_is_said_to_be_there_is_durable() {
+fn an_object_that_a_create_found_is_durable() {
     simulated::run(async {
         let world = World::new(1);
         let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));
@@ -135,7 +141,7 @@ fn an_object_that_is_said_to_be_there_is_durable() {
             let mut first = pin!(put());
             assert!(
                 poll!(&mut first).is_pending(),
-                "it waits for the disk, and dies"
+                "it waits for the disk, and is dropped"
             );
         }
         let again = put().await;
@@ -144,12 +150,12 @@ fn an_object_that_is_said_to_be_there_is_durable() {
             "{again:?}"
         );
         world.crash();
-        objects.get(&path).await.expect("it was said to be there");
+        objects.get(&path).await.expect("a create found it");
     });
 }
 
 #[test]
-fn a_full_store_is_said_to_be_full() {
+fn a_full_store_refuses_for_lack_of_room() {
     simulated::run(async {
         let world = World::new(1);
         let (objects, path) = (ItemObjects::new(world.key_value()), ObjectPath::from("o/1"));

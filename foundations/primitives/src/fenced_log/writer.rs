@@ -5,42 +5,43 @@ use ports::{DurabilityPoint, Error, ErrorKind, Result, Update, key_value::Transa
 
 use super::{Cursor, Epoch, FencedLog, Slot, SlotIndex, Slots, Stored};
 
-/// How often a takeover begins again because others take over at the same time, or the store restarts.
+/// How often a takeover starts again because of concurrent takeovers or restarts of the store.
 const TAKEOVER_ATTEMPTS_MAX: usize = 1_000;
 
 /// How an append ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// It is in the log at this slot. Acknowledge it outside once the point is durable.
+    /// The payload is in the log at this slot. Acknowledge it to the outside once the point is
+    /// durable.
     At(SlotIndex, DurabilityPoint),
-    /// A successor has sealed the log: nothing was appended, nor will anything be by this writer.
+    /// A successor has sealed the log. Nothing was appended, and this writer never appends again.
     Fenced,
 }
 
-/// The writer of one epoch. It is not cloned: an epoch has one writer.
+/// The writer of one epoch. It is not `Clone`, because an epoch has one writer.
 #[derive(Debug)]
 pub struct Writer {
     log: FencedLog,
     epoch: Epoch,
     sealed: SlotIndex,
     next: SlotIndex,
-    /// Everything it has read and written lies at or before this point.
+    /// All slots that it has read and written lie at or before this point.
     point: DurabilityPoint,
-    /// What was meant for the next slot when the answer was lost.
+    /// The payload for the next slot whose response was lost.
     unsettled: Option<Bytes>,
     is_fenced: bool,
 }
 
 impl FencedLog {
-    /// Seals the log and becomes its writer. Also returns the records from `from` on, up to the seal: what
-    /// earlier writers had appended and the caller may have to apply again (S10). What was trimmed is not
-    /// among them.
+    /// Seals the log and becomes its writer. Also returns the records from `from` up to the seal:
+    /// appends of earlier writers that the caller may have to apply again (S10). Trimmed records
+    /// are not among them.
     ///
-    /// The seal, and with it all before, is durable on return, so that no crash of the store gives the same
-    /// epoch to another.
+    /// The seal, and with it everything before it, is durable on return. No crash of the store can
+    /// therefore give the same epoch to another writer.
     ///
-    /// Errors: what the store answers; a seal whose answer was lost does no harm, and the next attempt
-    /// passes it like anybody else's.
+    /// Errors: those of the store. A seal whose response was lost does no harm; the next attempt
+    /// passes it like any other seal.
     pub async fn take_over(&self, from: Cursor) -> Result<(Writer, Vec<Slot>)> {
         for _ in 0..TAKEOVER_ATTEMPTS_MAX {
             let read = self.read_to_tail(from.max(self.start().await?)).await?;
@@ -54,8 +55,9 @@ impl FencedLog {
         ))
     }
 
-    /// Puts a seal behind what was read, and rests it on that. None if it must be read again: somebody was faster, the
-    /// store has lost what was read or the seal itself, or the free slot is a hole that a trim has left.
+    /// Puts a seal after the slots that were read, depending on them. None if the log must be read
+    /// again: another writer was faster, the store lost those slots or the seal itself, or the free
+    /// slot is a hole that a trim left.
     async fn seal(&self, read: &Slots, epoch: Epoch) -> Result<Option<DurabilityPoint>> {
         let sealed = read.cursor.next;
         let (there, point) = match self
@@ -96,7 +98,8 @@ impl FencedLog {
         }
     }
 
-    /// Takes over as nobody may: without a seal. For tests that show what the seal is for.
+    /// A takeover without a seal, which no caller may do. Tests use it to show why the seal is
+    /// needed.
     #[doc(hidden)]
     pub async fn take_over_without_seal(&self, from: Cursor) -> Result<(Writer, Vec<Slot>)> {
         let read = self.read_to_tail(from).await?;
@@ -119,27 +122,27 @@ impl Writer {
         self.sealed
     }
 
-    /// The slot that its next append goes to, unless that one is void.
+    /// The slot of its next append, unless that slot is void.
     pub fn next(&self) -> SlotIndex {
         self.next
     }
 
-    /// Everything it has read and written lies at or before this point.
+    /// All slots that it has read and written lie at or before this point.
     pub fn point(&self) -> DurabilityPoint {
         self.point
     }
 
-    /// Appends `payload` (S11), after what an earlier append left unsettled.
+    /// Appends `payload` (S11), after it settled an earlier append.
     ///
-    /// Errors: after `OutcomeUnknown`, or when the future was dropped, the payload has its slot, and
-    /// [`Writer::settle`], or the next append, fills it for certain; after any other error it has none.
-    /// `Lost` if the store has lost earlier slots (S12): then nothing more is appended, and somebody must
-    /// take over.
+    /// Errors: after `OutcomeUnknown`, or when the future was dropped, the payload owns its slot,
+    /// and [`Writer::settle`] or the next append is certain to fill it. After any other error it
+    /// has no slot. `Lost` if the store has lost earlier slots (S12): this writer appends nothing
+    /// more, and another must take over.
     pub async fn append(&mut self, payload: Bytes) -> Result<Appended> {
         if let Some(Appended::Fenced) = self.settle().await? {
             return Ok(Appended::Fenced);
         }
-        // Remembered before it is sent: this future may be dropped, and the put happen all the same.
+        // Remembered before it is sent: this future may be dropped although the put arrives.
         self.unsettled = Some(payload.clone());
         let appended = self.fill(payload).await;
         if let Err(error) = &appended
@@ -150,11 +153,12 @@ impl Writer {
         appended
     }
 
-    /// Appends `payload` and makes `changes` in one step, all or nothing (S16): a change is there only with the slot that
-    /// it belongs to. None: somebody has been here, or a change was refused; nothing was done then.
+    /// Appends `payload` and makes `changes` in one step, all or nothing (S16): each change exists
+    /// only together with its slot. None if the slot was taken or a change was refused. Nothing was
+    /// done then.
     ///
-    /// Errors: as [`Writer::append`]. After `OutcomeUnknown` the changes may have been made; once the slot is filled for
-    /// certain, they are there or never will be.
+    /// Errors: as [`Writer::append`]. After `OutcomeUnknown` the changes may have been made. Once
+    /// the slot is certain to be filled, they exist or never will.
     pub async fn append_with(
         &mut self,
         payload: Bytes,
@@ -167,7 +171,7 @@ impl Writer {
             epoch: self.epoch,
             payload: Some(payload.clone()),
         };
-        let filling = self.log.filling(self.next, &slot).resting_on(self.point);
+        let filling = self.log.filling(self.next, &slot).depends_on(self.point);
         self.unsettled = Some(payload);
         let updates = std::iter::once(filling).chain(changes).collect();
         let transacted = self.log.key_value.transact(updates).await;
@@ -187,12 +191,12 @@ impl Writer {
                 self.next.0 += 1;
                 Ok(Some((index, receipt.point)))
             }
-            // What stands in its slot, if that is it, the next append finds.
+            // If the slot was taken, the next append finds out by which record.
             Transacted::Conflict { .. } => Ok(None),
         }
     }
 
-    /// What became of an append whose outcome was unknown; none if there is none.
+    /// The outcome of an append that was unknown. None if there is no such append.
     pub async fn settle(&mut self) -> Result<Option<Appended>> {
         match self.unsettled.clone() {
             Some(payload) => self.fill(payload).await.map(Some),
@@ -206,7 +210,8 @@ impl Writer {
             payload: Some(payload),
         };
         while !self.is_fenced {
-            // Nothing is put behind a slot that a restart of the store took (S12).
+            // The put depends on the slots before it, so it is refused if a restart of the store
+            // took one (S12).
             let put = self.log.put(self.next, &slot, self.point).await;
             self.is_fenced |= put
                 .as_ref()
@@ -214,14 +219,15 @@ impl Writer {
             let (there, point) = put?;
             self.point = self.point.max(point);
             match there {
-                // Another's seal: nothing of ours comes behind it.
+                // A successor's seal: this writer appends nothing after it.
                 Some(there) if there.epoch > self.epoch => self.is_fenced = true,
-                // Void, because a predecessor wrote it over the gap that our seal now fills; or a seal of
-                // our epoch that a takeover left where the store's restart had taken the slots before it.
+                // Void: a predecessor wrote it over the gap that our seal now fills. Or a seal of
+                // our epoch, which a takeover left where the store's restart had taken the slots
+                // before it.
                 Some(there) if there.epoch < self.epoch || there.payload.is_none() => {
                     self.next.0 += 1
                 }
-                // Ours: written just now, or by the attempt whose answer was lost.
+                // Ours: written just now, or by the attempt whose response was lost.
                 _ => {
                     self.unsettled = None;
                     let index = self.next;
@@ -234,11 +240,12 @@ impl Writer {
         Ok(Appended::Fenced)
     }
 
-    /// Has the next appends rest on what the caller has seen up to `point` too: they are refused where the store has
-    /// lost that.
+    /// Makes the next appends also depend on `point`, up to which the caller has read the store.
+    /// They are refused if the store has lost it.
     ///
-    /// Errors: `Lost` if `point` is of a later start of the store, which has lost what the writer knows.
-    pub async fn rest_on(&mut self, point: DurabilityPoint) -> Result<()> {
+    /// Errors: `Lost` if `point` belongs to a later start of the store, which has lost this
+    /// writer's slots.
+    pub async fn depend_on(&mut self, point: DurabilityPoint) -> Result<()> {
         if point.incarnation != self.point.incarnation {
             self.log
                 .key_value
@@ -249,9 +256,9 @@ impl Writer {
         Ok(())
     }
 
-    /// The same as [`FencedLog::trim`], resting on what this writer knows of the log: a store that has gone back takes
+    /// As [`FencedLog::trim`], but depends on this writer's point. A store that went back writes
     /// new slots where the old ones are trimmed.
     pub async fn trim(&self, until: Cursor) -> Result<()> {
-        self.log.trim_resting_on(until, self.point).await
+        self.log.trim_depending_on(until, self.point).await
     }
 }

@@ -132,7 +132,7 @@ fn what_waiting_does_not_help_is_not_repeated() {
     }
 }
 
-/// S14: what is drawn is waited for, whether or not the provider hints.
+/// S14: the caller waits for the drawn delay, with or without a hint of the provider.
 #[test]
 fn the_delays_that_are_drawn_are_waited_for() {
     let chance = World::new(1).entropy();

@@ -213,7 +213,7 @@ fn what_is_removed_under_an_operation_is_removed_once() {
     });
 }
 
-/// D6: what is read of them rests on what was added before.
+/// D6: a read depends on all earlier additions.
 #[test]
 fn what_is_read_is_durable_with_what_it_says() {
     run(async {

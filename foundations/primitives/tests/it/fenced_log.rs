@@ -1,4 +1,4 @@
-//! S9 to S13: writers that do not know of each other, in a storm, and what the log says in the end.
+//! S9 to S13: writers that do not know of each other, in a storm, and the resulting log.
 
 mod changes;
 mod losses;
@@ -69,7 +69,7 @@ fn every_acknowledged_record_stands_once_and_every_reader_and_successor_knows_it
     }
 }
 
-/// S10: what the seal is for.
+/// S10: the reason for the seal.
 #[test]
 fn without_a_seal_an_acknowledged_record_is_unknown_to_the_successor() {
     let caught =
@@ -118,7 +118,7 @@ fn an_append_without_an_answer_is_settled_and_stands_once() {
     }
 }
 
-/// S11: whoever does not settle it before the next append has it settled by that.
+/// S11: the next append settles an append that its caller did not settle.
 #[test]
 fn an_append_comes_after_the_unsettled_one_before_it() {
     run(async {
@@ -139,14 +139,14 @@ fn an_append_comes_after_the_unsettled_one_before_it() {
     });
 }
 
-/// S11: nobody waits any more for an append that happens all the same.
+/// S11: the caller no longer waits for an append, which happens nevertheless.
 #[test]
 fn an_append_comes_after_one_that_was_dropped_on_its_way() {
     run(async {
         let world = World::new(1);
         let log = log(&world);
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
-        // It takes this long each way: at half of the second one it is in the store.
+        // Each direction takes this long: at half of the second one the record is in the store.
         let (clock, way) = (world.clock(), Duration::from_millis(100));
         world.faults().delay(Chance::ALWAYS, way..=way);
         tokio::select! {
@@ -183,7 +183,8 @@ fn a_successor_replays_a_log_of_several_pages() {
     });
 }
 
-/// S11, S10: the put happened, its answer was lost, and somebody took over before it was settled.
+/// S11, S10: the put happened, its response was lost, and another writer took over before it was
+/// settled.
 #[test]
 fn an_unsettled_append_that_a_successor_replays_is_found_by_its_writer() {
     run(async {

@@ -1,8 +1,10 @@
-//! The primitives on a simulated cloud: paused holders, dead writers, lost answers, clocks that disagree.
+//! The primitives on a simulated cloud: paused holders, dead writers, lost answers, clocks that
+//! disagree.
 
 mod backoff;
 mod counter_and_list;
 mod fenced_log;
+mod record;
 mod round_trips;
 mod timed_lock;
 mod timed_lock_in_functions;

@@ -8,7 +8,7 @@ use ports::{
 use primitives::{Acquired, AtomicCounter, AtomicList, Cursor, FencedLog, TimedLock};
 use simulated::{World, run};
 
-/// What `step` gives, which is one call of the store.
+/// Runs `step`, which must make one call of the store, and returns its result.
 async fn one_call<T>(world: &World, name: &str, step: impl Future<Output = ports::Result<T>>) -> T {
     let before = world.port_calls();
     let given = step.await.expect("calm");

@@ -37,8 +37,9 @@ enum Writes {
     Trusting,
 }
 
-/// Workers read a number, are paused for a while, sometimes for longer than they may hold the lock, and write
-/// the next number. Returns how many writes were answered as done, and the number in the end.
+/// Workers read a number, are paused for a while, sometimes for longer than they may hold the lock,
+/// and write the next number. Returns how many writes were answered as done, and the number in the
+/// end.
 fn increments(seed: u64, writes: Writes) -> (i64, i64) {
     run(async {
         let world = World::new(seed);
@@ -116,7 +117,7 @@ fn a_paused_holder_cannot_write_after_its_successor() {
     }
 }
 
-/// S3: what the token is for.
+/// S3: the reason for the token.
 #[test]
 fn without_the_token_a_paused_holder_overwrites_its_successor() {
     let caught = BROKEN_SEEDS.filter(|seed| {
@@ -126,8 +127,8 @@ fn without_the_token_a_paused_holder_overwrites_its_successor() {
     assert!(caught.count() > 0, "the scenario catches it");
 }
 
-/// When a second process gets the lock that a first one took at moment zero and died with: by its own clock
-/// each is wrong by a second, in opposite directions.
+/// The time at which a second process gets the lock that a first one took at moment zero before it
+/// died. Their clocks are wrong by a second each, in opposite directions.
 fn taken_again_after_ms(hold_ms_max: u64) -> u64 {
     run(async {
         let world = World::new(1);
@@ -163,7 +164,7 @@ fn clocks_two_seconds_apart_take_nothing_too_early_and_nothing_for_ever() {
     );
 }
 
-/// S1, S4: the same of whoever asks whether it has expired, to decide what becomes of its holder first.
+/// S1, S4: also for a caller that checks for expiry, to decide first about the holder.
 #[test]
 fn a_lock_is_not_said_to_have_expired_before_clocks_that_are_apart_agree() {
     let lock = TimedLock::new(World::new(1).key_value(), HOLD_MS);
@@ -180,7 +181,7 @@ fn a_lock_is_not_said_to_have_expired_before_clocks_that_are_apart_agree() {
     assert!(lock.is_expired(&taken, after_ms(HOLD_MS + DRIFT_MS_MAX + 1)));
 }
 
-/// S1: what the allowance is for.
+/// S1: the reason for the allowance.
 #[test]
 fn without_the_drift_allowance_a_lock_is_taken_from_a_live_holder() {
     assert!(taken_again_after_ms(HOLD_MS - DRIFT_MS_MAX) < HOLD_MS);
@@ -289,7 +290,7 @@ fn nothing_is_written_under_a_lock_that_was_given_back() {
     });
 }
 
-/// S3: who must decide about an expired holder first takes the lock only from that one.
+/// S3: a caller that decided about an expired holder takes the lock only from that holder.
 #[test]
 fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
     run(async {
@@ -329,7 +330,8 @@ fn an_expired_lock_can_be_left_alone_until_its_holder_is_decided() {
     });
 }
 
-/// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one changes nothing.
+/// S2, S3, D4: a store that has lost a lock gives its token to the next holder; the first one
+/// changes nothing.
 #[test]
 fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
     run(async {
@@ -362,7 +364,8 @@ fn a_holder_outlives_the_loss_of_its_lock_and_changes_nothing() {
     });
 }
 
-/// S5: of all ways to take a lock. Who has it by an attempt whose answer was lost is told so by the next one.
+/// S5: for every way to take a lock. If the response was lost, the next attempt reports the lock as
+/// held.
 #[test]
 fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
     run(async {
@@ -408,7 +411,7 @@ fn whichever_way_a_lock_was_asked_for_its_owner_may_ask_again() {
     });
 }
 
-/// S1: to whoever asks and to whoever takes it, by the same allowance.
+/// S1: checking for expiry and taking the lock use the same allowance.
 #[test]
 fn a_lock_has_expired_once_its_time_and_the_drift_have_passed() {
     run(async {

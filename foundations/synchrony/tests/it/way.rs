@@ -7,12 +7,10 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use ports::{
-    Clock, DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{
-        Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, SharedKeyValue, Transacted, Updated,
-    },
+    Clock, DurabilityPoint, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{Page, Read, Scan, SharedKeyValue, Transacted, Updated},
 };
 
 /// A call on its way.
@@ -98,31 +96,32 @@ impl fmt::Debug for Way {
     }
 }
 
-#[async_trait]
-impl Externalize for Way {
+impl Decorator for Way {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.travel(Call::Externalize, self.inner.externalize(point))
             .await
     }
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for Way {
+impl KeyValueDecorator for Way {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.travel(Call::Get, self.inner.get(key)).await
     }
+
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.travel(Call::Scan, self.inner.scan(scan)).await
     }
+
     async fn update(&self, update: Update) -> Result<Updated> {
         self.travel(Call::Update, self.inner.update(update)).await
     }
+
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let fate = (self.decide)(Call::Transact(&updates));
         if let Fate::Twice(delay) = fate {
@@ -145,14 +144,5 @@ impl KeyValue for Way {
         decided
             .travel(Call::Transact(&[]), self.inner.transact(updates))
             .await
-    }
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.inner.write_batch(batch).await
-    }
-    fn limits(&self) -> &KeyValueLimits {
-        self.inner.limits()
-    }
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

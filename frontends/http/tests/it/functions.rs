@@ -110,6 +110,7 @@ async fn service_that_unpacks_for(
         key_value: provider.key_value(),
         objects: provider.objects(),
         queue: provider.queue(),
+        queue_admin: provider.queue_admin(),
         queue_name: transactions::effects::queue_name,
         check_far: |_| Ok(()),
         among_others: false,

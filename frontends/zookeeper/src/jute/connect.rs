@@ -1,7 +1,7 @@
-//! The first record each way, which has no header.
+//! The first record in each direction, which has no header.
 //!
-//! Clients before 3.4 send no `readOnly` byte and must get none back. There is no read-only mode here,
-//! so the byte is read for its presence only and answered with false.
+//! Clients before 3.4 send no `readOnly` byte and must receive none. There is no read-only mode
+//! here, so only the presence of the byte matters, and the answer is false.
 
 use std::time::Duration;
 
@@ -15,18 +15,19 @@ use super::{FrameWriter, Malformed, Reader};
 pub struct ConnectRequest {
     /// The highest zxid the client has seen.
     pub last_zxid_seen: Zxid,
-    /// The timeout it asks for, in milliseconds.
+    /// The requested timeout, in milliseconds.
     pub timeout_ms: i32,
-    /// The session to resume, zero for a new one.
+    /// The session to resume, or zero for a new one.
     pub session: SessionId,
-    /// The password of that session; none if it is not sixteen bytes and so cannot be right.
+    /// The password of that session. None if it does not have sixteen bytes and therefore cannot be
+    /// right.
     pub password: Option<Password>,
     /// Whether the client sent the `readOnly` byte.
     pub has_read_only: bool,
 }
 
 impl ConnectRequest {
-    /// Reads the record. The protocol version, always zero so far, is not looked at, as in ZooKeeper.
+    /// Reads the record. The protocol version has always been zero and is ignored, as in ZooKeeper.
     pub fn decode(mut frame: Reader<'_>) -> Result<Self, Malformed> {
         let _protocol_version = frame.int()?;
         let last_zxid_seen = Zxid(frame.long()?);
@@ -46,7 +47,7 @@ impl ConnectRequest {
         })
     }
 
-    /// The same in the service's words; none if the session named cannot be resumed by it.
+    /// The service's form of the request. `None` if the named session cannot be resumed with it.
     pub fn connect(&self) -> Option<Connect> {
         let resume = match (self.session, self.password) {
             (SessionId(0), _) => None,
@@ -65,18 +66,18 @@ impl ConnectRequest {
 /// Answers a [`ConnectRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectResponse {
-    /// The timeout granted, in milliseconds.
+    /// The granted timeout, in milliseconds.
     pub timeout_ms: i32,
     /// The session.
     pub session: SessionId,
     /// Its password.
     pub password: Password,
-    /// Whether the client sent the `readOnly` byte and so expects it.
+    /// Whether the client sent the `readOnly` byte and therefore expects one.
     pub has_read_only: bool,
 }
 
 impl ConnectResponse {
-    /// Tells a client that its session is gone, so that it stops coming back for it.
+    /// Tells a client that its session has ended, so that it does not try to resume it again.
     pub fn expired(has_read_only: bool) -> Self {
         Self {
             timeout_ms: 0,

@@ -1,25 +1,25 @@
-//! The operations a client can name, by ZooKeeper's numbers.
+//! The operations that a client can request, by ZooKeeper's numbers.
 
-/// What a request asks for, as far as decoding it and answering it differ.
+/// The operation of a request, as far as decoding and answering differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes a znode, answers its path.
+    /// Creates a znode and returns its path.
     Create,
-    /// Makes a znode, answers its path and Stat.
+    /// Creates a znode and returns its path and Stat.
     Create2,
     /// Deletes a znode.
     Delete,
-    /// Answers a znode's Stat.
+    /// Returns a znode's Stat.
     Exists,
-    /// Answers a znode's data and Stat.
+    /// Returns a znode's data and Stat.
     GetData,
-    /// Sets a znode's data, answers its Stat.
+    /// Sets a znode's data and returns its Stat.
     SetData,
-    /// Answers the names of a znode's children.
+    /// Returns the names of a znode's children.
     GetChildren,
-    /// Answers the names of a znode's children, and its Stat.
+    /// Returns the names of a znode's children, and its Stat.
     GetChildren2,
-    /// Answers once everything before is applied.
+    /// Returns once all earlier updates are applied.
     Sync,
     /// Keeps the session alive.
     Ping,
@@ -27,19 +27,21 @@ pub enum Operation {
     CloseSession,
     /// Sets watches again.
     SetWatches,
-    /// The same with lists of persistent watches.
+    /// Sets watches again, with lists of persistent watches.
     SetWatches2,
-    /// ZooKeeper has it, this server does not: answered with an error, the connection stays, so that
-    /// the client's other requests are not lost with it.
+    /// ZooKeeper has it, this server does not. It is answered with an error and the connection
+    /// stays open, so that the client's other requests are not lost.
     NotOffered,
-    /// Proves who the client is, which nobody can here: answered as failed, then the connection closes.
+    /// Authenticates the client, which is not offered. It is answered as failed, then the
+    /// connection closes.
     Authenticate,
-    /// Nobody has it, or it must not be passed over (`sasl`): answered with an error, then the connection closes.
+    /// An unknown operation, or one that must not be ignored (`sasl`). It is answered with an
+    /// error, then the connection closes.
     Unknown,
 }
 
 impl Operation {
-    /// Every operation, in the order of [`Operation::index`].
+    /// All operations, in the order of [`Operation::index`].
     pub const ALL: [Self; 16] = [
         Self::Create,
         Self::Create2,
@@ -83,12 +85,12 @@ impl Operation {
         }
     }
 
-    /// Its place in [`Operation::ALL`].
+    /// Its index in [`Operation::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in ZooKeeper's words, for logs and metrics.
+    /// Its name in ZooKeeper's terms, for logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_is_the_place_in_the_list_of_all() {
+    fn an_index_is_the_position_in_the_list() {
         for (place, operation) in Operation::ALL.into_iter().enumerate() {
             assert_eq!(operation.index(), place, "{}", operation.name());
         }

@@ -1,30 +1,31 @@
-//! Reads jute's primitives from one frame, and not a byte beyond it.
+//! Reads jute's primitives from one frame, and never beyond it.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 
-/// Data up to this many bytes is copied out of the frame, longer data shares the frame's memory.
+/// Data up to this many bytes is copied out of the frame. Longer data shares the frame's memory.
 ///
-/// A slice keeps the whole read buffer alive for as long as the service keeps the data: a kilobyte could
-/// pin 64 of them, and the connection could not use its warm buffer again. Copying so little costs less.
+/// A slice keeps the whole read buffer alive for as long as the service keeps the data. A kilobyte
+/// could pin 64 of them, and the connection could not reuse its warm buffer. Copying so little is
+/// cheaper.
 const DATA_BYTES_COPIED_MAX: usize = 4096;
 
-/// The bytes do not decode as the record they should be.
+/// The bytes do not decode as the expected record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// A field ends behind the end of the frame.
+    /// A field extends beyond the end of the frame.
     #[error("the frame ends within a field")]
     Truncated,
-    /// A length is below -1, or a length or count is more than the rest of the frame could hold.
+    /// A length is below -1, or a length or count exceeds the rest of the frame.
     #[error("a length does not fit the frame")]
     Length,
-    /// A field that must be there is null.
-    #[error("a field is null that must not be")]
+    /// A required field is null.
+    #[error("a required field is null")]
     Null,
 }
 
-/// A place in a frame; each call reads the next field.
+/// A position in a frame. Each call reads the next field.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     block: &'a Bytes,
@@ -42,7 +43,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the body that lies in a part of a block of several frames.
+    /// Reads the body that occupies part of a block of several frames.
     ///
     /// # Panics
     /// If the range is not within the block.
@@ -58,12 +59,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// How many bytes of the frame are left.
+    /// Number of bytes left in the frame.
     pub fn remaining(&self) -> usize {
         self.end - self.position
     }
 
-    /// One byte; anything but zero is true.
+    /// One byte. Any value but zero is true.
     pub fn bool(&mut self) -> Result<bool, Malformed> {
         Ok(self.array::<1>()?[0] != 0)
     }
@@ -78,7 +79,7 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
-    /// A string, or none for null. What is not UTF-8 becomes U+FFFD, as in ZooKeeper, where the path
+    /// A string, or `None` for null. Invalid UTF-8 becomes U+FFFD, as in ZooKeeper, and the path
     /// check then refuses it.
     pub fn string(&mut self) -> Result<Option<String>, Malformed> {
         let Some(range) = self.sized()? else {
@@ -89,17 +90,17 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// A path; null is malformed.
+    /// A path. Null is malformed.
     pub fn path(&mut self) -> Result<String, Malformed> {
         self.string()?.ok_or(Malformed::Null)
     }
 
-    /// A buffer, or none for null, borrowed.
+    /// A buffer, or `None` for null, borrowed.
     pub fn buffer(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
         Ok(self.sized()?.map(|range| &self.block[range]))
     }
 
-    /// A buffer, or none for null, kept beyond the frame: large ones share its memory.
+    /// A buffer, or `None` for null, which outlives the frame. Large ones share its memory.
     pub fn data(&mut self) -> Result<Option<Bytes>, Malformed> {
         Ok(self.sized()?.map(|range| match range.len() {
             0 => Bytes::new(),
@@ -108,8 +109,8 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// A vector, or none for null, whose items take at least `item_bytes_min` bytes each. A count below
-    /// -1 is an empty vector, as in ZooKeeper.
+    /// A vector, or `None` for null, whose items take at least `item_bytes_min` bytes each. A count
+    /// below -1 is an empty vector, as in ZooKeeper.
     pub fn vector<T>(
         &mut self,
         item_bytes_min: usize,
@@ -129,7 +130,7 @@ impl<'a> Reader<'a> {
         Ok(Some(items))
     }
 
-    /// The bytes of a string or buffer, none for null.
+    /// The bytes of a string or buffer, or `None` for null.
     fn sized(&mut self) -> Result<Option<Range<usize>>, Malformed> {
         let length = match self.int()? {
             -1 => return Ok(None),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_believed_only_as_far_as_the_frame_goes() {
+    fn a_length_beyond_the_frame_is_refused() {
         for length in [i32::MIN, -2, 3, i32::MAX] {
             let mut bytes = length.to_be_bytes().to_vec();
             bytes.extend_from_slice(b"ab");

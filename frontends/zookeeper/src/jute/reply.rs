@@ -1,7 +1,7 @@
-//! Replies and watch events: a header, and the body that the request's operation promises.
+//! Replies and watch events: a header, and the body of the request's operation.
 //!
-//! An error has no body at all. An event is a reply with xid -1 whose zxid is that of the change that
-//! fired it, or -1 for one made up when watches are set again.
+//! An error has no body. An event is a reply with xid -1. Its zxid is that of the change that fired
+//! it, or -1 for an event that was found missed when watches were set again.
 
 use bytes::{Bytes, BytesMut};
 use coordination::{
@@ -14,20 +14,20 @@ use crate::error_codes;
 
 /// The xid of an event.
 pub const EVENT_XID: i32 = -1;
-/// The xid of the answer to a ping, whatever the ping's own was.
+/// The xid of the answer to every ping.
 pub const PING_XID: i32 = -2;
-/// In place of a zxid where there is none.
+/// Takes the place of a missing zxid.
 pub const NO_ZXID: Zxid = Zxid(-1);
 
-/// A reply header's size on the wire.
+/// The size of a reply header on the wire.
 const HEADER_BYTES: usize = 16;
-/// `SyncConnected`, the only state a server that answers can be in.
+/// `SyncConnected`, the only possible state of a server that answers.
 const STATE_CONNECTED: i32 = 3;
 
 /// Writes the answer to a request as a frame.
 ///
 /// # Panics
-/// If the response is not one that the operation can have: the service answered another request.
+/// If the operation cannot have this response: the service answered another request.
 pub fn encode(
     xid: i32,
     operation: Operation,
@@ -99,7 +99,7 @@ fn body(frame: &mut FrameWriter<'_>, operation: Operation, response: &Response) 
     }
 }
 
-/// How much the body will take at most, so that the buffer grows once.
+/// The largest possible size of the body, so that the buffer grows at most once.
 fn body_bytes(response: &Response) -> usize {
     const LENGTH: usize = FrameWriter::LENGTH_BYTES;
     const STAT: usize = FrameWriter::STAT_BYTES;

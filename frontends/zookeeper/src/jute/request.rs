@@ -1,7 +1,7 @@
-//! Requests: a header, and the body its opcode promises.
+//! Requests: a header, and the body of its opcode.
 //!
-//! A body that does not decode is still a request with an xid, so it becomes [`Request::Refuse`] and is
-//! answered in its turn. Only a frame too short for the header cannot be answered.
+//! A body that does not decode is still a request with an xid. It becomes [`Request::Refuse`] and
+//! is answered in order. Only a frame too short for the header cannot be answered.
 
 use coordination::{
     Error,
@@ -10,44 +10,44 @@ use coordination::{
 
 use super::{Malformed, Operation, Reader};
 
-/// A string is at least its length.
+/// A string takes at least its length field.
 const STRING_BYTES_MIN: usize = 4;
-/// An ACL entry is at least its permissions and two lengths.
+/// An ACL entry takes at least its permissions and two length fields.
 const ACL_BYTES_MIN: usize = 12;
 
 /// One request of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decoded {
-    /// The client's number for it, which the reply carries; special ones are only echoed.
+    /// The client's number for it, which the reply repeats. Special numbers are echoed too.
     pub xid: i32,
-    /// What it asked for, which decides the form of the reply.
+    /// The operation, which determines the form of the reply.
     pub operation: Operation,
-    /// The same in the service's words.
+    /// The service's form of the request.
     pub request: Request,
-    /// Why it is refused, if no client sends such a thing.
+    /// Why it is refused, if no client sends such a request.
     pub fault: Option<Fault>,
 }
 
-/// What no client sends, and is answered all the same.
+/// A request that no client sends and that is answered nevertheless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// The body is not what the operation promises.
+    /// The body does not match the operation.
     #[error("{}: {malformed}", operation.name())]
     Body {
-        /// What the header says.
+        /// The operation in the header.
         operation: Operation,
-        /// What is wrong behind it.
+        /// The error in the body.
         malformed: Malformed,
     },
-    /// Nobody has this operation; the connection closes.
-    #[error("opcode {0} is not one to send here, the connection closes")]
+    /// An unknown operation. The connection closes.
+    #[error("unknown opcode {0}; the connection closes")]
     Opcode(i32),
-    /// It says who it is, which means nothing here; the connection closes.
-    #[error("it authenticates, which is not offered, the connection closes")]
+    /// An authentication, which is not offered. The connection closes.
+    #[error("authentication is not supported; the connection closes")]
     Authentication,
 }
 
-/// Reads a request; fails only if there is no whole header.
+/// Decodes a request. Fails only if the header is incomplete.
 pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
     let xid = frame.int()?;
     let opcode = frame.int()?;
@@ -62,7 +62,8 @@ pub fn decode(mut frame: Reader<'_>) -> Result<Decoded, Malformed> {
         }),
         (_, Ok(_)) => None,
     };
-    // As in ZooKeeper: a refused update takes a zxid like any other, unless it does not decode at all.
+    // As in ZooKeeper, a refused update takes a zxid like any other, unless it does not decode at
+    // all.
     let request = match body {
         Ok(Request::Refuse(error)) if is_update(operation) => Request::RefuseUpdate(error),
         Ok(request) => request,
@@ -101,7 +102,7 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
             let (path, watching) = read(frame)?;
             Request::GetChildren { path, watching }
         }
-        // ZooKeeper does not look at the path, and answers it.
+        // ZooKeeper does not check the path, and returns it.
         Operation::Sync => Request::Sync {
             path: frame.string()?,
         },
@@ -114,7 +115,8 @@ fn body(operation: Operation, frame: &mut Reader<'_>) -> Result<Request, Malform
     })
 }
 
-/// ZooKeeper has its root under the empty path too, but only for reads, and a watch that is set there never fires.
+/// ZooKeeper also accepts the empty path for its root, but only for reads, and a watch set there
+/// never fires.
 fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
     let (path, watching) = (frame.path()?, watching(frame)?);
     Ok(if path.is_empty() {
@@ -124,7 +126,8 @@ fn read(frame: &mut Reader<'_>) -> Result<(String, Watching), Malformed> {
     })
 }
 
-/// A null path takes a zxid, and a body that ends too early does not, whatever its path.
+/// A delete with a null path takes a zxid. One whose body ends too early does not, even with a null
+/// path.
 fn delete(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (path, version) = (frame.string()?, frame.int()?);
     Ok(Request::Delete {
@@ -133,7 +136,8 @@ fn delete(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
-/// A null path is refused as an invalid one here, other than elsewhere: ZooKeeper checks it first.
+/// Unlike elsewhere, a null path is refused as an invalid path here, because ZooKeeper checks it
+/// first.
 fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let (path, data, version) = (frame.string()?, frame.data()?, frame.int()?);
     Ok(match path {
@@ -146,7 +150,7 @@ fn set_data(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
-/// The flags are looked at before the path, as in ZooKeeper.
+/// The flags are checked before the path, as in ZooKeeper.
 fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let path = frame.string()?;
     let data = frame.data()?;
@@ -156,7 +160,8 @@ fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
         1 => (Lifetime::Ephemeral, Naming::Given),
         2 => (Lifetime::Persistent, Naming::Sequential),
         3 => (Lifetime::Ephemeral, Naming::Sequential),
-        // Containers, and with a time to live: as a ZooKeeper whose extended types are switched off.
+        // Containers and znodes with a time to live: like a ZooKeeper with extended types switched
+        // off.
         4..=6 => return Ok(Request::Refuse(Error::Unimplemented)),
         _ => return Ok(Request::Refuse(Error::BadArguments)),
     };
@@ -169,7 +174,7 @@ fn create(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
-/// A null scheme or id is left empty, which no ACL may be.
+/// A null scheme or id becomes empty, which no ACL may contain.
 fn acl(frame: &mut Reader<'_>) -> Result<Acl, Malformed> {
     Ok(Acl {
         permissions: frame.int()?,
@@ -201,7 +206,7 @@ fn set_watches(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     })
 }
 
-/// Clients of 3.6 and later send this form; its two lists of persistent watches are not offered.
+/// Clients since 3.6 send this form. Its two lists of persistent watches are not offered.
 fn set_watches2(frame: &mut Reader<'_>) -> Result<Request, Malformed> {
     let request = set_watches(frame)?;
     let persistent = paths(frame)?;

@@ -1,9 +1,9 @@
-//! Writes one frame after another into a buffer that the connection uses again and again.
+//! Writes frames, one after another, into a buffer that the connection reuses.
 
 use bytes::{BufMut, BytesMut};
 use coordination::model::Stat;
 
-/// A frame being written: its length is filled in when it is finished.
+/// A frame that is being written. Its length is filled in at the end.
 #[derive(Debug)]
 pub struct FrameWriter<'a> {
     buffer: &'a mut BytesMut,
@@ -11,10 +11,10 @@ pub struct FrameWriter<'a> {
 }
 
 impl<'a> FrameWriter<'a> {
-    /// The length in front of a frame.
+    /// The length field of a frame.
     pub const LENGTH_BYTES: usize = 4;
 
-    /// Begins a frame behind what the buffer holds; `body_bytes` is a hint of what will follow.
+    /// Begins a frame at the end of the buffer. `body_bytes` is a hint of its size.
     pub fn begin(buffer: &'a mut BytesMut, body_bytes: usize) -> Self {
         let start = buffer.len();
         buffer.reserve(Self::LENGTH_BYTES + body_bytes);
@@ -78,7 +78,7 @@ impl<'a> FrameWriter<'a> {
         self.buffer.put_slice(&header);
     }
 
-    /// A Stat, put together on the stack: it ends most replies.
+    /// A Stat, assembled on the stack because it ends most replies.
     pub fn stat(&mut self, stat: &Stat) {
         let mut bytes = [0; Self::STAT_BYTES];
         let mut rest = &mut bytes[..];
@@ -95,7 +95,7 @@ impl<'a> FrameWriter<'a> {
         self.buffer.put_slice(&bytes);
     }
 
-    /// A Stat's size on the wire.
+    /// The size of a Stat on the wire.
     pub const STAT_BYTES: usize = 68;
 
     fn length(&mut self, length: usize) {

@@ -1,11 +1,11 @@
-//! Peers over TCP, in real time: what happens to a connection before it has a session.
+//! Connections before they have a session, over TCP in real time.
 
-// A peer outside of the house waits in real time.
+// A peer outside of the simulated world waits in real time.
 #![allow(clippy::disallowed_methods)]
 
 use std::{future::pending, io::Result, sync::Arc, time::Duration};
 
-use coordination::{Parts, Region, Service, basis::Basis, session::Sessions};
+use coordination::{Parts, Region, Service, dependency::Dependency, storage::session::Sessions};
 use ports::{
     Clock,
     faults::{Fault, FaultSchedule, FaultyKeyValue},
@@ -18,7 +18,7 @@ use tokio::{
 };
 use zookeeper_frontend::{Config, bind};
 
-use crate::house::{House, PATIENCE, connect_request};
+use crate::fixture::{Fixture, PATIENCE, connect_request};
 
 /// A store that never answers a read.
 #[derive(Debug)]
@@ -56,7 +56,8 @@ fn service() -> Service {
     Service::new(parts, coordination::Config::default())
 }
 
-/// ZooKeeper closes connections that are without a session for too long; so do we, when the stores hang.
+/// ZooKeeper closes connections that have no session for too long. So does this server when its
+/// stores do not respond.
 #[tokio::test]
 async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Result<()> {
     let config = Config {
@@ -74,7 +75,7 @@ async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Resu
         .expect("the connection closes")?;
     assert_eq!(
         answer, b"",
-        "nothing is said of a session that may or may not be there"
+        "the server does not report a session in an unknown state"
     );
     assert_eq!(statistics.sessions_refused(), 1);
     serving.abort();
@@ -84,24 +85,24 @@ async fn a_connection_whose_session_cannot_be_opened_in_time_is_closed() -> Resu
 /// A ping as kazoo sends it.
 const PING: &[u8] = b"\0\0\0\x08\xff\xff\xff\xfe\0\0\0\x0b";
 
-/// C6: what a peer said last counts, also if it says nothing more.
+/// C6: a peer's last message counts even if it sends nothing more.
 #[tokio::test]
-async fn a_peer_that_goes_leaves_its_session_renewed() -> Result<()> {
-    let house = House::with_defaults().await?;
-    let mut client = house.client(10_000).await?;
-    let sessions = Sessions::new(house.world.key_value());
+async fn a_peer_that_disconnects_leaves_its_session_renewed() -> Result<()> {
+    let fixture = Fixture::with_defaults().await?;
+    let mut client = fixture.client(10_000).await?;
+    let sessions = Sessions::new(fixture.world.key_value());
     let renewals = async || {
         let row = sessions
-            .get(client.session, &mut Basis::default())
+            .get(client.session, &mut Dependency::default())
             .await
-            .expect("a calm world");
+            .expect("no fault is injected");
         row.expect("it is open").renewals
     };
     let before = renewals().await;
     client.peer.replies(PING, -2..=-2).await?;
     assert_eq!(renewals().await, before, "none is due yet");
     drop(client.peer);
-    house.all_gone().await;
+    fixture.all_gone().await;
     assert_eq!(renewals().await, before + 1);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Counts what a thread allocates, so that a test can promise a bound.
+//! Counts a thread's allocations, so that a test can check a bound.
 #![allow(unsafe_code)] // A global allocator is an unsafe trait; this one only counts and passes on.
 
 use std::{
@@ -6,12 +6,12 @@ use std::{
     cell::Cell,
 };
 
-/// What a piece of work allocated.
+/// The allocations of a piece of work.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Allocated {
-    /// All of it, freed or not.
+    /// Total bytes, freed or not.
     pub(crate) total_bytes: usize,
-    /// The largest single piece.
+    /// The largest single allocation in bytes.
     pub(crate) largest_bytes: usize,
 }
 
@@ -19,7 +19,7 @@ thread_local! {
     static ALLOCATED: Cell<Allocated> = const { Cell::new(Allocated { total_bytes: 0, largest_bytes: 0 }) };
 }
 
-/// Runs some work and says what it allocated on this thread.
+/// Runs some work and returns its allocations on this thread.
 pub(crate) fn allocated_by<T>(work: impl FnOnce() -> T) -> (T, Allocated) {
     ALLOCATED.set(Allocated::default());
     let done = work();
@@ -32,7 +32,7 @@ struct Counting;
 static COUNTING: Counting = Counting;
 
 fn count(bytes: usize) {
-    // A thread that is ending has no cell any more and measures nothing.
+    // A thread that is ending has no cell and measures nothing.
     let _ = ALLOCATED.try_with(|allocated| {
         let Allocated {
             total_bytes,

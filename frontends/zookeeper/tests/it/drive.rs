@@ -1,4 +1,5 @@
-//! Runs bytes of a peer through everything that has no I/O: framing, decoding, and the encoding of answers.
+//! Drives everything without I/O with a peer's bytes: framing, decoding, and the encoding of
+//! answers.
 
 use bytes::{Bytes, BytesMut};
 use coordination::{
@@ -9,11 +10,11 @@ use zookeeper_frontend::{
     conversation::Conversation, framing::Frames, jute::connect::ConnectRequest,
 };
 
-/// The packet limit in force.
+/// The packet limit.
 pub(crate) const PACKET_BYTES_MAX: usize = 1 << 16;
 
-/// Feeds the bytes in pieces of `piece` and answers every request. Panics if an invariant breaks; says how
-/// many requests there were.
+/// Feeds the bytes in pieces of `piece` bytes and answers every request. Panics if an invariant
+/// breaks. Returns the number of requests.
 pub(crate) fn drive(bytes: &[u8], piece: usize) -> usize {
     let mut frames = Frames::new(PACKET_BYTES_MAX);
     let mut conversation = Conversation::default();
@@ -84,7 +85,7 @@ fn answer(request: Request) -> Result<Response, Error> {
     }
 }
 
-/// How many frames the bytes are; panics if they are not whole ones with a header.
+/// Number of frames in the bytes. Panics if they are not complete frames with a header.
 fn replies(mut bytes: Bytes) -> usize {
     let mut replies = 0;
     while let Some(length) = bytes.first_chunk::<4>() {

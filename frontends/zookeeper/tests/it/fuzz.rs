@@ -1,8 +1,8 @@
 //! Bytes that no client would send: mutated requests and plain noise, from seeds.
 //!
-//! Runs for a few seconds, or for as many as `LANDFAST_FUZZ_SECONDS` says. An input is made from its
-//! number alone, so the number that a failure prints replays it: `LANDFAST_FUZZ_INPUT=N`. The same driver
-//! stands behind the cargo-fuzz target in `fuzz/`.
+//! Runs for a few seconds, or for `LANDFAST_FUZZ_SECONDS`. An input depends only on its number, so
+//! the number that a failure prints replays it: `LANDFAST_FUZZ_INPUT=N`. The cargo-fuzz target in
+//! `fuzz/` uses the same driver.
 #![allow(clippy::disallowed_methods)] // The clock only decides when to stop.
 
 use std::{
@@ -28,7 +28,7 @@ use crate::{
 const INPUTS: u64 = 200_000;
 const SECONDS: u64 = 10;
 
-/// Lengths and counts that have broken decoders before.
+/// Lengths and counts that broke decoders before.
 const NUMBERS: [i32; 14] = [
     0,
     1,
@@ -47,7 +47,7 @@ const NUMBERS: [i32; 14] = [
 ];
 
 #[test]
-fn no_bytes_of_a_peer_bring_the_decoder_down_or_make_it_allocate_beyond_the_packet() {
+fn no_bytes_of_a_peer_crash_the_decoder_or_make_it_allocate_beyond_the_packet() {
     if let Some(input) = number("LANDFAST_FUZZ_INPUT") {
         return check(input);
     }
@@ -64,7 +64,7 @@ fn no_bytes_of_a_peer_bring_the_decoder_down_or_make_it_allocate_beyond_the_pack
     assert!(inputs > 0, "some time was given");
 }
 
-/// The fuzzer means something only if a good share of what it makes gets past the framing.
+/// The fuzzer is useful only if a good share of its inputs passes the framing.
 #[test]
 fn many_fuzzed_inputs_still_hold_requests_and_many_do_not() {
     let requests: Vec<usize> = (0..2000)
@@ -85,7 +85,8 @@ fn check(input: u64) {
     let bytes = bytes_of(input);
     let piece = Rng::with_seed(!input).usize(1..=bytes.len().max(1));
     let (_, allocated) = allocated_by(|| drive(&bytes, piece));
-    // The read buffer and the buffer of replies double as they grow; a packet alone is at most the limit.
+    // The read buffer and the reply buffer double as they grow. A packet alone is at most the
+    // limit.
     assert!(
         allocated.largest_bytes <= 4 * (PACKET_BYTES_MAX + bytes.len()),
         "{} bytes made for {} bytes: {allocated:?}",
@@ -104,7 +105,7 @@ fn check(input: u64) {
     );
 }
 
-/// The bytes with this number: a few valid frames, then damage.
+/// The bytes of this number: a few valid frames, then damage.
 fn bytes_of(input: u64) -> Vec<u8> {
     let mut rng = Rng::with_seed(input);
     if rng.u8(..) < 16 {

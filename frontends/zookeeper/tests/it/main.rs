@@ -1,12 +1,12 @@
-//! The front end's promises, from the outside.
+//! The front end's promises, tested from the outside.
 
 mod bounds;
 mod connecting;
 mod counting_allocator;
 mod drive;
 mod endings;
+mod fixture;
 mod fuzz;
-mod house;
 mod requests;
 mod round_trips;
 mod wire;

@@ -1,8 +1,8 @@
-//! What clients send, written down a second time and independently of the server's reader.
+//! Clients' requests, encoded a second time and independently of the server's reader.
 
 use coordination::model::{Acl, Lifetime, Naming, Request, Watching};
 
-/// The bytes of a frame, its length included.
+/// The bytes of a frame with its length field.
 pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     [
         &int(i32::try_from(body.len()).expect("a test's frame is small"))[..],
@@ -11,7 +11,7 @@ pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     .concat()
 }
 
-/// A request as a frame; `newer` chooses create2, getChildren2 and setWatches2.
+/// A request as a frame. `newer` selects create2, getChildren2 and setWatches2.
 pub(crate) fn encode(xid: i32, request: &Request, newer: bool) -> Vec<u8> {
     let (opcode, body) = match request {
         Request::Create {

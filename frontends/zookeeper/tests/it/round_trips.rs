@@ -1,4 +1,4 @@
-//! What a client encodes is what the service is asked.
+//! The service receives the request that a client encoded.
 
 use bytes::Bytes;
 use coordination::model::{Acl, Lifetime, Naming, Request, Watching, Zxid};
@@ -57,12 +57,12 @@ fn set_watches() -> impl Strategy<Value = Request> {
     })
 }
 
-/// A path to read: the empty one comes out as the root.
+/// A path to read. The empty path decodes as the root.
 fn path_to_read() -> impl Strategy<Value = String> {
     path().prop_filter("not empty", |path| !path.is_empty())
 }
 
-/// Every request but the one that ends a conversation.
+/// Every request except the one that ends a conversation.
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         create(),
@@ -87,9 +87,9 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-    /// However the stream is cut into reads, the requests come out whole and in order.
+    /// For any division of the stream into reads, the requests are complete and in order.
     #[test]
-    fn requests_come_out_as_they_were_encoded(
+    fn requests_decode_as_they_were_encoded(
         requests in vec((any::<i32>(), request(), any::<bool>()), 1..12),
         piece in 1_usize..3000,
     ) {

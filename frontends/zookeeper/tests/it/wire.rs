@@ -1,4 +1,4 @@
-//! The bytes that clients and ZooKeeper 3.9.5 exchange, as they were seen on the wire.
+//! Bytes that clients and ZooKeeper 3.9.5 exchange, as captured on the wire.
 
 use bytes::{Bytes, BytesMut};
 use coordination::{
@@ -20,7 +20,7 @@ use zookeeper_frontend::{
 
 use crate::requests::{buffer, frame, int, long, string, strings};
 
-/// A conversation that talks in bytes.
+/// A conversation in bytes.
 struct Wire {
     frames: Frames,
     conversation: Conversation,
@@ -36,7 +36,7 @@ impl Wire {
         }
     }
 
-    /// What the service is asked after these bytes.
+    /// The requests that the service receives for these bytes.
     fn ask(&mut self, bytes: &[u8]) -> Vec<(i32, Request)> {
         self.frames.space().extend_from_slice(bytes);
         self.frames.received(bytes.len());
@@ -48,7 +48,7 @@ impl Wire {
         .collect()
     }
 
-    /// What the client reads when the service answers so.
+    /// The bytes that the client receives for this answer of the service.
     fn answer(&mut self, tag: i32, zxid: i64, result: Result<Response, Error>) -> Vec<u8> {
         self.conversation.encode(
             &Output::Reply {
@@ -62,13 +62,13 @@ impl Wire {
     }
 }
 
-/// What becomes of one body under an opcode.
+/// The decoded request of one body under an opcode.
 fn decoded(opcode: i32, body: &[Vec<u8>]) -> Request {
-    judged(opcode, body).0
+    decoded_with_fault(opcode, body).0
 }
 
-/// The same, and what is wrong with it.
-fn judged(opcode: i32, body: &[Vec<u8>]) -> (Request, Option<Fault>) {
+/// The decoded request and its fault.
+fn decoded_with_fault(opcode: i32, body: &[Vec<u8>]) -> (Request, Option<Fault>) {
     let bytes = frame(&[int(7), int(opcode), body.concat()].concat());
     let mut wire = Wire::new();
     let mut asked = wire.ask(&bytes);
@@ -83,7 +83,7 @@ fn world() -> Vec<u8> {
     [int(1), int(31), string("world"), string("anyone")].concat()
 }
 
-/// kazoo: a new session, ten seconds, with the byte that came in 3.4.
+/// kazoo: a new session, ten seconds, with the byte added in 3.4.
 #[test]
 fn a_connect_request_of_kazoo_opens_a_session() {
     let packet = Bytes::from_static(
@@ -109,7 +109,7 @@ fn a_connect_request_of_kazoo_opens_a_session() {
     );
 }
 
-/// The answer that ZooKeeper 3.9.5 gave, with its session and password.
+/// The answer of ZooKeeper 3.9.5, with its session and password.
 #[test]
 fn a_connect_response_has_a_read_only_byte_only_for_clients_that_sent_one() {
     let password = *b"\x10\xfchM\xa0\xd9L-\xea:za\x16Jok";
@@ -136,9 +136,9 @@ fn a_connect_response_has_a_read_only_byte_only_for_clients_that_sent_one() {
     assert_eq!(buffer[4..], expected[4..expected.len() - 1]);
 }
 
-/// Point 4 of ZooKeeper's session rules: not a bare close.
+/// Point 4 of ZooKeeper's session rules: the client gets an answer, not only a close.
 #[test]
-fn an_expired_session_is_told_so_with_zeros() {
+fn an_expired_session_is_reported_with_zeros() {
     let mut buffer = BytesMut::new();
     ConnectResponse::expired(true).encode(&mut buffer);
     assert_eq!(
@@ -198,9 +198,9 @@ fn a_create_is_answered_with_its_path_and_a_create2_with_its_stat_too() {
     assert_eq!(answered.len(), 4 + 0x16 + 68);
 }
 
-/// The answer that ZooKeeper 3.9.5 gave, field for field.
+/// The answer of ZooKeeper 3.9.5, field for field.
 #[test]
-fn data_is_answered_with_all_sixty_eight_bytes_of_its_stat() {
+fn a_data_reply_ends_with_the_whole_stat() {
     let mut wire = Wire::new();
     let asked = wire.ask(b"\0\0\0\x0f\0\0\0\x07\0\0\0\x04\0\0\0\x02/x\x01");
     assert_eq!(
@@ -256,7 +256,7 @@ fn null_data_stays_null() {
 }
 
 #[test]
-fn children_come_with_a_stat_only_if_asked_so() {
+fn children_include_a_stat_only_on_request() {
     let children = Response::Children {
         children: vec!["a".into(), "bc".into()],
         stat: Stat::default(),
@@ -271,7 +271,7 @@ fn children_come_with_a_stat_only_if_asked_so() {
     }
 }
 
-/// As ZooKeeper does, which knows only the ping's own xid.
+/// As in ZooKeeper, which uses only the ping's own xid.
 #[test]
 fn a_ping_with_an_ordinary_xid_is_answered_with_the_pings_own() {
     let mut wire = Wire::new();
@@ -285,7 +285,7 @@ fn a_ping_with_an_ordinary_xid_is_answered_with_the_pings_own() {
     );
 }
 
-/// Points 9 and 40: the xids of a ping and of setWatches are negative and come back.
+/// Points 9 and 40: the negative xids of ping and setWatches are echoed.
 #[test]
 fn special_xids_are_echoed() {
     let mut wire = Wire::new();
@@ -352,7 +352,7 @@ fn an_error_has_no_body() {
     );
 }
 
-/// Point 16: ZooKeeper answers so, then closes. `check` outside a multi is one of them.
+/// Point 16: ZooKeeper answers like this, then closes. `check` outside a multi is one of them.
 #[test]
 fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
     for opcode in [55, 0, -10, -1, 13, 102, i32::MAX, i32::MIN] {
@@ -373,7 +373,7 @@ fn an_unknown_opcode_is_refused_without_a_zxid_and_ends_the_conversation() {
     }
 }
 
-/// Point 15: with the zxid zero, then closes.
+/// Point 15: the answer has zxid zero, then the connection closes.
 #[test]
 fn an_authentication_fails_and_ends_the_conversation() {
     let mut wire = Wire::new();
@@ -387,7 +387,7 @@ fn an_authentication_fails_and_ends_the_conversation() {
     assert!(wire.conversation.is_over());
 }
 
-/// ZooKeeper has its root under the empty path too, but a watch that is set there never fires.
+/// ZooKeeper also accepts the empty path for its root, but a watch set there never fires.
 #[test]
 fn an_empty_path_is_read_as_the_root_and_cannot_be_watched() {
     let (path, watching) = ("/".to_owned(), Watching::No);
@@ -449,7 +449,8 @@ fn an_operation_that_is_not_offered_is_refused_and_the_conversation_goes_on() {
     );
 }
 
-/// Containers and times to live are switched off; other flags mean nothing. Both before the ACL is looked at.
+/// Containers and times to live are switched off, and other flags are invalid. Both are checked
+/// before the ACL.
 #[test]
 fn flags_of_create_are_checked() {
     let create = |flags| decoded(1, &[string("/x"), buffer(None), int(0), int(flags)]);
@@ -472,7 +473,7 @@ fn flags_of_create_are_checked() {
     }
 }
 
-/// Point 16, and what ZooKeeper 3.9.5 answered to the same bytes.
+/// Point 16, and the answers of ZooKeeper 3.9.5 to the same bytes.
 #[test]
 fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     let null = buffer(None);
@@ -515,14 +516,14 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
         ),
     ];
     for (name, opcode, body) in bodies {
-        // An update of a null path takes its place in the order of all, as in ZooKeeper.
+        // An update with a null path takes a zxid, as in ZooKeeper.
         let malformed = match name {
             "null path to delete" | "null path to create" => {
                 Request::RefuseUpdate(Error::Marshalling)
             }
             _ => Request::Refuse(Error::Marshalling),
         };
-        let (request, fault) = judged(opcode, &body);
+        let (request, fault) = decoded_with_fault(opcode, &body);
         assert_eq!(request, malformed, "{name}");
         assert!(
             matches!(fault, Some(Fault::Body { .. })),
@@ -535,28 +536,31 @@ fn a_body_that_does_not_decode_is_refused_and_the_conversation_goes_on() {
     );
 }
 
-/// Beside bodies that do not decode: an opcode that nobody has, and an authentication. What is only refused is none.
+/// Bodies that do not decode, unknown opcodes and authentications are faults. Requests that are
+/// merely refused are not.
 #[test]
-fn what_no_client_sends_is_a_fault_and_what_one_may_send_is_none() {
-    assert_eq!(judged(4242, &[]).1, Some(Fault::Opcode(4242)));
+fn only_requests_that_no_client_sends_are_faults() {
+    assert_eq!(decoded_with_fault(4242, &[]).1, Some(Fault::Opcode(4242)));
     assert_eq!(
-        judged(100, &[int(0), string("digest"), string("user:password")]).1,
+        decoded_with_fault(100, &[int(0), string("digest"), string("user:password")]).1,
         Some(Fault::Authentication)
     );
-    let fault = judged(4, &[int(-5)]).1.expect("it does not decode");
+    let fault = decoded_with_fault(4, &[int(-5)])
+        .1
+        .expect("it does not decode");
     assert_eq!(
         fault.to_string(),
         "getData: a length does not fit the frame"
     );
     let (path, multi) = (string("/x"), 14);
     let create = |flags| [path.clone(), string(""), world(), int(flags)];
-    assert_eq!(judged(4, &[path.clone(), vec![1]]).1, None);
-    assert_eq!(judged(multi, &[]).1, None);
-    assert_eq!(judged(1, &create(4)).1, None);
-    assert_eq!(judged(1, &create(99)).1, None);
+    assert_eq!(decoded_with_fault(4, &[path.clone(), vec![1]]).1, None);
+    assert_eq!(decoded_with_fault(multi, &[]).1, None);
+    assert_eq!(decoded_with_fault(1, &create(4)).1, None);
+    assert_eq!(decoded_with_fault(1, &create(99)).1, None);
 }
 
-/// As ZooKeeper 3.9.5: the service then says what it says of such values.
+/// As in ZooKeeper 3.9.5, the service decides about such values.
 #[test]
 fn odd_but_decodable_values_reach_the_service() {
     let get = |path: &str, watching| Request::GetData {
@@ -579,12 +583,12 @@ fn odd_but_decodable_values_reach_the_service() {
         let create = decoded(1, &[string("/x"), string(""), acl, int(0)]);
         assert!(matches!(create, Request::Create { acl, .. } if acl.is_empty()));
     }
-    let nobody = [int(1), int(31), buffer(None), string("x")].concat();
-    let create = decoded(1, &[string("/x"), string(""), nobody, int(0)]);
+    let anonymous = [int(1), int(31), buffer(None), string("x")].concat();
+    let create = decoded(1, &[string("/x"), string(""), anonymous, int(0)]);
     assert!(matches!(create, Request::Create { acl, .. } if acl[0].scheme.is_empty()));
 }
 
-/// Point 7: the reply to a close is the last thing sent; what came behind the close is not read.
+/// Point 7: the reply to a close is sent last, and bytes after the close are not read.
 #[test]
 fn a_close_ends_the_conversation_with_its_reply() {
     let mut wire = Wire::new();

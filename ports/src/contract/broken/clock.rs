@@ -54,7 +54,7 @@ fn twisted(subject: Subject, around: fn(Arc<dyn Clock>) -> Arc<dyn Clock>) -> Su
     }
 }
 
-/// Sleeps half as long as asked for (L1).
+/// Sleeps half of the requested time (L1).
 #[derive(Debug)]
 struct WakesEarly(Arc<dyn Clock>);
 
@@ -145,7 +145,7 @@ impl Clock for CountsFromItsMaking {
     }
 }
 
-/// Draws the same number for ever, from any seed (L3).
+/// Draws the same number forever, from any seed (L3).
 #[derive(Debug)]
 struct Constant(u64);
 

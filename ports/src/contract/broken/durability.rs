@@ -15,17 +15,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use self::answers::Given;
-use super::{
-    Broken,
-    key_value::{Twist, Twisted},
-    queue,
-};
+use super::Broken;
 use crate::{
-    Clock, DurabilityPoint, Key, Receipt, Result, Update,
+    Clock, DurabilityPoint, Key, KeyValue, Queue, Receipt, Result, Update,
     contract::durability::{Crashable, Subject},
+    decorate::{Decorator, KeyValueDecorator, QueueDecorator},
+    decorates,
     key_value::{Change, SharedKeyValue, Transacted, Updated},
     objects::ObjectStore,
-    queue::{Message, Retention, SharedQueue},
+    queue::{Message, Retention, SharedQueue, SharedQueueAdmin},
 };
 
 /// Every broken store, at least one per promise.
@@ -47,6 +45,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
         "FindsWhatIsNotKept",
         objects::finding_what_is_not_kept,
     ),
+    Broken::new("D1", "LosesUploads", objects::losing_uploads),
     Broken::new("D2", "LosesOneInTheMiddle", |honest| {
         Box::new(Crashed(LosesOneInTheMiddle {
             honest,
@@ -57,7 +56,9 @@ pub const BROKEN: &[Broken<Subject>] = &[
         around(honest, PositionsAlone)
     }),
     Broken::new("D3", "LosesWhatUndidItself", undone::losing),
-    Broken::new("D4", "IgnoresTheBasis", |honest| around(honest, Baseless)),
+    Broken::new("D4", "IgnoresDependencies", |honest| {
+        around(honest, IgnoresDependencies)
+    }),
     Broken::new("D5", "LeavesTransientsBehind", |honest| {
         Box::new(Crashed(LeavesTransientsBehind {
             honest,
@@ -113,7 +114,7 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
 ];
 
-/// A provider whose store differs from an honest one's, or what a crash makes of it.
+/// A provider with a broken store, or with a broken recovery from crashes.
 #[async_trait]
 trait Twisting: Debug + Send + Sync + Sized + 'static {
     fn honest(&self) -> &Subject;
@@ -139,8 +140,14 @@ impl<T: Twisting> Crashable for Crashed<T> {
     fn queue(&self) -> Option<SharedQueue> {
         self.0.queue()
     }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        self.0.honest().queue_admin()
+    }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         self.0.objects()
+    }
+    fn takes_parts(&self) -> bool {
+        self.0.honest().takes_parts()
     }
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.honest().clock()
@@ -157,17 +164,20 @@ struct Around<T> {
     twist: fn(SharedKeyValue) -> T,
 }
 
-fn around<T: Twist>(honest: Subject, twist: fn(SharedKeyValue) -> T) -> Subject {
+fn around<T: KeyValueDecorator + 'static>(
+    honest: Subject,
+    twist: fn(SharedKeyValue) -> T,
+) -> Subject {
     Box::new(Crashed(Around { honest, twist }))
 }
 
 #[async_trait]
-impl<T: Twist> Twisting for Around<T> {
+impl<T: KeyValueDecorator + 'static> Twisting for Around<T> {
     fn honest(&self) -> &Subject {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted((self.twist)(self.honest.key_value())))
+        Arc::new((self.twist)(self.honest.key_value()))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -181,10 +191,11 @@ impl<T: Twist> Twisting for Around<T> {
 #[derive(Debug)]
 struct DurableAtOnce(SharedKeyValue);
 
-#[async_trait]
-impl Twist for DurableAtOnce {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for DurableAtOnce {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
         Ok(())
@@ -194,35 +205,43 @@ impl Twist for DurableAtOnce {
     }
 }
 
-/// Says of what it did not wait for that it was waited for (D1).
+impl KeyValueDecorator for DurableAtOnce {}
+
+/// Reports points as durable without waiting (D1).
 #[derive(Debug)]
 struct WaitsForNothing(SharedKeyValue);
 
-#[async_trait]
-impl Twist for WaitsForNothing {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for WaitsForNothing {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, _: DurabilityPoint) -> Result<()> {
         Ok(())
     }
 }
 
-/// Waits as it should, and calls durable whatever is of this start, or of an earlier one (D1).
+impl KeyValueDecorator for WaitsForNothing {}
+
+/// Waits correctly, but reports every point of this start, or of an earlier one, as durable (D1).
 #[derive(Debug)]
 struct CallsDurable(SharedKeyValue, Ordering);
 
-#[async_trait]
-impl Twist for CallsDurable {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for CallsDurable {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         point.incarnation.cmp(&self.0.point().incarnation) == self.1 || self.0.is_durable(point)
     }
 }
 
-/// Keeps everything in a crash but one item from the middle of what was written since the start (D2).
+impl KeyValueDecorator for CallsDurable {}
+
+/// Loses in a crash one item from the middle of this start's writes, and nothing else (D2).
 #[derive(Debug)]
 struct LosesOneInTheMiddle {
     honest: Subject,
@@ -235,10 +254,10 @@ impl Twisting for LosesOneInTheMiddle {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(Noting {
+        Arc::new(Noting {
             honest: self.honest.key_value(),
             written: Arc::clone(&self.written),
-        }))
+        })
     }
     async fn crash_and_reopen(self) -> Self {
         let store = self.honest.key_value();
@@ -271,11 +290,9 @@ struct Noting {
     written: Arc<Mutex<Vec<Key>>>,
 }
 
-#[async_trait]
-impl Twist for Noting {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(Noting, dyn KeyValue, honest);
+
+impl KeyValueDecorator for Noting {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.written
             .lock()
@@ -285,7 +302,8 @@ impl Twist for Noting {
     }
 }
 
-/// Goes back in a crash to what items were like before their first transient update, whatever changed them since (D5).
+/// Restores in a crash the items' states before their first transient update, despite later durable
+/// changes (D5).
 #[derive(Debug)]
 struct LeavesTransientsBehind {
     honest: Subject,
@@ -298,10 +316,10 @@ impl Twisting for LeavesTransientsBehind {
         &self.honest
     }
     fn key_value(&self) -> SharedKeyValue {
-        Arc::new(Twisted(BeforeTransients {
+        Arc::new(BeforeTransients {
             honest: self.honest.key_value(),
             before: Arc::clone(&self.before),
-        }))
+        })
     }
     async fn crash_and_reopen(self) -> Self {
         let honest = self.honest.crash_and_reopen().await;
@@ -327,11 +345,9 @@ struct BeforeTransients {
     before: Arc<Mutex<BTreeMap<Key, Change>>>,
 }
 
-#[async_trait]
-impl Twist for BeforeTransients {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(BeforeTransients, dyn KeyValue, honest);
+
+impl KeyValueDecorator for BeforeTransients {
     async fn update(&self, update: Update) -> Result<Updated> {
         if update.retention == Retention::Transient {
             let present = self.honest.get(&update.key).await?.value;
@@ -365,10 +381,10 @@ impl Twisting for RemembersLostMessages {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let sent = Arc::clone(&self.sent);
-        Some(Arc::new(queue::Twisted(RemembersIds {
+        Some(Arc::new(RemembersIds {
             honest: self.honest.queue()?,
             sent,
-        })))
+        }))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -384,11 +400,9 @@ struct RemembersIds {
     sent: SentIds,
 }
 
-#[async_trait]
-impl queue::Twist for RemembersIds {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(RemembersIds, dyn Queue, honest);
+
+impl QueueDecorator for RemembersIds {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         messages.retain(|message| {
             let mut sent = self.sent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -405,10 +419,11 @@ impl queue::Twist for RemembersIds {
 #[derive(Debug)]
 struct PositionsAlone(SharedKeyValue);
 
-#[async_trait]
-impl Twist for PositionsAlone {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
+impl Decorator for PositionsAlone {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.0
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         let present = self.0.point();
@@ -424,24 +439,24 @@ impl Twist for PositionsAlone {
     }
 }
 
-/// Changes what it is asked to change, whatever has become of what that rests on (D4).
-#[derive(Debug)]
-struct Baseless(SharedKeyValue);
+impl KeyValueDecorator for PositionsAlone {}
 
-#[async_trait]
-impl Twist for Baseless {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+/// Makes an update although the store has lost the point that it depends on (D4).
+#[derive(Debug)]
+struct IgnoresDependencies(SharedKeyValue);
+
+decorates!(IgnoresDependencies, dyn KeyValue, 0);
+
+impl KeyValueDecorator for IgnoresDependencies {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0
-            .update(update.resting_on(DurabilityPoint::DURABLE))
+            .update(update.depends_on(DurabilityPoint::DURABLE))
             .await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        let baseless = updates
+        let independent = updates
             .into_iter()
-            .map(|update| update.resting_on(DurabilityPoint::DURABLE));
-        self.0.transact(baseless.collect()).await
+            .map(|update| update.depends_on(DurabilityPoint::DURABLE));
+        self.0.transact(independent.collect()).await
     }
 }

@@ -18,22 +18,27 @@ use super::Broken;
 use crate::{
     Clock, Event, Functions, Handler, Receipt, Result,
     contract::functions::{Register, Subject},
-    functions::{Definition, Failure, FunctionLimits, QueueTrigger},
+    decorate::FunctionsDecorator,
+    functions::{Definition, Failure},
 };
 
 /// Every broken provider of functions, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N1", "RepeatsInvocations", |subject| {
-        twisted(subject, RepeatsInvocations)
+        altered(subject, RepeatsInvocations)
     }),
-    Broken::new("N2", "LosesEvents", |subject| twisted(subject, LosesEvents)),
+    Broken::new("N2", "LosesEvents", |subject| altered(subject, LosesEvents)),
     Broken::new("N2", "TriesOnce", |subject| {
         registering(subject, tries_once)
     }),
     Broken::new("N2", "ForgetsExceptionHandlers", |subject| {
         registering(subject, forgets_exception_handler)
     }),
-    Broken::new("N2", "DropsWhatNobodyTakesYet", drops_what_nobody_takes_yet),
+    Broken::new(
+        "N2",
+        "DropsEventsWithoutHandler",
+        drops_events_without_handler,
+    ),
     Broken::new("N3", "RunsGroupsTwice", |subject| {
         registering(subject, |definition| {
             handling(definition, |honest| Arc::new(Twice(honest)))
@@ -62,22 +67,22 @@ pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("N3", "GivesAgainWhileItRuns", gives_again_while_it_runs),
     Broken::new("N3", "DropsWhatRuns", drops_what_runs),
     Broken::new("N4", "StartsAgainWhenArmed", |subject| {
-        twisted(subject, StartsAgainWhenArmed)
+        altered(subject, StartsAgainWhenArmed)
     }),
     Broken::new("N4", "NeverDisarms", |subject| {
-        twisted(subject, NeverDisarms)
+        altered(subject, NeverDisarms)
     }),
     Broken::new("N4", "RunsOnceMore", runs_once_more),
     Broken::new("N4", "FiresTooOften", |subject| {
-        twisted(subject, FiresTooOften)
+        altered(subject, FiresTooOften)
     }),
     Broken::new("N5", "NeverTimesOut", |subject| {
         registering(subject, never_times_out)
     }),
     Broken::new("N1", "KnowsEverything", |subject| {
-        twisted(subject, KnowsEverything)
+        altered(subject, KnowsEverything)
     }),
-    Broken::new("N6", "ForgetsIds", |subject| twisted(subject, ForgetsIds)),
+    Broken::new("N6", "ForgetsIds", |subject| altered(subject, ForgetsIds)),
     Broken::new("N6", "HidesIdsOfFailures", |subject| {
         registering(subject, |definition| {
             handling(definition, |honest| Arc::new(HidesIdsOfFailures(honest)))
@@ -95,71 +100,17 @@ pub const BROKEN: &[Broken<Subject>] = &[
     }),
 ];
 
-/// Functions that differ from honest ones in what they override.
-#[async_trait]
-trait Twist: Debug + Send + Sync + 'static {
-    fn honest(&self) -> &Arc<dyn Functions>;
-
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
-        self.honest().invoke(function, payload).await
-    }
-    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.honest().send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.honest().knows(function).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.honest().disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
-        self.honest().arm_timer(function, period).await
-    }
-    async fn disarm_timer(&self, function: &str) -> Result<()> {
-        self.honest().disarm_timer(function).await
-    }
-}
-
-/// Makes a [`Twist`] a port.
-#[derive(Debug)]
-struct Twisted<T>(T);
-
-#[async_trait]
-impl<T: Twist> Functions for Twisted<T> {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
-        self.0.invoke(function, payload).await
-    }
-    async fn send(&self, function: &str, id: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
-        self.0.send(function, id, payload).await
-    }
-    async fn knows(&self, function: &str) -> Result<bool> {
-        self.0.knows(function).await
-    }
-    async fn arm_queue(&self, trigger: QueueTrigger) -> Result<()> {
-        self.0.honest().arm_queue(trigger).await
-    }
-    async fn disarm_queue(&self, queue: &str) -> Result<()> {
-        self.0.disarm_queue(queue).await
-    }
-    async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
-        self.0.arm_timer(function, period).await
-    }
-    async fn disarm_timer(&self, function: &str) -> Result<()> {
-        self.0.disarm_timer(function).await
-    }
-    fn limits(&self) -> &FunctionLimits {
-        self.0.honest().limits()
-    }
-}
-
-fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn Functions>) -> T) -> Subject {
+fn altered<D: FunctionsDecorator + 'static>(
+    subject: Subject,
+    around: fn(Arc<dyn Functions>) -> D,
+) -> Subject {
     Subject {
-        functions: Arc::new(Twisted(around(subject.functions))),
+        functions: Arc::new(around(subject.functions)),
         ..subject
     }
 }
 
-/// The same provider, registering other definitions than it is given.
+/// The same provider, which registers altered definitions.
 fn registering(subject: Subject, change: fn(Definition) -> Definition) -> Subject {
     let honest = Arc::clone(&subject.register);
     let register: Arc<dyn Register> =
@@ -180,8 +131,8 @@ fn handling(
     }
 }
 
-/// Gives events up whose exception handler is not there at their last attempt (N2).
-fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
+/// Gives up an event if its exception handler is missing at the last attempt (N2).
+fn drops_events_without_handler(subject: Subject) -> Subject {
     let (honest, known) = (
         Arc::clone(&subject.register),
         Arc::<Mutex<BTreeSet<String>>>::default(),
@@ -195,7 +146,7 @@ fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
             Arc::clone(&known),
             AtomicU32::new(definition.options.attempts_max),
         );
-        let handler = DropsWhatNobodyTakesYet {
+        let handler = DropsEventsWithoutHandler {
             honest: definition.handler,
             waited_for,
             known,
@@ -213,7 +164,7 @@ fn drops_what_nobody_takes_yet(subject: Subject) -> Subject {
 }
 
 #[derive(Debug)]
-struct DropsWhatNobodyTakesYet {
+struct DropsEventsWithoutHandler {
     honest: Arc<dyn Handler>,
     waited_for: String,
     known: Arc<Mutex<BTreeSet<String>>>,
@@ -221,7 +172,7 @@ struct DropsWhatNobodyTakesYet {
 }
 
 #[async_trait]
-impl Handler for DropsWhatNobodyTakesYet {
+impl Handler for DropsEventsWithoutHandler {
     async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
         let handled = self.honest.handle(event).await;
         let is_last = self.attempts.fetch_sub(1, Ordering::Relaxed) == 1;
@@ -259,7 +210,7 @@ fn runs_once_more(subject: Subject) -> Subject {
         });
     });
     Subject {
-        functions: Arc::new(Twisted(functions)),
+        functions: Arc::new(functions),
         register,
         ..subject
     }
@@ -271,10 +222,9 @@ struct RunsOnceMore {
     disarming: Arc<Mutex<BTreeSet<String>>>,
 }
 
-#[async_trait]
-impl Twist for RunsOnceMore {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.honest
+impl FunctionsDecorator for RunsOnceMore {
+    fn inner(&self) -> &dyn Functions {
+        &*self.honest
     }
     async fn disarm_timer(&self, function: &str) -> Result<()> {
         locked(&self.disarming).insert(function.to_owned());
@@ -300,7 +250,7 @@ impl Handler for DisarmsLater {
     }
 }
 
-/// Gives a group's messages again when half the time is over that their invocation may take (N3).
+/// Delivers a group's messages again after half of their invocation's timeout (N3).
 fn gives_again_while_it_runs(subject: Subject) -> Subject {
     let (honest, clock) = (Arc::clone(&subject.register), Arc::clone(&subject.clock));
     let register: Arc<dyn Register> = Arc::new(move |definition: Definition| {
@@ -342,7 +292,7 @@ impl Handler for GivesAgain {
     }
 }
 
-/// Ends what runs when a trigger is disarmed (N3).
+/// Ends running invocations when a trigger is disarmed (N3).
 fn drops_what_runs(subject: Subject) -> Subject {
     let running = Arc::<Mutex<Vec<AbortHandle>>>::default();
     let (honest, dropped) = (Arc::clone(&subject.register), Arc::clone(&running));
@@ -361,7 +311,7 @@ fn drops_what_runs(subject: Subject) -> Subject {
         running: dropped,
     };
     Subject {
-        functions: Arc::new(Twisted(functions)),
+        functions: Arc::new(functions),
         register,
         ..subject
     }
@@ -373,10 +323,9 @@ struct DropsWhatRuns {
     running: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
-#[async_trait]
-impl Twist for DropsWhatRuns {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.honest
+impl FunctionsDecorator for DropsWhatRuns {
+    fn inner(&self) -> &dyn Functions {
+        &*self.honest
     }
     async fn disarm_queue(&self, queue: &str) -> Result<()> {
         locked(&self.running)
@@ -401,7 +350,8 @@ impl Handler for DroppedWhileItRuns {
     }
 }
 
-/// Tells of the failure of an exception handler without the id of what it had been told of (N6).
+/// Reports the failure of an exception handler without the id of the event that the handler
+/// received (N6).
 fn hides_ids_of_failed_handlers(subject: Subject) -> Subject {
     let (honest, handlers) = (
         Arc::clone(&subject.register),
@@ -446,14 +396,13 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Invokes again what failed (N1).
+/// Repeats a failed invocation (N1).
 #[derive(Debug)]
 struct RepeatsInvocations(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for RepeatsInvocations {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for RepeatsInvocations {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         match self.0.invoke(function, payload.clone()).await {
@@ -467,10 +416,9 @@ impl Twist for RepeatsInvocations {
 #[derive(Debug)]
 struct LosesEvents(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for LosesEvents {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for LosesEvents {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn send(&self, _: &str, _: Option<Bytes>, _: Bytes) -> Result<Receipt> {
         Ok(Receipt::default())
@@ -483,7 +431,7 @@ fn tries_once(mut definition: Definition) -> Definition {
     definition
 }
 
-/// Tells nobody what failed for good (N2).
+/// Calls no exception handler (N2).
 fn forgets_exception_handler(mut definition: Definition) -> Definition {
     definition.options.exception_handler = None;
     definition
@@ -511,7 +459,7 @@ impl Handler for Twice {
     }
 }
 
-/// Takes what comes, room or not (N7).
+/// Takes events without waiting for room (N7).
 #[derive(Debug)]
 struct AsksForNoRoom(Arc<dyn Handler>);
 
@@ -522,7 +470,7 @@ impl Handler for AsksForNoRoom {
     }
 }
 
-/// Takes a failed invocation for a good one (N3).
+/// Acknowledges the messages of a failed invocation (N3).
 #[derive(Debug)]
 struct Content(Arc<dyn Handler>);
 
@@ -533,7 +481,7 @@ impl Handler for Content {
     }
 }
 
-/// Delivers again what an invocation had completed before it failed (N3).
+/// Delivers messages again that an invocation had completed before it failed (N3).
 #[derive(Debug)]
 struct AllOrNothing(Arc<dyn Handler>);
 
@@ -547,7 +495,7 @@ impl Handler for AllOrNothing {
     }
 }
 
-/// Delivers again what is said to be hopeless (N3).
+/// Delivers hopeless messages again (N3).
 #[derive(Debug)]
 struct TriesTheHopeless(Arc<dyn Handler>);
 
@@ -561,7 +509,7 @@ impl Handler for TriesTheHopeless {
     }
 }
 
-/// Says of every batch that it is from the queue of the first (N3).
+/// Names the queue of the first batch for every batch (N3).
 #[derive(Debug)]
 struct NamesAnotherQueue {
     honest: Arc<dyn Handler>,
@@ -595,24 +543,22 @@ impl Handler for NamesAnotherQueue {
 #[derive(Debug)]
 struct NeverDisarms(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for NeverDisarms {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for NeverDisarms {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn disarm_timer(&self, _: &str) -> Result<()> {
         Ok(())
     }
 }
 
-/// Has a timer begin its period anew whenever it is armed (N4).
+/// Restarts a timer's period whenever it is armed (N4).
 #[derive(Debug)]
 struct StartsAgainWhenArmed(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for StartsAgainWhenArmed {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for StartsAgainWhenArmed {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.disarm_timer(function).await?;
@@ -624,45 +570,42 @@ impl Twist for StartsAgainWhenArmed {
 #[derive(Debug)]
 struct FiresTooOften(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for FiresTooOften {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for FiresTooOften {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn arm_timer(&self, function: &str, period: Duration) -> Result<()> {
         self.0.arm_timer(function, period / 4).await
     }
 }
 
-/// Says of every name that there is a function (N1).
+/// Reports every name as a function (N1).
 #[derive(Debug)]
 struct KnowsEverything(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for KnowsEverything {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for KnowsEverything {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn knows(&self, _: &str) -> Result<bool> {
         Ok(true)
     }
 }
 
-/// Takes events without their ids (N6).
+/// Sends events without their ids (N6).
 #[derive(Debug)]
 struct ForgetsIds(Arc<dyn Functions>);
 
-#[async_trait]
-impl Twist for ForgetsIds {
-    fn honest(&self) -> &Arc<dyn Functions> {
-        &self.0
+impl FunctionsDecorator for ForgetsIds {
+    fn inner(&self) -> &dyn Functions {
+        &*self.0
     }
     async fn send(&self, function: &str, _: Option<Bytes>, payload: Bytes) -> Result<Receipt> {
         self.0.send(function, None, payload).await
     }
 }
 
-/// Tells exception handlers of events without ids (N6).
+/// Passes events to exception handlers without ids (N6).
 #[derive(Debug)]
 struct HidesIdsOfFailures(Arc<dyn Handler>);
 

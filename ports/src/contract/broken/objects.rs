@@ -1,119 +1,55 @@
-//! Object stores that break O1 to O4.
+//! Object stores that break O1 to O6.
 
-use std::{fmt, fmt::Debug, ops::Range, sync::Arc};
+mod parts;
 
-use async_trait::async_trait;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures_util::{StreamExt, stream, stream::BoxStream};
-use object_store::{
-    CopyOptions, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta,
-    PutMultipartOptions, PutResult,
-};
+use object_store::{GetOptions, GetResult, GetResultPayload, ObjectMeta, PutResult};
 
 use super::Broken;
 use crate::{
     contract::objects::Subject,
-    objects::{ObjectError, ObjectPath, ObjectStore, PutMode, PutOptions, PutPayload},
+    decorate::ObjectsDecorator,
+    objects::{ObjectPath, ObjectStore, PutMode, PutOptions, PutPayload, Result},
 };
-
-pub(super) type Result<T> = std::result::Result<T, ObjectError>;
 
 /// Every broken object store, at least one per promise.
 pub const BROKEN: &[Broken<Subject>] = &[
     Broken::new("O1", "DropsLargePuts", |subject| {
-        twisted(subject, DropsLargePuts)
+        altered(subject, DropsLargePuts)
     }),
     Broken::new("O2", "OverwritesOnCreate", |subject| {
-        twisted(subject, OverwritesOnCreate)
+        altered(subject, OverwritesOnCreate)
     }),
     Broken::new("O3", "CutsObjectsShort", |subject| {
-        twisted(subject, CutsObjectsShort)
+        altered(subject, CutsObjectsShort)
     }),
     Broken::new("O4", "ForgetsToList", |subject| {
-        twisted(subject, ForgetsToList)
+        altered(subject, ForgetsToList)
     }),
-    Broken::new("O4", "ListsTwice", |subject| twisted(subject, ListsTwice)),
+    Broken::new("O4", "ListsTwice", |subject| altered(subject, ListsTwice)),
+    Broken::new("O5", "ShowsUploads", |subject| {
+        altered(subject, parts::ShowsUploads)
+    }),
+    Broken::new("O5", "ReversesParts", |subject| {
+        altered(subject, parts::ReversesParts)
+    }),
+    Broken::new("O5", "KeepsAborted", |subject| {
+        altered(subject, parts::KeepsAborted)
+    }),
+    Broken::new("O6", "ReadsWholeObjects", |subject| {
+        altered(subject, ReadsWholeObjects)
+    }),
 ];
 
-/// A store that differs from an honest one in what it overrides.
-#[async_trait]
-pub(super) trait Twist: Debug + Send + Sync + 'static {
-    fn honest(&self) -> &Arc<dyn ObjectStore>;
-
-    async fn put(
-        &self,
-        path: &ObjectPath,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        self.honest().put_opts(path, payload, options).await
-    }
-    async fn get(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
-        self.honest().get_opts(path, options).await
-    }
-    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.honest().list(prefix)
-    }
-}
-
-/// Makes a [`Twist`] an object store.
-#[derive(Debug)]
-pub(super) struct Twisted<T>(pub(super) T);
-
-impl<T: Twist> fmt::Display for Twisted<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Debug::fmt(&self.0, f)
-    }
-}
-
-#[async_trait]
-impl<T: Twist> ObjectStore for Twisted<T> {
-    async fn put_opts(
-        &self,
-        path: &ObjectPath,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        self.0.put(path, payload, options).await
-    }
-    async fn put_multipart_opts(
-        &self,
-        path: &ObjectPath,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.0.honest().put_multipart_opts(path, options).await
-    }
-    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
-        self.0.get(path, options).await
-    }
-    async fn get_ranges(&self, path: &ObjectPath, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
-        self.0.honest().get_ranges(path, ranges).await
-    }
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<ObjectPath>>,
-    ) -> BoxStream<'static, Result<ObjectPath>> {
-        self.0.honest().delete_stream(paths)
-    }
-    fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.0.list(prefix)
-    }
-    async fn list_with_delimiter(&self, prefix: Option<&ObjectPath>) -> Result<ListResult> {
-        self.0.honest().list_with_delimiter(prefix).await
-    }
-    async fn copy_opts(
-        &self,
-        from: &ObjectPath,
-        to: &ObjectPath,
-        options: CopyOptions,
-    ) -> Result<()> {
-        self.0.honest().copy_opts(from, to, options).await
-    }
-}
-
-fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn ObjectStore>) -> T) -> Subject {
+fn altered<D: ObjectsDecorator>(
+    subject: Subject,
+    around: fn(Arc<dyn ObjectStore>) -> D,
+) -> Subject {
     Subject {
-        objects: Arc::new(Twisted(around(subject.objects))),
+        objects: around(subject.objects).into_objects(),
         ..subject
     }
 }
@@ -122,12 +58,11 @@ fn twisted<T: Twist>(subject: Subject, around: fn(Arc<dyn ObjectStore>) -> T) ->
 #[derive(Debug)]
 struct DropsLargePuts(Arc<dyn ObjectStore>);
 
-#[async_trait]
-impl Twist for DropsLargePuts {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+impl ObjectsDecorator for DropsLargePuts {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
-    async fn put(
+    async fn put_opts(
         &self,
         path: &ObjectPath,
         payload: PutPayload,
@@ -148,12 +83,11 @@ impl Twist for DropsLargePuts {
 #[derive(Debug)]
 struct OverwritesOnCreate(Arc<dyn ObjectStore>);
 
-#[async_trait]
-impl Twist for OverwritesOnCreate {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+impl ObjectsDecorator for OverwritesOnCreate {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
-    async fn put(
+    async fn put_opts(
         &self,
         path: &ObjectPath,
         payload: PutPayload,
@@ -172,39 +106,54 @@ impl Twist for OverwritesOnCreate {
     }
 }
 
-/// Gives only the first half of what was asked for (O3).
+/// Returns only the first half of the requested bytes (O3).
 #[derive(Debug)]
 struct CutsObjectsShort(Arc<dyn ObjectStore>);
 
-#[async_trait]
-impl Twist for CutsObjectsShort {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+impl ObjectsDecorator for CutsObjectsShort {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
-    async fn get(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
         let found = self.0.get_opts(path, options).await?;
-        let (meta, range) = (found.meta.clone(), found.range.clone());
-        let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
-        let bytes = found.bytes().await?;
-        let half = bytes.slice(..bytes.len() / 2);
-        let payload = GetResultPayload::Stream(stream::iter([Ok(half)]).boxed());
-        Ok(GetResult {
-            payload,
-            meta,
-            range,
-            attributes,
-            extensions,
-        })
+        in_one_piece(found, |bytes| bytes.slice(..bytes.len() / 2)).await
     }
+}
+
+/// Reads an object whole before it gives any of it (O6).
+#[derive(Debug)]
+struct ReadsWholeObjects(Arc<dyn ObjectStore>);
+
+impl ObjectsDecorator for ReadsWholeObjects {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
+    }
+    async fn get_opts(&self, path: &ObjectPath, options: GetOptions) -> Result<GetResult> {
+        in_one_piece(self.0.get_opts(path, options).await?, |bytes| bytes).await
+    }
+}
+
+/// `found` with `change` of its content, read at once.
+async fn in_one_piece(found: GetResult, change: fn(Bytes) -> Bytes) -> Result<GetResult> {
+    let (meta, range) = (found.meta.clone(), found.range.clone());
+    let (attributes, extensions) = (found.attributes.clone(), found.extensions.clone());
+    let content = change(found.bytes().await?);
+    Ok(GetResult {
+        payload: GetResultPayload::Stream(stream::iter([Ok(content)]).boxed()),
+        meta,
+        range,
+        attributes,
+        extensions,
+    })
 }
 
 /// Leaves the first object out of every list (O4).
 #[derive(Debug)]
 struct ForgetsToList(Arc<dyn ObjectStore>);
 
-impl Twist for ForgetsToList {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+impl ObjectsDecorator for ForgetsToList {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.0.list(prefix).skip(1).boxed()
@@ -215,9 +164,9 @@ impl Twist for ForgetsToList {
 #[derive(Debug)]
 struct ListsTwice(Arc<dyn ObjectStore>);
 
-impl Twist for ListsTwice {
-    fn honest(&self) -> &Arc<dyn ObjectStore> {
-        &self.0
+impl ObjectsDecorator for ListsTwice {
+    fn inner(&self) -> &dyn ObjectStore {
+        &*self.0
     }
     fn list(&self, prefix: Option<&ObjectPath>) -> BoxStream<'static, Result<ObjectMeta>> {
         self.0.list(prefix).chain(self.0.list(prefix)).boxed()

@@ -1,8 +1,9 @@
-//! What the points of answers cover: D6.
+//! The points of answers: D6.
 //!
-//! A case changes something, asks for an answer that rests on the change, waits for the point of that answer and for
-//! nothing else, and crashes the store: what was seen must be there. Whoever retries an update whose answer was lost,
-//! or hears that somebody was before him, would else tell others of what a crash then takes.
+//! A case changes an item, requests an answer that depends on the change, externalizes only the
+//! point of that answer, and crashes the store. The data that the answer showed must survive.
+//! Otherwise a caller that retried an update, or lost to another writer, would pass on data that a
+//! crash then takes.
 
 use super::{
     Subject,
@@ -17,10 +18,11 @@ use crate::{
     queue::{OnFailure, QueueOptions, SharedQueue},
 };
 
-/// How often a case crashes the store: chance may keep what was not waited for.
+/// How often a case crashes the store: a crash may by chance keep data that was not durable.
 const ROUNDS: i64 = 4;
 
-/// What is written before each change and not waited for: a crash that keeps some of it is to take the change.
+/// Updates before each change that are not externalized, so that a crash which keeps some of them
+/// takes the change.
 const UNHEEDED: i64 = 9;
 
 fn add(place: &Key) -> Update {
@@ -51,7 +53,7 @@ async fn transacted(store: &SharedKeyValue, updates: Vec<Update>) -> DurabilityP
     }
 }
 
-/// Has `change` and `ask` answer on an item that is there, and holds the point of the second answer to D6.
+/// Runs `change` and `ask` on an existing item, and checks D6 for the point of the second answer.
 async fn covers(
     subject: Subject,
     change: impl AsyncFn(&SharedKeyValue, &Key) -> DurabilityPoint,
@@ -130,7 +132,7 @@ pub(super) async fn the_point_of_a_read_that_finds_nothing_covers_the_deletion(s
 }
 
 /// D6, K2.
-pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Subject) {
+pub(super) async fn the_point_of_a_conflict_covers_the_item_it_shows(subject: Subject) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
@@ -147,14 +149,14 @@ pub(super) async fn the_point_of_a_conflict_covers_what_did_not_fit(subject: Sub
     .await;
 }
 
-/// D6, K8: the answer to the first attempt was lost.
-pub(super) async fn the_point_of_a_repeat_covers_what_it_repeats(subject: Subject) {
+/// D6, K8: the response to the first attempt was lost.
+pub(super) async fn the_point_of_a_repeat_covers_the_first_attempt(subject: Subject) {
     let attempt = async |store: &SharedKeyValue, place: &Key| done(store, operation(place)).await;
     covers(subject, attempt, attempt).await;
 }
 
 /// D6, K8, K5.
-pub(super) async fn the_point_of_a_repeated_transaction_covers_what_it_repeats(subject: Subject) {
+pub(super) async fn the_point_of_a_repeated_transaction_covers_the_first_attempt(subject: Subject) {
     let attempt = async |store: &SharedKeyValue, place: &Key| {
         let beside = Key::new("answers", [&place.sort()[..], b" beside"].concat());
         transacted(store, vec![operation(place), operation(&beside)]).await
@@ -221,7 +223,9 @@ pub(super) async fn the_point_of_a_batch_covers_it_and_so_does_a_repeats(subject
 }
 
 /// D6, K5.
-pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit(subject: Subject) {
+pub(super) async fn the_point_of_a_transactions_conflict_covers_the_item_it_shows(
+    subject: Subject,
+) {
     covers(
         subject,
         async |store, place| done(store, add(place)).await,
@@ -246,7 +250,7 @@ pub(super) async fn the_point_of_a_transactions_conflict_covers_what_did_not_fit
     .await;
 }
 
-/// D6, K7: whoever hears that he is too early goes on from the cursor that he is told.
+/// D6, K7: a writer whose batch is early continues from the returned cursor.
 pub(super) async fn the_point_of_an_early_batch_covers_the_batches_before_it(subject: Subject) {
     let batch = async |store: &SharedKeyValue, place: &Key, sequence| {
         let changes = vec![(
@@ -311,8 +315,8 @@ pub(super) async fn the_point_of_a_queues_creation_covers_it(subject: Subject) {
     }
 }
 
-/// D6: whoever makes sure that his queue is there may be the second to do so.
-pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subject: Subject) {
+/// D6: another caller may have made the queue before.
+pub(super) async fn the_point_of_a_repeated_creation_covers_the_first_one(subject: Subject) {
     let mut subject = subject;
     for round in 0..ROUNDS {
         let Some(queue) = subject.queue() else { return };
@@ -343,10 +347,8 @@ pub(super) async fn the_point_of_a_repeated_creation_covers_what_it_repeats(subj
     }
 }
 
-/// D6, Q3: the answer to the first attempt was lost.
-pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_what_it_repeats(
-    subject: Subject,
-) {
+/// D6, Q3: the response to the first attempt was lost.
+pub(super) async fn the_point_of_a_repeated_acknowledgement_covers_the_first_one(subject: Subject) {
     let mut subject = subject;
     for round in 0..ROUNDS {
         let Some(queue) = subject.queue() else { return };
@@ -418,8 +420,8 @@ pub(super) async fn the_point_of_a_release_covers_the_dead_letter_it_made(subjec
             .expect("externalize answers");
         drop(queue);
         subject = subject.crash_and_reopen().await;
-        let queue = subject.queue().expect("it had queues before");
-        let letters = queue
+        let admin = subject.queue_admin().expect("queues are administered");
+        let letters = admin
             .dead_letters(&name, None, 10)
             .await
             .expect("dead_letters answers");

@@ -34,7 +34,7 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     store
         .externalize(points[3])
         .await
-        .expect("what is durable already is so at once");
+        .expect("a durable point returns at once");
     store
         .externalize(DurabilityPoint::DURABLE)
         .await
@@ -42,8 +42,8 @@ pub(super) async fn an_externalized_point_is_durable_and_so_are_all_before_it(su
     assert!(store.is_durable(DurabilityPoint::DURABLE));
 }
 
-/// D1: nor is what is lost ever called durable (D3).
-pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subject) {
+/// D1: nor is a lost point ever called durable (D3).
+pub(super) async fn changes_reported_as_durable_survive_a_crash(subject: Subject) {
     let mut subject = subject;
     for round in 0..3 {
         let (series, store) = (format!("called {round}"), subject.key_value());
@@ -82,7 +82,7 @@ pub(super) async fn what_is_called_durable_is_there_after_a_crash(subject: Subje
     }
 }
 
-/// How many of a series, counted from its start, are there; panics if one is there after a gap.
+/// How many of a series exist, counted from its start. Panics if one exists after a gap.
 async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
     let mut survived = 0;
     for n in 0..WRITES {
@@ -99,7 +99,7 @@ async fn prefix(store: &SharedKeyValue, series: &str) -> i64 {
 }
 
 /// D2.
-pub(super) async fn what_survives_is_a_prefix(subject: Subject) {
+pub(super) async fn the_surviving_changes_are_a_prefix(subject: Subject) {
     let mut subject = subject;
     for round in 0..3 {
         let (series, store) = (format!("prefix {round}"), subject.key_value());
@@ -184,7 +184,7 @@ pub(super) async fn queue_and_store_survive_as_one_prefix_where_they_share_a_jou
 }
 
 /// D3 (rule P3).
-pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject: Subject) {
+pub(super) async fn an_old_point_is_lost_exactly_if_its_changes_are(subject: Subject) {
     let store = subject.key_value();
     let mut points = Vec::new();
     for n in 0..WRITES {
@@ -228,14 +228,15 @@ pub(super) async fn an_old_point_is_lost_exactly_if_what_it_stood_for_is(subject
     }
 }
 
-/// D3, D4: a point of an item that was made and deleted again is as good as any other, though nothing of it is left to keep.
-pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject) {
+/// D3, D4: a point is as good as any other if its item was made and deleted again, although the
+/// store keeps nothing of it.
+pub(super) async fn no_crash_loses_a_point_of_changes_that_undo_each_other(subject: Subject) {
     const PAIRS: i64 = 20;
     let (mut subject, mut called) = (subject, Vec::new());
     for round in 0..3 {
         let store = subject.key_value();
         let beside = write(&store, nth("beside", round), round).await;
-        // What is kept with it would keep their points as well.
+        // Any data that is kept with it would keep their points as well.
         store
             .externalize(beside)
             .await
@@ -274,11 +275,14 @@ pub(super) async fn no_crash_loses_a_point_of_what_undid_itself(subject: Subject
             assert!(store.is_durable(*point), "{point:?}");
         }
         let last = *called.last().expect("some were called durable");
-        let set = Update::modify(nth("resting", round), vec![Action::set_integer("n", round)]);
+        let set = Update::modify(
+            nth("dependent", round),
+            vec![Action::set_integer("n", round)],
+        );
         store
-            .update(set.resting_on(last))
+            .update(set.depends_on(last))
             .await
-            .expect("what it rests on is not lost");
+            .expect("its dependency is not lost");
     }
 }
 
@@ -300,7 +304,7 @@ pub(super) async fn points_of_a_later_start_are_greater(subject: Subject) {
 }
 
 /// D4.
-pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject: Subject) {
+pub(super) async fn an_update_that_depends_on_a_lost_point_changes_nothing(subject: Subject) {
     let store = subject.key_value();
     let mut points = Vec::new();
     for n in 0..WRITES {
@@ -321,7 +325,7 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
             read(&store, &nth("basis", n)).await.is_some(),
         );
         let set = |series| {
-            Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).resting_on(basis)
+            Update::modify(nth(series, n), vec![Action::set_integer("n", n)]).depends_on(basis)
         };
         let mut both = vec![set("together"), set("together")];
         both[1].key = nth("together", WRITES + n);
@@ -349,9 +353,7 @@ pub(super) async fn an_update_that_rests_on_what_is_lost_changes_nothing(subject
 }
 
 /// D4.
-pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothing(
-    subject: Subject,
-) {
+pub(super) async fn an_update_that_depends_on_an_unknown_start_changes_nothing(subject: Subject) {
     let store = subject.key_value();
     let now = write(&store, nth("never", 0), 0).await;
     if now == DurabilityPoint::DURABLE {
@@ -361,11 +363,11 @@ pub(super) async fn an_update_that_rests_on_a_start_that_never_was_changes_nothi
         incarnation: Incarnation(now.incarnation.0 + 1_000),
         position: Position(0),
     };
-    let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).resting_on(basis);
+    let set = Update::modify(nth("never", 1), vec![Action::set_integer("n", 1)]).depends_on(basis);
     let error = store
         .update(set)
         .await
-        .expect_err("nobody has seen anything in a start that never was");
+        .expect_err("the store knows of no such start");
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
     assert_eq!(read(&store, &nth("never", 1)).await, None);
 }

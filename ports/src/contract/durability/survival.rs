@@ -1,4 +1,4 @@
-//! What was externalized is there after a crash: D1.
+//! Externalized changes survive a crash: D1.
 
 use std::{pin::pin, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     queue::{Message, OnFailure, QueueOptions, SharedQueue},
 };
 
-/// How long a delivered message stays hidden in these cases: a crash may or may not cut it short.
+/// How long a delivered message stays hidden in these cases. A crash may shorten this.
 pub(super) const VISIBILITY_MS: u64 = 100;
 
 /// Writes `n` under `place` and returns the update's point.
@@ -30,7 +30,7 @@ pub(super) async fn write(store: &SharedKeyValue, place: Key, n: i64) -> Durabil
         .point
 }
 
-/// What [`write`] left under `place`.
+/// The number that [`write`] stored under `place`, if any.
 pub(super) async fn read(store: &SharedKeyValue, place: &Key) -> Option<i64> {
     store
         .get(place)
@@ -46,7 +46,7 @@ pub(super) fn nth(series: &str, n: i64) -> Key {
 }
 
 /// D1.
-pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subject) {
+pub(super) async fn externalized_changes_survive_a_crash(subject: Subject) {
     const EXTERNALIZED: i64 = 30;
     let mut subject = subject;
     for round in 0..4 {
@@ -82,8 +82,8 @@ pub(super) async fn what_was_externalized_is_there_after_a_crash(subject: Subjec
     }
 }
 
-/// D1: with group commit, many wait for one flush.
-pub(super) async fn whoever_waited_beside_others_finds_his_own(subject: Subject) {
+/// D1: with group commit, many callers wait for one flush.
+pub(super) async fn each_of_many_concurrent_waiters_finds_its_own_write(subject: Subject) {
     let store = subject.key_value();
     let writers = (0..32).map(|writer| {
         let store = store.clone();
@@ -155,7 +155,8 @@ pub(super) fn text(bytes: &Bytes) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Receives and acknowledges all that is left, waiting out what an earlier start had delivered.
+/// Receives and acknowledges all messages, after those that an earlier start delivered are visible
+/// again.
 pub(super) async fn drain(subject: &Subject, queue: &SharedQueue, name: &str) -> Vec<String> {
     let mut bodies = Vec::new();
     let clock = subject.clock();
@@ -271,8 +272,9 @@ pub(super) async fn dead_letters_and_queue_options_survive_with_their_reasons(su
         .release("letters", &second.handle, 0, "after")
         .await
         .expect("release answers");
+    let admin = subject.queue_admin().expect("queues are administered");
     let letters = eventually(&*clock, "both dead letters", async || {
-        let letters = queue
+        let letters = admin
             .dead_letters("letters", None, 10)
             .await
             .expect("dead_letters answers");
@@ -415,8 +417,44 @@ pub(super) async fn a_put_object_survives(subject: Subject) {
     assert_eq!(found.bytes().await.expect("it is read whole"), content);
 }
 
-/// D1, O2: who hears that an object exists may rest on it, though whoever was putting it has died before he heard that it is kept.
-pub(super) async fn an_object_that_is_said_to_exist_survives(subject: Subject) {
+/// D1, O5.
+pub(super) async fn a_completed_upload_survives_and_no_other_is_shown(subject: Subject) {
+    let Some(objects) = subject.objects().filter(|_| subject.takes_parts()) else {
+        return;
+    };
+    let (path, left) = (
+        ObjectPath::from("kept/upload"),
+        ObjectPath::from("kept/left"),
+    );
+    let part = Bytes::from(vec![7; 100_000]);
+    for (path, is_completed) in [(&path, true), (&left, false)] {
+        let upload = objects.put_multipart(path).await;
+        let mut upload = upload.expect("put_multipart answers");
+        upload
+            .put_part(part.clone().into())
+            .await
+            .expect("put_part answers");
+        if is_completed {
+            upload.complete().await.expect("complete answers");
+        } else {
+            // A crash gives it no time to clean up.
+            std::mem::forget(upload);
+        }
+    }
+    drop(objects);
+    let subject = subject.crash_and_reopen().await;
+    let objects = subject.objects().expect("it had objects before");
+    let found = objects.get(&path).await.expect("the object is there");
+    assert_eq!(found.bytes().await.expect("it is read whole"), part);
+    assert!(
+        matches!(objects.get(&left).await, Err(ObjectError::NotFound { .. })),
+        "it was not completed"
+    );
+}
+
+/// D1, O2: a caller that is told that an object exists may depend on it, even if its writer died
+/// before the object was durable.
+pub(super) async fn an_object_that_a_create_found_survives(subject: Subject) {
     const POLLS_MAX: usize = 6;
     let mut subject = subject;
     for polls in 1..=POLLS_MAX {

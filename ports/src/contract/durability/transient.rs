@@ -1,4 +1,4 @@
-//! What a crash takes of updates that need not survive one: D5.
+//! The effect of a crash on transient updates: D5.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ pub(super) async fn a_crash_takes_nothing_but_transient_updates(subject: Subject
 }
 
 /// D5, D1.
-pub(super) async fn a_durable_change_takes_transient_ones_before_it_along(subject: Subject) {
+pub(super) async fn a_durable_change_makes_transient_ones_before_it_durable(subject: Subject) {
     let mut subject = subject;
     let (mut expected, mut last) = (0, Version(0));
     let place = nth("along", 0);
@@ -158,7 +158,7 @@ pub(super) async fn a_transient_update_in_a_transaction_survives_with_it(subject
     );
 }
 
-/// D5, K10, K8: else its repeat would be taken for done.
+/// D5, K10, K8: otherwise its repeat would be recognised as done.
 pub(super) async fn a_transient_operation_is_forgotten_with_what_it_did(subject: Subject) {
     let store = subject.key_value();
     let place = nth("operation", 0);
@@ -174,7 +174,7 @@ pub(super) async fn a_transient_operation_is_forgotten_with_what_it_did(subject:
     assert_eq!(read(&store, &place).await, Some(1));
 }
 
-/// D5, Q4: else whoever sends it again, as he has to, is taken for a double.
+/// D5, Q4: otherwise a message that its sender must send again would be dropped as a duplicate.
 pub(super) async fn a_transient_message_is_forgotten_with_its_id(subject: Subject) {
     let mut subject = subject;
     let options = QueueOptions {

@@ -19,7 +19,7 @@ use crate::{
     queue::DEDUPLICATION_BYTES_MAX,
 };
 
-/// Beyond this, a payload is too large for a test to make.
+/// A larger payload is too large for a test to make.
 const PAYLOAD_TO_TRY_MAX: usize = 64 << 20;
 
 /// N1.
@@ -89,7 +89,7 @@ pub(super) async fn a_failed_invocation_is_not_repeated_and_says_why(subject: Su
 }
 
 /// N1.
-pub(super) async fn what_cannot_be_run_is_refused(subject: Subject) {
+pub(super) async fn invocations_that_cannot_run_are_refused(subject: Subject) {
     let unknown = subject
         .functions
         .invoke("no such function", Bytes::new())
@@ -278,10 +278,8 @@ pub(super) async fn an_event_that_fails_for_good_goes_to_the_exception_handler_w
     assert_eq!((attempts.all().len(), handled.all().len()), (2, 1));
 }
 
-/// N2: there is no last attempt to hand an event on.
-pub(super) async fn an_event_waits_for_an_exception_handler_that_cannot_be_given_it_yet(
-    subject: Subject,
-) {
+/// N2: no attempt to hand an event to its handler is the last one.
+pub(super) async fn an_event_waits_for_its_unavailable_exception_handler(subject: Subject) {
     let (attempts, handled) = (Notes::new(), Notes::new());
     let (noted, noted_failure) = (attempts.clone(), handled.clone());
     let options = FunctionOptions {
@@ -447,7 +445,7 @@ pub(super) async fn an_event_shows_its_id_in_every_run_and_to_its_exception_hand
     );
 }
 
-/// N6: whoever is told of a handler that failed is told of the event that it had failed to handle.
+/// N6: the handler of a failed handler receives the event that the latter failed to handle.
 pub(super) async fn an_exception_handler_that_fails_hands_the_id_on(subject: Subject) {
     let told = Notes::new();
     let noted = told.clone();

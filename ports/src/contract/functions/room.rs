@@ -1,4 +1,4 @@
-//! Functions that have room for some events at a time: N7.
+//! Functions with room for a limited number of events: N7.
 
 use std::{
     sync::{
@@ -18,14 +18,14 @@ use crate::{
     queue::{Message, OnFailure, QueueOptions},
 };
 
-/// Shorter than what must not happen is waited for.
+/// A timeout shorter than the wait for forbidden effects.
 const OPTIONS: FunctionOptions = FunctionOptions {
     timeout: Duration::from_millis(100),
     attempts_max: 1,
     exception_handler: None,
 };
 
-/// Has room once it is open, and notes whether it was given the room that it kept.
+/// Has room once it is open, and notes whether it received the room that it reserved.
 struct Roomy {
     is_open: Arc<AtomicBool>,
     notes: Notes<bool>,
@@ -38,7 +38,7 @@ impl std::fmt::Debug for Roomy {
     }
 }
 
-/// What it keeps room by.
+/// The value by which it reserves room.
 struct Kept;
 
 #[async_trait]
@@ -60,7 +60,7 @@ impl Handler for Roomy {
     }
 }
 
-/// A function without room, how it is opened, and what it notes.
+/// A function without room, a way to open it, and its notes.
 fn roomy(subject: &Subject, name: &'static str) -> (Arc<AtomicBool>, Notes<bool>) {
     let (is_open, notes) = (Arc::<AtomicBool>::default(), Notes::new());
     let handler = Roomy {
@@ -76,7 +76,7 @@ fn roomy(subject: &Subject, name: &'static str) -> (Arc<AtomicBool>, Notes<bool>
     (is_open, notes)
 }
 
-/// N7: it lies in its queue for whoever comes.
+/// N7: the event stays in its queue for any consumer.
 pub(super) async fn nothing_is_taken_for_a_function_before_it_has_room(subject: Subject) {
     let (is_open, notes) = roomy(&subject, "full");
     let options = QueueOptions {
@@ -119,7 +119,7 @@ pub(super) async fn nothing_is_taken_for_a_function_before_it_has_room(subject: 
     assert_eq!(
         taken.first().map(|delivery| delivery.handle.attempt),
         Some(1),
-        "it was nobody's"
+        "no function had it"
     );
     subject
         .queue

@@ -87,7 +87,7 @@ pub(super) async fn a_disarmed_timer_fires_no_more(subject: Subject) {
     subject.disarm_timer("stopping").await;
 }
 
-/// N4: disarmed again and again at the moment at which it goes off.
+/// N4: the timer is disarmed again and again at the moment at which it fires.
 pub(super) async fn nothing_starts_once_disarming_has_returned(subject: Subject) {
     const ROUNDS: u32 = 100;
     const SHORT: Duration = Duration::from_millis(2);
@@ -105,7 +105,7 @@ pub(super) async fn nothing_starts_once_disarming_has_returned(subject: Subject)
         subject.clock.sleep(SHORT).await;
         subject.disarm_timer("edge").await;
         is_disarmed.store(true, Ordering::SeqCst);
-        // Whoever was about to run does so by now.
+        // An invocation that was about to start has started by now.
         subject.clock.sleep(SHORT).await;
     }
     assert_eq!(
@@ -136,7 +136,8 @@ pub(super) async fn arming_an_armed_timer_changes_its_period_alone(subject: Subj
     subject.disarm_timer("twice").await;
 }
 
-/// N4: whoever arms a timer more often than it goes off does not keep it from going off, with other periods either.
+/// N4: arming a timer more often than it fires does not keep it from firing, also with other
+/// periods.
 pub(super) async fn a_timer_that_is_armed_again_and_again_fires_all_the_same(subject: Subject) {
     const LONG: Duration = Duration::from_millis(200);
     let ticks = subject.ticking("rearmed");

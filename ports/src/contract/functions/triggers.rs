@@ -112,9 +112,13 @@ pub(super) async fn a_function_of_two_queues_is_told_which_of_them_messages_are_
     );
 }
 
-/// N3.
-pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
-    const GROUPS: [&str; 3] = ["a", "b", "c"];
+const GROUPS: [&str; 3] = ["a", "b", "c"];
+
+/// The batches of a consumer, each with its group, and the groups of which two ran at once.
+type Consumed = (Notes<(String, Vec<String>)>, Notes<String>);
+
+/// Defines a consumer of messages in [`GROUPS`] that is slow enough for invocations to overlap.
+fn define_consumer(subject: &Subject) -> Consumed {
     let running: Arc<BTreeMap<&str, Arc<AtomicUsize>>> = Arc::new(
         GROUPS
             .iter()
@@ -145,6 +149,12 @@ pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(s
             Ok(Bytes::new())
         }
     });
+    (notes, overlaps)
+}
+
+/// N3.
+pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(subject: Subject) {
+    let (notes, overlaps) = define_consumer(&subject);
     subject.queue("triggering", 100, OnFailure::Block).await;
     subject.arm("triggering", "consumer", 3).await;
     let sent: Vec<String> = (0..12).map(|n| format!("{n:02}")).collect();
@@ -189,7 +199,7 @@ pub(super) async fn a_trigger_runs_one_invocation_per_group_at_a_time_in_order(s
     }
 }
 
-/// N3, Q2: each waits until the other has begun.
+/// N3, Q2: each invocation waits until the other has started.
 pub(super) async fn groups_run_beside_each_other(subject: Subject) {
     let (begun, met) = (Notes::new(), Notes::new());
     let (noted, noted_meeting, clock) = (begun.clone(), met.clone(), Arc::clone(&subject.clock));
@@ -222,9 +232,7 @@ pub(super) async fn groups_run_beside_each_other(subject: Subject) {
 }
 
 /// N3.
-pub(super) async fn what_an_invocation_completed_is_acknowledged_and_the_rest_comes_again(
-    subject: Subject,
-) {
+pub(super) async fn completed_messages_are_acknowledged_and_the_rest_comes_again(subject: Subject) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("partial", FunctionOptions::default(), move |event| {
@@ -301,7 +309,7 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     let eaten = subject.noted("the next message", &notes, 3).await;
     assert_eq!(eaten, ["poison", "poison", "next"]);
     let letters = subject
-        .queue
+        .admin
         .dead_letters("poisoned", None, 10)
         .await
         .expect("dead_letters answers");
@@ -313,10 +321,8 @@ pub(super) async fn a_message_that_fails_for_good_is_a_dead_letter_with_the_fail
     );
 }
 
-/// N3, Q11: also where its queue would let it block.
-pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_once(
-    subject: Subject,
-) {
+/// N3, Q11: also in a queue that blocks groups.
+pub(super) async fn a_message_declared_hopeless_is_a_dead_letter_at_once(subject: Subject) {
     let notes = Notes::new();
     let noted = notes.clone();
     subject.define("certain", FunctionOptions::default(), move |event| {
@@ -337,7 +343,7 @@ pub(super) async fn a_message_that_is_said_to_be_hopeless_is_a_dead_letter_at_on
     let noted = subject.noted("the last one", &notes, 2).await;
     assert_eq!(noted, [vec!["1", "hopeless", "3"], vec!["3"]]);
     let letters = subject
-        .queue
+        .admin
         .dead_letters("certain", None, 10)
         .await
         .expect("dead_letters answers");
@@ -377,7 +383,7 @@ pub(super) async fn an_invocation_past_its_timeout_gives_its_messages_back(subje
 }
 
 /// N3: an invocation that takes most of its time is the only one.
-pub(super) async fn what_an_invocation_has_is_nobody_elses_while_it_may_run(subject: Subject) {
+pub(super) async fn no_other_invocation_receives_messages_of_a_running_one(subject: Subject) {
     const TIMEOUT: Duration = Duration::from_secs(2);
     let (begun, ended) = (Notes::new(), Notes::new());
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
@@ -416,7 +422,7 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
     subject.queue("listened", 100, OnFailure::Block).await;
     subject.send("listened", "group", &["before"]).await;
     subject.a_while().await;
-    assert!(notes.all().is_empty(), "nobody listens yet");
+    assert!(notes.all().is_empty(), "no trigger is armed yet");
     subject.arm("listened", "listening", 10).await;
     subject.arm("listened", "listening", 10).await;
     subject.noted("what was sent before", &notes, 1).await;
@@ -453,8 +459,8 @@ pub(super) async fn a_trigger_works_from_arming_to_disarming(subject: Subject) {
         .expect("disarming twice changes nothing");
 }
 
-/// N3: and what it has done does not come again.
-pub(super) async fn what_runs_when_its_trigger_is_disarmed_finishes(subject: Subject) {
+/// N3: completed messages do not come again.
+pub(super) async fn an_invocation_finishes_although_its_trigger_is_disarmed(subject: Subject) {
     let (begun, ended, may_end) = (Notes::new(), Notes::new(), Arc::new(AtomicBool::new(false)));
     let (noted, noted_end, clock) = (begun.clone(), ended.clone(), Arc::clone(&subject.clock));
     let told = Arc::clone(&may_end);

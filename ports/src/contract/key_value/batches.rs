@@ -22,7 +22,7 @@ impl Subject {
             .expect("write_batch answers")
     }
 
-    /// The cursor that refuses a batch which comes early.
+    /// The cursor with which the store refuses an early batch.
     async fn early(&self, lane: &str, sequence: u64, changes: Vec<(Key, Change)>) -> u64 {
         match self.batch(lane, sequence, changes).await {
             Batched::Early { cursor, .. } => cursor,

@@ -1,4 +1,4 @@
-//! What calls cost: K12.
+//! The cost of calls: K12.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     key_value::{Action, Batch, Batched, Change, OperationId, Outcome, Transacted, Version},
 };
 
-/// One more on a counter, and another byte in a text.
+/// Adds one to a counter, and a byte to a text.
 fn longer(place: &Key, text: &str) -> Update {
     let actions = vec![
         Action::Add("n".into(), 1),
@@ -46,7 +46,7 @@ fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
 }
 
 /// K12.
-pub(super) async fn an_update_costs_a_write_or_where_it_changes_nothing_a_read(subject: Subject) {
+pub(super) async fn an_update_costs_a_write_or_a_read_if_it_changes_nothing(subject: Subject) {
     let (place, nothing) = (key("costs", "item"), key("costs", "nothing"));
     let cost = async |update: Update| {
         let updated = subject.store.update(update).await.expect("update answers");
@@ -94,7 +94,7 @@ pub(super) async fn an_update_costs_a_write_or_where_it_changes_nothing_a_read(s
 }
 
 /// K12.
-pub(super) async fn a_transaction_costs_what_its_updates_cost_and_refused_the_one_it_is_refused_for(
+pub(super) async fn a_transaction_costs_its_updates_and_a_refused_one_its_conflict(
     subject: Subject,
 ) {
     let (one, two) = (key("costs together", "one"), key("costs together", "two"));

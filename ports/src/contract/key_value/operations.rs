@@ -6,7 +6,7 @@ use crate::{
     key_value::{Action, OperationId, Outcome, Transacted, Version},
 };
 
-/// The version of an item that is not there.
+/// The version of a missing item.
 const NONE: Version = Version(0);
 
 fn add(place: &Key) -> Update {
@@ -81,7 +81,7 @@ pub(super) async fn a_repeat_is_recognised_after_as_many_others_as_are_remembere
     );
 }
 
-/// K8: with more other writers between attempt and repeat than ids are remembered (rule P2).
+/// K8: between attempt and repeat, more writers come than the item remembers ids (rule P2).
 pub(super) async fn a_repeat_older_than_the_memory_stays_unknown_and_changes_nothing(
     subject: Subject,
 ) {
@@ -229,7 +229,8 @@ pub(super) async fn a_version_grows_with_every_change(subject: Subject) {
     }
 }
 
-/// K9: else a repeat, or a paused holder of the old version, would mistake the new item for the old one.
+/// K9: otherwise a repeat, or a paused holder of the old version, would mistake the new item for
+/// the old one.
 pub(super) async fn a_version_does_not_go_back_when_the_item_is_made_again(subject: Subject) {
     let place = key("again", "item");
     let mut last = NONE;

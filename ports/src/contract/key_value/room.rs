@@ -1,4 +1,4 @@
-//! A store that is full: K11.
+//! A full store: K11.
 
 use bytes::Bytes;
 
@@ -28,7 +28,7 @@ pub(super) async fn there_is_room_while_nothing_is_refused(subject: Subject) {
     assert_eq!(subject.store.room(), Room::Free);
 }
 
-/// Fills the store until it refuses a filler, and says which.
+/// Fills the store until it refuses a filler, and returns that filler's number.
 async fn fill(subject: &Subject) -> usize {
     for number in 0..FILLERS_MAX {
         match subject.store.update(filler(number)).await {
@@ -47,7 +47,7 @@ async fn fill(subject: &Subject) -> usize {
 }
 
 /// K11, K3, K10.
-pub(super) async fn a_full_store_says_so_and_takes_what_needs_no_room(subject: Subject) {
+pub(super) async fn a_full_store_says_so_and_takes_updates_that_need_no_room(subject: Subject) {
     let store = &subject.store;
     let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else {
         return;
@@ -94,7 +94,7 @@ pub(super) async fn a_full_store_says_so_and_takes_what_needs_no_room(subject: S
 }
 
 /// K11, K3, P6.
-pub(super) async fn a_full_store_refuses_whichever_way_it_is_asked(subject: Subject) {
+pub(super) async fn a_full_store_refuses_every_kind_of_update(subject: Subject) {
     let store = &subject.store;
     let Some(disk) = subject.disk.as_ref().filter(|_| store.limits().tells_room) else {
         return;

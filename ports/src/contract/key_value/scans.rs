@@ -169,7 +169,7 @@ pub(super) async fn deleted_items_leave_the_scan(subject: Subject) {
     }
 }
 
-/// K6, where limits promise it.
+/// K6, if the limits promise it.
 pub(super) async fn a_page_never_shows_half_a_transaction(subject: Subject) {
     const ACCOUNTS: usize = 6;
     if !subject.store.limits().page_is_snapshot {

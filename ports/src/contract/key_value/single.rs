@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// K1.
-pub(super) async fn what_was_written_is_read_back(subject: Subject) {
+pub(super) async fn written_values_are_read_back(subject: Subject) {
     let place = key("written", "item");
     assert_eq!(subject.get(&place).await, None);
     let elements = vec![Bytes::from_static(b"x"), Bytes::from_static(b"y")];
@@ -123,7 +123,7 @@ fn conditions(version: Version) -> Vec<Condition> {
 }
 
 /// K1: a condition sees every update that was done before it.
-pub(super) async fn every_condition_is_judged_as_evaluate_judges_it(subject: Subject) {
+pub(super) async fn every_condition_means_what_evaluate_says(subject: Subject) {
     let present = key("conditions", "present");
     let item = subject
         .kept(Update::modify(
@@ -210,7 +210,7 @@ impl Dice {
     }
 }
 
-/// K1: each update is judged over what all before it left, with the meaning that `evaluate` gives it.
+/// K1: each update sees the result of all updates before it, as `evaluate` defines it.
 pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Subject) {
     let mut dice = Dice(7);
     let places: Vec<Key> = ["a", "b", "c"].map(|sort| key("model", sort)).into();
@@ -250,7 +250,7 @@ pub(super) async fn a_long_run_of_updates_leaves_what_evaluate_says(subject: Sub
     }
 }
 
-/// K1: and the points that replies carry say so (rule P4).
+/// K1: and the points of replies say so (rule P4).
 pub(super) async fn a_read_stands_at_or_after_the_updates_it_saw(subject: Subject) {
     let place = key("points", "item");
     let mut last = subject.store.point();
@@ -280,7 +280,7 @@ pub(super) async fn a_read_stands_at_or_after_the_updates_it_saw(subject: Subjec
 }
 
 /// K2.
-pub(super) async fn the_loser_is_given_the_item_as_it_is(subject: Subject) {
+pub(super) async fn the_loser_receives_the_present_item(subject: Subject) {
     let place = key("loser", "item");
     let create = |n| {
         Update::modify(place.clone(), vec![Action::set_integer("n", n)]).when(Condition::Absent)
@@ -339,7 +339,7 @@ async fn race(subject: &Subject, condition: Condition, place: &Key) -> Vec<Outco
 }
 
 async fn one_winner(subject: &Subject, place: &Key, outcomes: Vec<Outcome>) {
-    let present = subject.get(place).await.expect("somebody won");
+    let present = subject.get(place).await.expect("one writer won");
     let mut winners = Vec::new();
     for (writer, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
@@ -357,7 +357,7 @@ async fn one_winner(subject: &Subject, place: &Key, outcomes: Vec<Outcome>) {
 }
 
 /// K3.
-pub(super) async fn what_exceeds_a_limit_is_refused_and_changes_nothing(subject: Subject) {
+pub(super) async fn an_update_beyond_a_limit_is_refused_and_changes_nothing(subject: Subject) {
     let limits = *subject.store.limits();
     let long = Key::new("limits", vec![b'k'; limits.key_bytes_max + 1]);
     let update = Update::put(long.clone(), vec![]);

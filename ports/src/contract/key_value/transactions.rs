@@ -9,7 +9,7 @@ use crate::{
     key_value::{Action, Scan, Test, Transacted},
 };
 
-/// What each account of [`accounts`] starts with.
+/// The first balance of each account of [`accounts`].
 pub(super) const START: i64 = 100;
 
 /// Makes `count` accounts of [`START`] each in one partition.
@@ -28,7 +28,7 @@ pub(super) async fn accounts(subject: &Subject, partition: &str, count: usize) -
     places
 }
 
-/// A transfer of `amount`, the guarded debit first or last.
+/// A transfer of `amount`, with the guarded debit first or last.
 pub(super) fn transfer(from: &Key, to: &Key, amount: i64, debit_first: Order) -> Vec<Update> {
     let add = |place: &Key, amount| {
         Update::modify(place.clone(), vec![Action::Add("balance".into(), amount)])
@@ -246,7 +246,7 @@ pub(super) async fn money_moved_by_concurrent_transactions_is_neither_made_nor_l
     assert_eq!(total, START * ACCOUNTS as i64);
 }
 
-/// K5, K2: of two transactions that read the same versions one is refused.
+/// K5, K2: of two transactions that read the same versions, one is refused.
 pub(super) async fn concurrent_transactions_over_the_same_items_take_turns(subject: Subject) {
     const TRANSACTIONS: i64 = 32;
     let places = accounts(&subject, "turns", 2).await;

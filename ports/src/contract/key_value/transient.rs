@@ -1,5 +1,4 @@
-//! Updates that need not survive a crash, while there is none: K10. What a crash takes of them is the durability
-//! suite's.
+//! Transient updates without a crash: K10. The durability suite covers crashes.
 
 use super::{Subject, key};
 use crate::{
@@ -13,7 +12,7 @@ fn add(place: &Key, amount: i64) -> Update {
 }
 
 /// K10, K1, K2, K9.
-pub(super) async fn a_transient_update_is_seen_judged_and_counted_like_any_other(subject: Subject) {
+pub(super) async fn a_transient_update_is_visible_and_counts_like_any_other(subject: Subject) {
     let place = key("transient", "item");
     let made = subject
         .kept(add(&place, 1).when(Condition::Absent).transient())
@@ -66,7 +65,14 @@ pub(super) async fn a_transient_update_is_seen_judged_and_counted_like_any_other
         "{transacted:?}"
     );
     assert_eq!(subject.integer(&place, "n").await, Some(1_111));
+}
 
+/// K10, K1.
+pub(super) async fn a_transient_delete_is_visible_and_so_is_a_new_item(subject: Subject) {
+    let (place, beside) = (key("transient", "item"), key("transient", "beside"));
+    for place in [&place, &beside] {
+        subject.done(add(place, 1)).await;
+    }
     assert_eq!(
         subject
             .done(Update::delete(place.clone()).transient())
@@ -132,10 +138,9 @@ pub(super) async fn transient_and_durable_updates_of_concurrent_writers_all_coun
     );
 }
 
-/// K10: its point is one like others', which says nothing of it but of what came before.
-pub(super) async fn whoever_waits_for_a_transient_update_waits_for_what_came_before_it(
-    subject: Subject,
-) {
+/// K10: its point is like that of other updates. It covers the updates before it, and not the
+/// transient one.
+pub(super) async fn the_point_of_a_transient_update_covers_the_updates_before_it(subject: Subject) {
     let store = &subject.store;
     let (place, beside) = (
         key("transient points", "item"),

@@ -1,4 +1,4 @@
-//! What becomes of messages that fail: Q5 and Q10 to Q12.
+//! Messages that fail: Q5 and Q10 to Q12.
 
 use bytes::Bytes;
 
@@ -49,7 +49,10 @@ pub(super) async fn a_message_that_fails_too_often_is_a_dead_letter_with_its_rea
     );
     assert_eq!((letter.attempts, letter.reason.as_str()), (3, "failure 3"));
     assert!(letter.sequence < next.handle.sequence);
-    assert!(line.blocked().await.is_empty(), "dead letters block nobody");
+    assert!(
+        line.blocked().await.is_empty(),
+        "dead letters block no group"
+    );
 }
 
 /// Q5.
@@ -74,7 +77,7 @@ pub(super) async fn a_message_that_times_out_too_often_is_a_dead_letter_too(subj
     );
 }
 
-/// Q5: a consumer that gets stuck on one message of a batch says nothing of which.
+/// Q5: a consumer that hangs on one message of a batch does not say on which.
 pub(super) async fn no_message_is_given_up_for_another_of_its_batch(subject: Subject) {
     for (name, retention) in [
         ("batches", Retention::Durable),
@@ -129,7 +132,7 @@ pub(super) async fn dead_letters_are_listed_oldest_first(subject: Subject) {
         .collect();
     assert_eq!(reasons, ["b", "a", "c"]);
     let two = subject
-        .queue
+        .admin
         .dead_letters("letters", None, 2)
         .await
         .expect("dead_letters answers");
@@ -170,14 +173,14 @@ pub(super) async fn a_message_that_blocks_its_group_raises_an_alarm_until_it_suc
     assert!(line.blocked().await.is_empty(), "it succeeded");
     assert_eq!(text(&line.one().await.body), "next");
     let letters = subject
-        .queue
+        .admin
         .dead_letters("blocking", None, 10)
         .await
         .expect("dead_letters answers");
     assert!(letters.is_empty(), "nothing left the group: {letters:?}");
 }
 
-/// Q5, Q2; whether or not a crash may take the messages.
+/// Q5, Q2: in durable and in transient queues.
 pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) {
     for (name, retention) in [
         ("others", Retention::Durable),
@@ -210,7 +213,7 @@ pub(super) async fn a_blocked_group_does_not_block_the_others(subject: Subject) 
     }
 }
 
-/// Q10; whether or not a crash may take the messages.
+/// Q10: in durable and in transient queues.
 pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: Subject) {
     for (name, retention) in [
         ("counted", Retention::Durable),
@@ -222,7 +225,7 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         };
         let line = subject.create(name, options).await;
         let backlog = async |messages, dead_letters| {
-            let found = subject.queue.backlog(name).await.expect("backlog answers");
+            let found = subject.admin.backlog(name).await.expect("backlog answers");
             assert_eq!(
                 found,
                 Backlog {
@@ -246,15 +249,15 @@ pub(super) async fn a_backlog_counts_what_waits_and_what_was_given_up(subject: S
         backlog(1, 1).await;
     }
     let refused = subject
-        .queue
-        .backlog("nobody made it")
+        .admin
+        .backlog("unknown")
         .await
         .expect_err("there is no such queue");
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
-/// Q11; whether or not a crash may take the messages.
-pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) {
+/// Q11: in durable and in transient queues.
+pub(super) async fn a_message_given_up_is_a_dead_letter_at_once(subject: Subject) {
     for (name, on_failure, retention) in [
         ("patient", OnFailure::DeadLetter, Retention::Durable),
         (
@@ -287,8 +290,11 @@ pub(super) async fn what_is_given_up_is_a_dead_letter_at_once(subject: Subject) 
             (1, "it cannot be helped")
         );
         line.acknowledge(&behind).await;
-        assert!(line.blocked().await.is_empty(), "dead letters block nobody");
-        let backlog = subject.queue.backlog(name).await.expect("backlog answers");
+        assert!(
+            line.blocked().await.is_empty(),
+            "dead letters block no group"
+        );
+        let backlog = subject.admin.backlog(name).await.expect("backlog answers");
         assert_eq!(
             backlog,
             Backlog {
@@ -311,7 +317,7 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
     line.give_up(&first, "too late").await;
     line.acknowledge(&[second]).await;
     let backlog = subject
-        .queue
+        .admin
         .backlog("stale")
         .await
         .expect("backlog answers");
@@ -324,8 +330,8 @@ pub(super) async fn a_stale_handle_gives_nothing_up(subject: Subject) {
     );
 }
 
-/// Q12; whether or not a crash may take the messages.
-pub(super) async fn a_delivery_says_how_often_its_message_failed_and_not_how_often_it_was_behind_one(
+/// Q12: in durable and in transient queues.
+pub(super) async fn a_delivery_counts_failures_of_its_message_and_not_of_those_before_it(
     subject: Subject,
 ) {
     for (name, retention) in [

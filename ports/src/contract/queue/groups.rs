@@ -73,7 +73,7 @@ pub(super) async fn a_batch_holds_messages_of_one_group(subject: Subject) {
 }
 
 /// Q1.
-pub(super) async fn a_group_with_a_consumer_is_given_to_nobody_else(subject: Subject) {
+pub(super) async fn a_group_with_a_consumer_is_given_to_no_other(subject: Subject) {
     let line = subject.patient("in flight", LONG_MS).await;
     line.send("group", &["1", "2", "3"]).await;
     let first = line.one().await;
@@ -90,7 +90,7 @@ pub(super) async fn a_group_with_a_consumer_is_given_to_nobody_else(subject: Sub
     assert_eq!(bodies(&line.next(10).await), ["4"]);
 }
 
-/// Q1, Q6: the consumer that lost the group cannot give it to a third.
+/// Q1, Q6: the consumer that lost the group cannot give it to a third one.
 pub(super) async fn a_stale_release_does_not_set_the_group_free(subject: Subject) {
     let line = subject.patient("stale release", LONG_MS).await;
     line.send("group", &["1", "2"]).await;
@@ -98,7 +98,7 @@ pub(super) async fn a_stale_release_does_not_set_the_group_free(subject: Subject
     line.release(&first, 0, "once").await;
     let second = line.one().await;
     assert_eq!((text(&second.body), second.handle.attempt), ("1", 2));
-    // Whether the provider says so or not is its own affair; the group must stay with its consumer.
+    // The provider may report this or not, but the group must stay with its consumer.
     drop(
         subject
             .queue
@@ -140,7 +140,7 @@ pub(super) async fn consumers_that_fail_now_and_then_keep_every_groups_order(sub
     }
 }
 
-/// What consumers were given, by group.
+/// The consumers' deliveries, by group.
 type Log = Mutex<BTreeMap<Bytes, Vec<String>>>;
 
 fn note(log: &Log, group: Bytes, body: String) {

@@ -1,4 +1,4 @@
-//! What becomes of dead letters: Q13.
+//! Dead letters: Q13.
 
 use super::{LONG_MS, Line, Subject, bodies, message, text};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
 };
 
 impl Line<'_> {
-    /// Sends these and gives each up, in this order.
+    /// Sends these messages and gives each up, in this order.
     async fn bury(&self, letters: &[&str]) {
         for body in letters {
             self.send(body, &[body]).await;
@@ -19,7 +19,7 @@ impl Line<'_> {
     async fn letters(&self, after: Option<LetterId>, letters_max: usize) -> Vec<DeadLetter> {
         let letters = self
             .subject
-            .queue
+            .admin
             .dead_letters(self.queue, after, letters_max)
             .await;
         letters.expect("dead_letters answers")
@@ -27,7 +27,7 @@ impl Line<'_> {
 
     async fn redrive(&self, letters: &[LetterId]) {
         self.subject
-            .queue
+            .admin
             .redrive(self.queue, letters)
             .await
             .expect("redrive answers");
@@ -35,7 +35,7 @@ impl Line<'_> {
 
     async fn purge(&self, letters: &[LetterId]) {
         self.subject
-            .queue
+            .admin
             .purge(self.queue, letters)
             .await
             .expect("purge answers");
@@ -44,7 +44,7 @@ impl Line<'_> {
     async fn holds(&self, messages: u64, dead_letters: u64) {
         let backlog = self
             .subject
-            .queue
+            .admin
             .backlog(self.queue)
             .await
             .expect("backlog answers");
@@ -79,7 +79,7 @@ fn ids(letters: &[DeadLetter]) -> Vec<LetterId> {
 }
 
 /// Q13.
-pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject) {
+pub(super) async fn a_page_of_dead_letters_starts_after_any_of_them(subject: Subject) {
     let line = subject.burying("paged", Retention::Durable).await;
     line.bury(&["d", "b", "c", "a"]).await;
     let mut read = Vec::new();
@@ -94,8 +94,8 @@ pub(super) async fn dead_letters_are_read_on_behind_any_of_them(subject: Subject
     assert!(line.letters(None, 0).await.is_empty());
 }
 
-/// Q13. They lie as they were given up, and not as they were sent.
-pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Subject) {
+/// Q13. Letters are ordered as they were given up, and not as they were sent.
+pub(super) async fn a_page_of_dead_letters_starts_after_one_that_is_gone(subject: Subject) {
     let line = subject.burying("paged-on", Retention::Durable).await;
     line.bury(&["oldest"]).await;
     for group in ["a", "b", "c"] {
@@ -122,7 +122,7 @@ pub(super) async fn dead_letters_are_read_on_behind_one_that_is_gone(subject: Su
     assert_eq!(line.letters(Some(letters[3].id), 10).await, []);
 }
 
-/// Q13, Q4, Q8; whether or not a crash may take the messages.
+/// Q13, Q4, Q8: in durable and in transient queues.
 pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(subject: Subject) {
     for (name, retention) in [
         ("redriven", Retention::Durable),
@@ -145,7 +145,7 @@ pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(s
             (said(&letters), &letters[0].deduplication),
             (vec!["hopeless"], &named.deduplication)
         );
-        // Twice in one call, and once more: as whoever was not answered asks.
+        // Twice in one call, and once more: a caller without a response repeats the call.
         line.redrive(&[letters[0].id, letters[0].id]).await;
         line.redrive(&ids(&letters)).await;
         line.holds(2, 0).await;
@@ -165,7 +165,7 @@ pub(super) async fn a_letter_that_is_redriven_is_a_message_again_and_no_letter(s
 }
 
 /// Q13.
-pub(super) async fn what_is_purged_is_gone_and_nothing_else(subject: Subject) {
+pub(super) async fn purging_removes_the_named_letters_and_no_others(subject: Subject) {
     let line = subject.burying("purged", Retention::Durable).await;
     line.bury(&["a", "b", "c"]).await;
     let letters = line.letters(None, 10).await;
@@ -192,20 +192,20 @@ pub(super) async fn the_newest_dead_letters_are_kept(subject: Subject) {
 }
 
 /// Q13.
-pub(super) async fn letters_of_no_queue_and_too_many_of_them_are_refused(subject: Subject) {
+pub(super) async fn letters_of_an_unknown_queue_and_too_many_letters_are_refused(subject: Subject) {
     subject.burying("few", Retention::Durable).await;
     let too_many = vec![LetterId(1); subject.queue.limits().batch_messages_max + 1];
-    for (queue, letters) in [("nobody made it", &too_many[..1]), ("few", &too_many)] {
+    for (queue, letters) in [("unknown", &too_many[..1]), ("few", &too_many)] {
         for refused in [
-            subject.queue.redrive(queue, letters).await,
-            subject.queue.purge(queue, letters).await,
+            subject.admin.redrive(queue, letters).await,
+            subject.admin.purge(queue, letters).await,
         ] {
             let refused = refused.expect_err("it is refused");
             assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
         }
     }
     subject
-        .queue
+        .admin
         .purge("few", &too_many[1..])
         .await
         .expect("as many as may be");

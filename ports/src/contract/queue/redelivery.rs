@@ -1,4 +1,4 @@
-//! What comes back, when, and what does not: Q3 and Q6.
+//! Redelivery and its delays: Q3 and Q6.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{GRAIN_MS, LONG_MS, SHORT_MS, Subject, attempts, bodies, text, within
 use crate::Monotonic;
 
 impl Subject {
-    /// Asserts that at least `ms` have passed since `since`, give or take the grain of clocks.
+    /// Asserts that at least `ms` have passed since `since`, within the tolerance of clocks.
     fn assert_passed(&self, since: Monotonic, ms: u64, why: &str) {
         let passed = self.clock.monotonic().since(since);
         assert!(
@@ -36,7 +36,7 @@ pub(super) async fn order_survives_a_redelivery_of_all_but_the_middle(subject: S
 }
 
 /// Q3, Q1.
-pub(super) async fn what_is_not_acknowledged_in_time_is_delivered_again(subject: Subject) {
+pub(super) async fn a_message_not_acknowledged_in_time_is_delivered_again(subject: Subject) {
     let line = subject.patient("timeout", SHORT_MS).await;
     line.send("group", &["1", "2", "3"]).await;
     let mut started = subject.clock.monotonic();
@@ -54,7 +54,7 @@ pub(super) async fn what_is_not_acknowledged_in_time_is_delivered_again(subject:
 }
 
 /// Q3.
-pub(super) async fn what_is_released_is_delivered_again_with_all_behind_it(subject: Subject) {
+pub(super) async fn a_released_message_is_delivered_again_with_all_after_it(subject: Subject) {
     let line = subject.patient("release", LONG_MS).await;
     line.send("group", &["1", "2", "3", "4"]).await;
     let batch = line.next(3).await;
@@ -101,7 +101,7 @@ pub(super) async fn an_extended_delivery_stays_hidden_with_its_batch(subject: Su
     assert_eq!(attempts(&batch), [4; 3]);
 }
 
-/// Q3: longer and shorter than the queue says.
+/// Q3: longer and shorter than the queue's timeout.
 pub(super) async fn a_consumer_may_hide_its_batch_for_a_time_of_its_own(subject: Subject) {
     const OWN_MS: u64 = 4 * SHORT_MS;
     for (name, visibility_timeout_ms) in [("hidden longer", SHORT_MS), ("hidden shorter", LONG_MS)]
@@ -122,7 +122,7 @@ pub(super) async fn a_consumer_may_hide_its_batch_for_a_time_of_its_own(subject:
 }
 
 /// Q3.
-pub(super) async fn what_was_acknowledged_never_comes_back(subject: Subject) {
+pub(super) async fn an_acknowledged_message_never_comes_back(subject: Subject) {
     let line = subject.patient("done", 2 * SHORT_MS).await;
     line.send("group", &["1", "2"]).await;
     let batch = line.next(2).await;

@@ -1,4 +1,4 @@
-//! What is sent, once and whole: limits, Q4, Q7 to Q9.
+//! Sending, once and whole: limits, Q4, Q7 to Q9.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn with_id(group: &str, body: &str, id: &str) -> Message {
     }
 }
 
-/// Q3: what a refused send accepted would be lost to its sender.
+/// Q3: a sender would lose track of messages that a refused send accepted.
 pub(super) async fn a_send_beyond_the_limits_is_refused_and_nothing_of_it_sent(subject: Subject) {
     let limits = *subject.queue.limits();
     let line = subject.patient("limits", LONG_MS).await;
@@ -161,7 +161,8 @@ pub(super) async fn a_deduplication_id_is_remembered_after_its_message_is_done(s
     line.nothing("the repeat is no message").await;
 }
 
-/// Q4: behind the window a message is one of its own. Not promised: whether a repeat prolongs it.
+/// Q4: after the window, a message with the same id is a new one. Not promised: whether a repeat
+/// prolongs the window.
 pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subject: Subject) {
     let window = Duration::from_millis(subject.queue.limits().deduplication_window_ms);
     let line = subject.patient("window", LONG_MS).await;
@@ -179,7 +180,7 @@ pub(super) async fn a_deduplication_id_is_forgotten_when_its_window_is_over(subj
     subject.clock.sleep(window / 2).await;
     send().await;
     let passed = subject.clock.monotonic().since(started);
-    // On a machine that is busy the window may be over by now, and the repeat a message of its own.
+    // On a busy machine the window may have ended by now, and the repeat is a new message.
     if passed + Duration::from_millis(GRAIN_MS) < window {
         line.nothing("the window is not over").await;
     }
@@ -277,7 +278,7 @@ pub(super) async fn one_point_covers_queue_and_store_where_they_share_a_journal(
     assert!(store.point() >= last && subject.queue.point() >= last);
 }
 
-/// Q9: also for what had been done before.
+/// Q9: also for repeats.
 pub(super) async fn a_call_costs_a_write_for_each_message_it_names(subject: Subject) {
     let queue = &subject.queue;
     let cost = |writes, bytes| Cost {

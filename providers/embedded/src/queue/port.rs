@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ports::{
-    Cost, Error, Queue, Receipt, Result,
+    Cost, Error, Queue, QueueAdmin, Receipt, Result,
     queue::{
         Backlog, DEDUPLICATION_BYTES_MAX, DeadLetter, Delivery, GROUP_BYTES_MAX, Handle, LetterId,
         Message, QueueLimits, QueueOptions, Sequence,
@@ -173,6 +173,13 @@ impl Queue for Engine {
             .extend(queue, handle, timeout_ms, now)
     }
 
+    fn limits(&self) -> &QueueLimits {
+        &self.config.queue_limits
+    }
+}
+
+#[async_trait]
+impl QueueAdmin for Engine {
     async fn dead_letters(
         &self,
         queue: &str,
@@ -234,10 +241,6 @@ impl Queue for Engine {
         let state = &mut *state;
         state.queues.expire(&mut state.store, queue, now)?;
         Ok(state.queues.get(queue)?.backlog())
-    }
-
-    fn limits(&self) -> &QueueLimits {
-        &self.config.queue_limits
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use ports::{
-    Externalize as _, Queue as _,
+    Externalize as _, Queue as _, QueueAdmin as _,
     queue::{Message, QueueOptions},
 };
 

@@ -11,7 +11,7 @@ use ports::{
     contract::{self, Case},
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 use tempfile::TempDir;
 
@@ -91,7 +91,11 @@ fn queue(case: Case<contract::queue::Subject>) {
         config.queue_limits.deduplication_window_ms = WINDOW_MS;
     }
     with_configured_store(config, |store| async move {
-        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
+        let subject = contract::queue::Subject::new(
+            store.queue(),
+            store.queue_admin(),
+            Arc::new(SystemClock),
+        );
         case.run(subject.spawning(spawn).beside(store.key_value()))
             .await;
     });
@@ -103,8 +107,11 @@ mod queue {
 
 fn objects(case: Case<contract::objects::Subject>) {
     with_store(|store| async move {
-        case.run(contract::objects::Subject::new(store.objects()).spawning(spawn))
-            .await;
+        case.run(
+            contract::objects::Subject::new(store.objects(), embedded::OBJECT_LIMITS)
+                .spawning(spawn),
+        )
+        .await;
     });
 }
 
@@ -117,7 +124,7 @@ fn objects_apart(case: Case<contract::objects::Subject>) {
     block_on(async {
         let opened = embedded::open_objects(directory.path().join("made/for/them")).await;
         let objects = opened.expect("they open").objects();
-        case.run(contract::objects::Subject::new(objects).spawning(spawn))
+        case.run(contract::objects::Subject::new(objects, embedded::OBJECT_LIMITS).spawning(spawn))
             .await;
     });
 }
@@ -141,6 +148,9 @@ impl contract::durability::Crashable for Crashing {
 
     fn queue(&self) -> Option<SharedQueue> {
         Some(self.store.queue())
+    }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        Some(self.store.queue_admin())
     }
 
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {

@@ -64,7 +64,7 @@ fn failures_add_up_over_restarts() {
                 .is_empty()
         );
         let letters = store
-            .queue()
+            .queue_admin()
             .dead_letters("work", None, 10)
             .await
             .expect("it answers");
@@ -106,7 +106,11 @@ fn a_group_that_is_blocked_stays_so_over_a_restart() {
         settle(&store.key_value()).await;
         drop(store);
         let store = open(directory.path()).await;
-        let blocked = store.queue().blocked("work").await.expect("it answers");
+        let blocked = store
+            .queue_admin()
+            .blocked("work")
+            .await
+            .expect("it answers");
         let told: Vec<_> = blocked
             .iter()
             .map(|letter| (letter.attempts, letter.reason.as_str()))
@@ -123,7 +127,7 @@ fn a_group_that_is_blocked_stays_so_over_a_restart() {
         let store = open(directory.path()).await;
         assert!(
             store
-                .queue()
+                .queue_admin()
                 .blocked("work")
                 .await
                 .expect("it answers")

@@ -132,7 +132,7 @@ fn a_point_of_what_undid_itself_survives_a_kill_if_somebody_waited_for_it() {
         kv.externalize(released.point)
             .await
             .expect("what was acknowledged is not lost");
-        done(&kv, put("lock", 2).resting_on(released.point)).await;
+        done(&kv, put("lock", 2).depends_on(released.point)).await;
     });
 }
 

@@ -98,7 +98,7 @@ fn messages_keep_their_ids_over_restarts_and_take_them_along_when_they_go() {
         assert!(next(&store).await.0.is_empty());
         assert_eq!(
             store
-                .queue()
+                .queue_admin()
                 .dead_letters("work", None, 10)
                 .await
                 .expect("it answers")

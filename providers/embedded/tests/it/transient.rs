@@ -230,7 +230,7 @@ fn after_a_failed_sync_a_transient_update_is_gone_though_its_point_is_durable() 
             .await
             .expect("all that was journaled up to it is there");
         assert_eq!(value(&kv, "item").await, Some(1));
-        done(&kv, put("item", 3).resting_on(transient.point)).await;
+        done(&kv, put("item", 3).depends_on(transient.point)).await;
         let again = kv
             .get(&key("item"))
             .await

@@ -7,7 +7,7 @@ use in_process::{Functions, SystemClock, SystemEntropy};
 use ports::{
     Clock,
     contract::{self, Case, Spawn},
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 use redis_provider::{Config, Redis};
 
@@ -19,13 +19,19 @@ const SPAWN: Spawn = |task| {
 };
 
 /// A case of the functions contract with fresh `functions` over `queue`.
-async fn run(case: Case<contract::functions::Subject>, functions: Functions, queue: SharedQueue) {
+async fn run(
+    case: Case<contract::functions::Subject>,
+    functions: Functions,
+    queue: SharedQueue,
+    admin: SharedQueueAdmin,
+) {
     let functions = Arc::new(functions);
     let registry = Arc::clone(&functions);
     case.run(contract::functions::Subject {
         functions: Arc::clone(&functions) as Arc<_>,
         register: Arc::new(move |definition| registry.register(definition)),
         queue,
+        admin,
         clock: Arc::new(SystemClock),
     })
     .await;
@@ -37,7 +43,13 @@ fn over_embedded(case: Case<contract::functions::Subject>) {
     block_on(async {
         let opened = Embedded::open(embedded::Config::new(directory.path())).await;
         let store = opened.expect("the store opens");
-        run(case, Functions::new(store.queue()), store.queue()).await;
+        run(
+            case,
+            Functions::new(store.queue()),
+            store.queue(),
+            store.queue_admin(),
+        )
+        .await;
         store.close().await;
     });
 }
@@ -61,7 +73,7 @@ fn over_redis(case: Case<contract::functions::Subject>) {
             Duration::from_secs(5),
             &SystemEntropy::default(),
         );
-        run(case, functions, store.queue()).await;
+        run(case, functions, store.queue(), store.queue_admin()).await;
     });
 }
 

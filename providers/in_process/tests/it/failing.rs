@@ -144,7 +144,7 @@ fn define_hasty(functions: &Functions, name: String, handler: &str, code: &Arc<N
 async fn letters(world: &World, functions: &Functions, function: &str) -> Vec<DeadLetter> {
     let queue = functions.event_queue(function);
     world
-        .queue()
+        .queue_admin()
         .dead_letters(&queue, None, 100)
         .await
         .expect("dead_letters answers")
@@ -244,7 +244,8 @@ fn messages_whose_function_panics_come_again() {
             .expect("send answers");
         world.clock().sleep(LONG).await;
         assert_eq!(code.seen().len(), 3);
-        let letters = queue
+        let letters = world
+            .queue_admin()
             .dead_letters("work", None, 10)
             .await
             .expect("dead_letters answers");

@@ -8,7 +8,7 @@ use ports::{
     Clock,
     contract::{self, Case, Spawn},
     key_value::SharedKeyValue,
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 use redis_provider::{Acknowledged, Config, Redis};
 
@@ -60,7 +60,11 @@ fn run_queue(case: Case<contract::queue::Subject>, config: Config) {
     let config = config_for(case.name, config);
     block_on(async {
         let store = open(&config).await;
-        let subject = contract::queue::Subject::new(store.queue(), Arc::new(SystemClock));
+        let subject = contract::queue::Subject::new(
+            store.queue(),
+            store.queue_admin(),
+            Arc::new(SystemClock),
+        );
         case.run(subject.spawning(SPAWN).beside(store.key_value()))
             .await;
     });
@@ -100,6 +104,9 @@ impl<S: Crash> contract::durability::Crashable for Crashing<S> {
 
     fn queue(&self) -> Option<SharedQueue> {
         Some(self.store.queue())
+    }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        Some(self.store.queue_admin())
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -18,7 +18,8 @@ fn letters_of_an_earlier_release_are_read_on_behind_one_that_is_gone() {
             namespace: namespace(),
             ..Config::single(server.url())
         };
-        let queue = open(&config).await.queue();
+        let store = open(&config).await;
+        let (queue, admin) = (store.queue(), store.queue_admin());
         queue
             .create("old", QueueOptions::default())
             .await
@@ -43,7 +44,7 @@ fn letters_of_an_earlier_release_are_read_on_behind_one_that_is_gone() {
                 .await
                 .expect("give_up answers");
         }
-        for letter in queue
+        for letter in admin
             .dead_letters("old", None, 10)
             .await
             .expect("dead_letters answers")
@@ -60,7 +61,7 @@ fn letters_of_an_earlier_release_are_read_on_behind_one_that_is_gone() {
             .create("old", QueueOptions::default())
             .await
             .expect("create answers");
-        let letters = queue
+        let letters = admin
             .dead_letters("old", None, 10)
             .await
             .expect("dead_letters answers");
@@ -75,11 +76,11 @@ fn letters_of_an_earlier_release_are_read_on_behind_one_that_is_gone() {
             letters.is_sorted_by(|one, next| one.id < next.id),
             "{letters:?}"
         );
-        queue
+        admin
             .purge("old", &[letters[1].id])
             .await
             .expect("purge answers");
-        let behind = queue
+        let behind = admin
             .dead_letters("old", Some(letters[1].id), 10)
             .await
             .expect("dead_letters answers");

@@ -10,7 +10,7 @@ use ports::{
     functions::Definition,
     key_value::SharedKeyValue,
     objects::ObjectStore,
-    queue::SharedQueue,
+    queue::{SharedQueue, SharedQueueAdmin},
 };
 use simulated::{Options, World};
 
@@ -75,7 +75,7 @@ impl key_value::Disk for Disk {
 }
 
 fn queue(world: &World) -> queue::Subject {
-    queue::Subject::new(world.queue(), world.clock())
+    queue::Subject::new(world.queue(), world.queue_admin(), world.clock())
         .beside(world.key_value())
         .spawning(spawn)
 }
@@ -86,6 +86,7 @@ fn functions(world: &World) -> functions::Subject {
         functions: functions.clone(),
         register: Arc::new(move |definition: Definition| functions.register(definition)),
         queue: world.queue(),
+        admin: world.queue_admin(),
         clock: world.clock(),
     }
 }
@@ -100,7 +101,7 @@ fn clock(world: &World) -> clock::Subject {
 }
 
 fn objects(world: &World) -> objects::Subject {
-    objects::Subject::new(world.objects()).spawning(spawn)
+    objects::Subject::new(world.objects(), world.object_limits()).spawning(spawn)
 }
 
 fn durability(world: &World) -> durability::Subject {
@@ -118,6 +119,9 @@ impl durability::Crashable for Crashing {
     }
     fn queue(&self) -> Option<SharedQueue> {
         Some(self.0.queue())
+    }
+    fn queue_admin(&self) -> Option<SharedQueueAdmin> {
+        Some(self.0.queue_admin())
     }
     fn objects(&self) -> Option<Arc<dyn ObjectStore>> {
         Some(self.0.objects())

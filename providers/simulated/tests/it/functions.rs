@@ -159,7 +159,7 @@ fn what_an_invocation_completed_is_not_delivered_again_and_poison_is_put_aside_a
         world.clock().sleep(Duration::from_mins(10)).await;
         assert_eq!(read(&log), ["1", "2"]);
         let letters = world
-            .queue()
+            .queue_admin()
             .dead_letters("q", None, 10)
             .await
             .expect("calm");

@@ -1,46 +1,52 @@
-//! Under what a client speaks for its session (rule C-6).
+//! The lease under which a client acts for its session (rule C-6).
 //!
-//! It renews the session's row while its peer is active, at most [`RENEWALS_PER_TIMEOUT`] times a timeout, counts the lease from
-//! before each renewal was sent, and falls silent when it runs out. So the row may be behind what the peer said last, by a
-//! renewal period: whoever judges it allows for that, as the process may have died with what it had heard.
+//! The client renews the session's row while its peer is active, at most [`RENEWALS_PER_TIMEOUT`]
+//! times per timeout. It counts the lease from before each renewal was sent, and stops answering
+//! when the lease runs out. The row may therefore lag behind the peer's last message by one renewal
+//! period. The failure detector allows for this, because the process may die after it received that
+//! message.
 //!
-//! A peer that goes costs one more renewal, and it is said that nobody was heard since, and for how long before it; so it is of
-//! one that stays and says nothing for two periods. Then the row is exact, and the session ends as soon as its timeout is over
-//! from its peer's last word. One that pings as ZooKeeper's clients do, three times a timeout, costs no such word.
+//! When a peer disconnects, the client renews once more. It then records that the peer has been
+//! silent since that renewal, and for how long before it. It does the same for a connected peer
+//! that sends nothing for two periods. Then the row is exact, and the session ends one timeout
+//! after its peer's last message. A peer that pings like ZooKeeper's clients, three times per
+//! timeout, does not cause this extra write.
 //!
 //! Invariants
-//! - A request is executed within a renewal period of the renewal before it, or behind one that is made for it.
-//! - That nobody was heard since a renewal is said of that renewal alone. From then on the lease counts from the last word, too:
-//!   it runs out before anybody who believes that judges the session.
+//! - A request is executed within a renewal period of the renewal before it, or after a renewal
+//!   that is made for it.
+//! - A record of silence refers to one renewal. From then on the lease also counts from the peer's
+//!   last message, so it runs out before a detector that reads the record can expire the session.
 
 use std::{fmt, future::Future, pin::Pin, time::Duration};
 
 use ports::Monotonic;
 
 use super::Client;
-use crate::{broken::Broken, error::Ended, session::Moved};
+use crate::{
+    broken::Broken,
+    error::Ended,
+    storage::session::{RENEWALS_PER_TIMEOUT, Transition},
+};
 
-/// Renewals per timeout while the peer is active.
-pub(crate) const RENEWALS_PER_TIMEOUT: u32 = 4;
-
-/// A peer that has said nothing for so many renewal periods is said to be silent.
+/// A peer that sent nothing for this many renewal periods is recorded as silent.
 const SILENT_PERIODS: u32 = 2;
 
-/// How long a client may speak, and what its peer has said meanwhile.
+/// How long a client may act for its session, and whether its peer has been active.
 #[derive(Debug)]
 pub(super) struct Lease {
     pub(super) renewed_at: Monotonic,
-    /// As the row counts them.
+    /// The renewal count in the row.
     renewals: i64,
-    /// Its peer was heard since then.
+    /// The peer sent something since the last renewal.
     is_peer_active: bool,
-    /// It was heard since the lease was looked at.
-    pub(super) has_spoken: bool,
-    /// When it was heard last, as far as the lease was looked at since.
-    heard_at: Monotonic,
-    /// It was said that nobody was heard since.
-    is_said_silent: bool,
-    /// Fires when something may be due; kept over calls of `wait`.
+    /// The peer sent something since the last check of the lease.
+    pub(super) has_activity: bool,
+    /// When the peer's last message was noticed, as of the last check of the lease.
+    active_at: Monotonic,
+    /// The peer is recorded as silent since the last renewal.
+    is_recorded_silent: bool,
+    /// Fires when a renewal or a record may be due. It persists across calls of `wait`.
     timer: Option<Timer>,
 }
 
@@ -50,28 +56,29 @@ struct Timer {
 }
 
 impl Lease {
-    /// Asked for at `renewed_at`, by the last of so many renewals, where the peer was heard last at `heard_at`.
-    pub(super) fn granted(renewed_at: Monotonic, heard_at: Monotonic, renewals: i64) -> Self {
-        let (is_peer_active, has_spoken, is_said_silent) = (false, false, false);
+    /// A lease that was requested at `renewed_at` as renewal number `renewals`, with the peer's
+    /// last message at `active_at`.
+    pub(super) fn granted(renewed_at: Monotonic, active_at: Monotonic, renewals: i64) -> Self {
+        let (is_peer_active, has_activity, is_recorded_silent) = (false, false, false);
         Self {
             renewed_at,
             renewals,
             is_peer_active,
-            has_spoken,
-            heard_at,
-            is_said_silent,
+            has_activity,
+            active_at,
+            is_recorded_silent,
             timer: None,
         }
     }
 
-    /// Notes at `now` whether the peer was heard.
-    fn look(&mut self, now: Monotonic) {
-        if std::mem::take(&mut self.has_spoken) {
-            (self.is_peer_active, self.heard_at) = (true, now);
+    /// Records at `now` whether the peer sent something.
+    fn update_activity(&mut self, now: Monotonic) {
+        if std::mem::take(&mut self.has_activity) {
+            (self.is_peer_active, self.active_at) = (true, now);
         }
     }
 
-    /// Returns once something may be due. Cancellation safe.
+    /// Returns once a renewal or a record may be due. Cancellation safe.
     pub(super) async fn timer_fires(&mut self) {
         match &mut self.timer {
             Some(timer) => (&mut timer.fires).await,
@@ -88,76 +95,79 @@ impl fmt::Debug for Timer {
 }
 
 impl Client {
-    /// Its peer is there, also if it asks for nothing; not one that is about to go.
-    pub(crate) fn is_here(&mut self) {
-        self.lease.has_spoken |= !self.is_closing;
+    /// Counts the peer as active although it sent no request, unless it is closing.
+    pub(crate) fn note_activity(&mut self) {
+        self.lease.has_activity |= !self.is_closing;
     }
 
-    /// Its peer reads what it was sent before, and is not read from meanwhile: it is there. Not cancellation safe.
-    pub async fn takes_answers(&mut self) -> Result<(), Ended> {
-        self.is_here();
+    /// Counts the peer as active while it reads earlier answers and the front end does not read
+    /// from it. Not cancellation safe.
+    pub async fn keep_alive(&mut self) -> Result<(), Ended> {
+        self.note_activity();
         self.keep_lease().await
     }
 
-    /// Its peer has gone, or is sent away: the session has its timeout from when it was last heard of, and ends soon after. A
-    /// renewal that was not due yet is made now. One that fails is the peer's loss alone.
-    pub async fn leave(&mut self) {
+    /// Ends the connection of a peer that left or is being disconnected. The session then ends one
+    /// timeout after its peer's last message. A renewal that was not due yet is made now; if it
+    /// fails, only this session's timeout is affected.
+    pub async fn disconnect(&mut self) {
         let now = self.shared.clock.monotonic();
         if self.is_closing || now >= self.lease_until() {
             return;
         }
-        self.lease.look(now);
+        self.lease.update_activity(now);
         if self.lease.is_peer_active {
             match self.renew().await {
-                Ok(Moved::Done(row)) => {
-                    self.lease = Lease::granted(now, self.lease.heard_at, row.renewals)
+                Ok(Transition::Done(row)) => {
+                    self.lease = Lease::granted(now, self.lease.active_at, row.renewals);
                 }
-                Ok(Moved::Refused(_)) => return,
+                Ok(Transition::Refused(_)) => return,
                 Err(error) => {
-                    tracing::debug!(session = ?self.session, %error, "a session is not renewed by its last request");
+                    tracing::debug!(session = ?self.session, %error, "could not renew a session on disconnect");
                     return;
                 }
             }
         }
-        self.say_silent().await;
+        self.record_silence().await;
     }
 
-    /// When its lease runs out unless it is renewed before.
+    /// When the lease runs out unless it is renewed.
     pub(crate) fn lease_until(&self) -> Monotonic {
         self.lease.renewed_at + self.timeout
     }
 
-    /// Renews the lease if that is due, and falls silent if it has run out.
+    /// Renews the lease if that is due. Fails if it has run out.
     pub(super) async fn keep_lease(&mut self) -> Result<(), Ended> {
         let now = self.shared.clock.monotonic();
         if now >= self.lease_until() {
             return Err(Ended::LeaseLost);
         }
-        self.lease.look(now);
+        self.lease.update_activity(now);
         if self.lease_due().is_none_or(|due| now < due) {
             return Ok(());
         }
         if !self.lease.is_peer_active {
-            self.say_silent().await;
-            let is_over = self.shared.clock.monotonic() >= self.lease_until();
-            return if is_over {
+            self.record_silence().await;
+            let has_expired = self.shared.clock.monotonic() >= self.lease_until();
+            return if has_expired {
                 Err(Ended::LeaseLost)
             } else {
                 Ok(())
             };
         }
         if self.shared.queue.point().incarnation != self.incarnation {
-            // What was sent before may be lost, and only the peer can ask again.
+            // Earlier requests may be lost, and only the peer can send them again.
             return Err(ports::Error::unavailable(
-                "wait for answers of a store that has restarted",
+                "wait for answers from a store that has restarted",
             )
             .into());
         }
         match self.renew().await? {
-            Moved::Done(row) => {
+            Transition::Done(row) => {
                 if self.sent > 0 {
-                    // An answer that takes this long may be forgotten where nobody else looks at the log.
-                    self.shared.tail.expect();
+                    // A slow answer may have been missed if no other client makes this process read
+                    // the log.
+                    self.shared.tail.poll_soon();
                 }
                 let is_late =
                     self.shared.config.broken == Some(Broken::CountsLeasesFromTheirAnswer);
@@ -166,65 +176,71 @@ impl Client {
                 } else {
                     now
                 };
-                self.lease = Lease::granted(renewed_at, self.lease.heard_at, row.renewals);
+                self.lease = Lease::granted(renewed_at, self.lease.active_at, row.renewals);
                 Ok(())
             }
-            Moved::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
-            // Closed by this client's own request: the answer is on its way.
-            Moved::Refused(_) if self.is_closing => {
+            Transition::Refused(Some(row)) if row.attach != self.attach => Err(Ended::Moved),
+            // Closed by this client's own request, whose answer is on its way.
+            Transition::Refused(_) if self.is_closing => {
                 self.lease.is_peer_active = false;
                 Ok(())
             }
-            Moved::Refused(_) => Err(Ended::Expired),
+            Transition::Refused(_) => Err(Ended::Expired),
         }
     }
 
-    async fn renew(&mut self) -> Result<Moved, ports::Error> {
+    async fn renew(&mut self) -> Result<Transition, ports::Error> {
         let sessions = &self.shared.sessions;
         let renewed = sessions
-            .renew(self.session, self.attach, &mut self.basis)
+            .renew(self.session, self.attach, &mut self.dependency)
             .await?;
         match renewed {
-            Moved::Refused(Some(row))
-                if self.shared.config.broken == Some(Broken::RenewsForWhoeverIsAttached) =>
+            Transition::Refused(Some(row))
+                if self.shared.config.broken == Some(Broken::RenewsForItsReplacement) =>
             {
                 sessions
-                    .renew(self.session, row.attach, &mut self.basis)
+                    .renew(self.session, row.attach, &mut self.dependency)
                     .await
             }
             renewed => Ok(renewed),
         }
     }
 
-    /// Says that its peer was not heard since the last renewal, nor for some time before. Once: where that fails, the session
-    /// ends somewhat later.
-    async fn say_silent(&mut self) {
-        if std::mem::replace(&mut self.lease.is_said_silent, true) {
+    /// Records once that the peer has been silent since the last renewal, and for how long before
+    /// it. If the write fails, the session ends somewhat later.
+    async fn record_silence(&mut self) {
+        if std::mem::replace(&mut self.lease.is_recorded_silent, true) {
             return;
         }
         let Lease {
             renewed_at,
-            heard_at,
+            active_at,
             renewals,
             ..
         } = self.lease;
-        let before = renewed_at.since(heard_at);
-        self.lease.renewed_at = renewed_at.min(heard_at);
+        let before = renewed_at.since(active_at);
+        self.lease.renewed_at = renewed_at.min(active_at);
         let sessions = &self.shared.sessions;
         let said = sessions
-            .say_silent(self.session, self.attach, renewals, before, &mut self.basis)
+            .record_silence(
+                self.session,
+                self.attach,
+                renewals,
+                before,
+                &mut self.dependency,
+            )
             .await;
         if let Err(error) = said {
-            tracing::debug!(session = ?self.session, %error, "a session is not said to be silent");
+            tracing::debug!(session = ?self.session, %error, "could not record a session as silent");
         }
     }
 
-    pub(super) fn has_fallen_silent(&self) -> bool {
+    pub(super) fn lease_has_run_out(&self) -> bool {
         self.shared.clock.monotonic() >= self.lease_until()
             && self.shared.config.broken != Some(Broken::AnswersAfterItsLease)
     }
 
-    /// Sets the timer to what will be due next.
+    /// Sets the timer to the next due time.
     pub(super) fn set_lease_timer(&mut self) {
         let due = self.lease_due();
         if self.lease.timer.as_ref().map(|timer| timer.due) == due {
@@ -240,19 +256,20 @@ impl Client {
         });
     }
 
-    /// When the lease is to be renewed, or its peer to be said silent; none: not unless the peer is heard.
+    /// When the lease must be renewed or its peer recorded as silent. `None` if neither is due
+    /// before the peer's next message.
     fn lease_due(&self) -> Option<Monotonic> {
         let Lease {
             renewed_at,
             is_peer_active,
-            has_spoken,
-            is_said_silent,
+            has_activity,
+            is_recorded_silent,
             ..
         } = self.lease;
-        if is_peer_active || has_spoken {
+        if is_peer_active || has_activity {
             return Some(renewed_at + self.renewal_period());
         }
-        let is_silent = !is_said_silent && !self.is_closing;
+        let is_silent = !is_recorded_silent && !self.is_closing;
         is_silent.then(|| renewed_at + self.renewal_period() * SILENT_PERIODS)
     }
 

@@ -1,4 +1,4 @@
-//! D4: what a client waits for that its store has lost.
+//! C-6, D4: clients whose answers the store has lost, and clients without activity.
 
 use std::sync::Arc;
 
@@ -7,24 +7,26 @@ use simulated::{Options, World};
 use super::*;
 use crate::{
     Config,
-    stage::{Stage, TIMEOUT},
+    storage::session::RENEWALS_PER_TIMEOUT,
+    test_fixture::{Fixture, TIMEOUT},
 };
 
-/// D4, C-6: its requests were lost with the store of the queues, which is none of the others.
+/// C-6, D4: the client's requests were lost with the queues' store, which is separate from the
+/// other stores.
 #[test]
-fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
+fn a_client_whose_queue_has_restarted_must_reconnect() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
-        let (queues, shared) = (World::new(2), stage.shared(stage.store()).await);
-        let mut shared = Arc::into_inner(shared).expect("nobody else has it");
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        let (queues, shared) = (World::new(2), fixture.shared(fixture.store()).await);
+        let mut shared = Arc::into_inner(shared).expect("it is the only reference");
         shared.queue = queues.queue();
         let shared = Arc::new(shared);
-        let mut client = stage.client(&shared, 1).await;
+        let mut client = fixture.client(&shared, 1).await;
         for restarts in [false, true] {
             if restarts {
                 queues.fall_back();
             }
-            client.is_here();
+            client.note_activity();
             shared.clock.sleep(TIMEOUT / RENEWALS_PER_TIMEOUT).await;
             let pumped = client.pump(&mut Vec::new()).await;
             assert_eq!(
@@ -36,20 +38,21 @@ fn a_client_whose_queue_has_restarted_is_told_to_come_again() {
     });
 }
 
-/// C-6: the row says how long it was silent before its last renewal, and whoever judges it believes that.
+/// C-6: the row says how long the client was silent before its last renewal, and the failure
+/// detector relies on that.
 #[test]
-fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
+fn the_lease_of_a_silent_client_lasts_one_timeout_from_its_last_message() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
-        let shared = stage.shared(stage.store()).await;
-        let mut client = stage.client(&shared, 1).await;
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        let shared = fixture.shared(fixture.store()).await;
+        let mut client = fixture.client(&shared, 1).await;
         let (began, eighth) = (
             shared.clock.monotonic(),
             TIMEOUT / (2 * RENEWALS_PER_TIMEOUT),
         );
         client.shared.clock.sleep(eighth).await;
-        client.is_here();
-        // Heard after an eighth, renewed after two, said to be silent after six.
+        client.note_activity();
+        // Active after an eighth, renewed after two, recorded as silent after six.
         for eighths in [1, 2, 6, 8] {
             let due = began + eighth * eighths;
             shared
@@ -59,7 +62,7 @@ fn a_silent_client_speaks_until_its_timeout_is_over_from_its_last_word() {
             client.pump(&mut Vec::new()).await.expect("its lease holds");
         }
         assert_eq!(
-            stage.row(client.session()).await.silent_before,
+            fixture.row(client.session()).await.silent_before,
             Some(eighth)
         );
         shared.clock.sleep(eighth).await;

@@ -1,13 +1,16 @@
-//! Step 2: what a batch of decided requests makes of the tree, once each has its zxid.
+//! Step 2: the changes that a batch of decided requests makes to the tree, once each request has
+//! its zxid.
 //!
-//! Computed per region, since each has its own items and objects; the answers and events are the same in
-//! all and taken from the first. Znodes changed several times in one batch are written once, in their last
-//! state: a slot is applied whole or not at all.
+//! The changes are computed per region, because each region has its own items and objects. The
+//! answers and events are the same in all regions and are taken from the first. A znode that
+//! changes several times in one batch is written once, in its last state, because a slot is applied
+//! completely or not at all.
 //!
-//! New states are absolute: they come from the decided request and from what the znode was, in such a way
-//! that computing them again over a half-applied slot gives the same (a successor does that). What becomes garbage does not
-//! come out the same: an object that the slot has put in its place already looks like one that is to be replaced. It is
-//! right if nothing of the slot was applied before, and only then does it reach the region ([`UserStore::apply`]).
+//! New states are absolute. They are computed from the decided request and the znode's earlier
+//! state so that a successor gets the same result over a partly applied slot. The garbage is not
+//! the same then: an object that the slot itself put already looks like one to replace. The list is
+//! right only if nothing of the slot was applied before, and only then is it recorded in the region
+//! ([`UserStore::apply`]).
 
 use std::collections::BTreeMap;
 
@@ -17,32 +20,35 @@ use ports::{Error, Result};
 use crate::{
     model::{EventKind, Zxid},
     path,
-    records::{Answer, Decided, Effect, Entry, NodeState, Payload, Slot},
-    user_store::{Change, Meta, Node, UserStore, encode_acl},
+    records::{Decided, Effect, LogEntry, NodeState, Payload, Slot, UpdateAnswer},
+    storage::user_store::{Meta, Node, NodeChange, UserStore, encode_acl},
 };
 
 /// A batch with its zxids.
 #[derive(Debug)]
 pub(super) struct Numbered {
-    /// What is logged.
+    /// The slot for the log.
     pub(super) slot: Slot,
-    /// What becomes of which znode, per region.
-    pub(super) changes: Vec<Vec<Change>>,
-    /// Objects that nothing names once the slot is applied, per region, if nothing of it was applied there before.
+    /// The changes of znodes, per region.
+    pub(super) changes: Vec<Vec<NodeChange>>,
+    /// Objects that no znode names once the slot is applied, per region. Valid only if nothing of
+    /// the slot was applied there before.
     pub(super) garbage: Vec<Vec<Bytes>>,
 }
 
-/// What one slot may hold.
+/// The bounds of a slot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SlotLimits {
-    /// Paths of what vanishes or changes: the slot says each of them up to three times.
+    /// Paths that are changed or deleted, in bytes. The slot contains each of them up to three
+    /// times.
     pub(super) path_bytes_max: usize,
-    /// Data, all of which is in memory and in one request of a store while it is applied.
+    /// Data in bytes. While the slot is applied, all of it is in memory and in one request to a
+    /// store.
     pub(super) data_bytes_max: usize,
 }
 
 impl SlotLimits {
-    /// How many of `ordered` go into the next slot: one at least, since each alone fits.
+    /// How many of `ordered` go into the next slot. At least one, because each fits alone.
     pub(super) fn count(self, ordered: &[Decided]) -> usize {
         let (mut path_bytes, mut data_bytes) = (0, 0);
         let fits = |decided: &&Decided| {
@@ -54,7 +60,7 @@ impl SlotLimits {
     }
 }
 
-/// Numbers `ordered` from `first` on.
+/// Numbers the requests in `ordered`, beginning with `first`.
 pub(super) async fn number(
     regions: &[UserStore],
     first: Zxid,
@@ -92,9 +98,9 @@ pub(super) async fn number(
     })
 }
 
-/// One region's znodes as the batch makes them.
+/// The znodes of one region as the batch changes them.
 struct Working<'regions> {
-    /// Where temporary objects are.
+    /// The region that holds the temporary objects.
     leader: &'regions UserStore,
     region: &'regions UserStore,
     nodes: BTreeMap<String, Option<Node>>,
@@ -102,13 +108,13 @@ struct Working<'regions> {
 }
 
 impl Working<'_> {
-    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<Entry> {
+    async fn apply(&mut self, zxid: Zxid, decided: &Decided) -> Result<LogEntry> {
         let mut events = Vec::new();
         let answer = match &decided.outcome {
             Ok(effect) => Ok(self.effect(zxid, decided, effect, &mut events).await?),
             Err(error) => Err(*error),
         };
-        Ok(Entry {
+        Ok(LogEntry {
             id: decided.id,
             attach: decided.attach,
             request: decided.request,
@@ -123,20 +129,20 @@ impl Working<'_> {
         decided: &Decided,
         effect: &Effect,
         events: &mut Vec<(EventKind, String)>,
-    ) -> Result<Answer> {
+    ) -> Result<UpdateAnswer> {
         match effect {
             Effect::Create { path, data, acl } => {
                 let owner = state_of(decided, path)
                     .and_then(|state| state.owner)
                     .map_or(0, |owner| owner.session.0);
-                let data = self.place(decided, data).await?;
+                let data = self.place_data(decided, data).await?;
                 let node = Node::created(zxid, decided.time_ms, owner, data, encode_acl(acl));
                 let stat = node.meta.stat();
                 let before = self.node(path).await?;
                 self.replace(path, before.as_ref(), Some(node));
                 events.push((EventKind::NodeCreated, path.clone()));
                 self.touch_parent(zxid, decided, path, events).await?;
-                Ok(Answer::Created {
+                Ok(UpdateAnswer::Created {
                     path: path.clone(),
                     stat,
                 })
@@ -146,12 +152,12 @@ impl Working<'_> {
             }
             Effect::Delete { paths } => {
                 self.delete(zxid, decided, paths, events).await?;
-                Ok(Answer::Deleted)
+                Ok(UpdateAnswer::Deleted)
             }
-            Effect::Attach => Ok(Answer::Attached),
+            Effect::Attach => Ok(UpdateAnswer::Attached),
             Effect::Close { paths } => {
                 self.delete(zxid, decided, paths, events).await?;
-                Ok(Answer::Closed)
+                Ok(UpdateAnswer::Closed)
             }
         }
     }
@@ -163,11 +169,12 @@ impl Working<'_> {
         path: &str,
         data: &Payload,
         events: &mut Vec<(EventKind, String)>,
-    ) -> Result<Answer> {
-        let data = self.place(decided, data).await?;
+    ) -> Result<UpdateAnswer> {
+        let data = self.place_data(decided, data).await?;
         let Some(before) = self.node(path).await? else {
-            // Only where a half-applied slot is computed again: the znode goes later in the same slot.
-            return Ok(Answer::Deleted);
+            // Only when a partly applied slot is computed again: a later request of the same slot
+            // deletes the znode.
+            return Ok(UpdateAnswer::Deleted);
         };
         let version = state_of(decided, path).map_or(before.meta.version, |state| state.version);
         let data_length = data.bytes_len() as i32;
@@ -185,7 +192,7 @@ impl Working<'_> {
         };
         self.replace(path, Some(&before), Some(after));
         events.push((EventKind::NodeDataChanged, path.to_owned()));
-        Ok(Answer::Set(meta.stat()))
+        Ok(UpdateAnswer::Set(meta.stat()))
     }
 
     async fn delete(
@@ -225,7 +232,7 @@ impl Working<'_> {
         Ok(())
     }
 
-    /// The znode as the batch has made it so far.
+    /// The znode as the batch has changed it so far.
     async fn node(&self, path: &str) -> Result<Option<Node>> {
         match self.nodes.get(path) {
             Some(node) => Ok(node.clone()),
@@ -233,7 +240,7 @@ impl Working<'_> {
         }
     }
 
-    /// Puts `after` in the place of `before`; an object that only that named is garbage then.
+    /// Replaces `before` with `after`. An object that only `before` named becomes garbage.
     fn replace(&mut self, path: &str, before: Option<&Node>, after: Option<Node>) {
         let object = |node: Option<&Node>| match node.map(|node| &node.data) {
             Some(Payload::Object { name, .. }) => Some(Bytes::copy_from_slice(name.as_bytes())),
@@ -246,8 +253,8 @@ impl Working<'_> {
         self.nodes.insert(path.to_owned(), after);
     }
 
-    /// Data that came in a temporary object is fetched from there; then it goes where this region keeps it.
-    async fn place(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
+    /// Loads data from its temporary object if it has one, and puts it where this region stores it.
+    async fn place_data(&self, decided: &Decided, data: &Payload) -> Result<Payload> {
         let data = match data {
             Payload::Object { name, .. } => {
                 let loaded = self.leader.load(data).await?.flatten();
@@ -258,7 +265,7 @@ impl Working<'_> {
             }
             data => data.clone(),
         };
-        self.region.place(decided.id, data).await
+        self.region.place_data(decided.id, data).await
     }
 }
 

@@ -1,65 +1,77 @@
-//! What becomes of objects: those that a slot has left without a name, and those that came too late.
+//! Removes objects: those that a slot has replaced, and those that were put too late.
 //!
-//! An object is put before the slot that names it is logged, under the name of its update, and by whoever numbers that. So one
-//! may put it that has been overtaken since, when its successor has applied the update, and perhaps another one after it and
-//! removed the object. Whoever may have been overtaken therefore looks: once an update is applied, no znode will name its
-//! object that does not name it now. If it dies before it has looked, whoever gets its messages next looks; only where another
-//! had got them too, and has taken them off the queue, the object is left.
+//! A distributor puts an object, named after its update, before it logs the slot that names the
+//! object. Meanwhile its successor may have applied the update, and perhaps a later update that
+//! removed the object. Then the late object has no name. A distributor that may have been overtaken
+//! therefore checks its objects. Once an update is applied, a znode that does not name its object
+//! will never name it. If the distributor dies before this check, the next instance that receives
+//! its messages does the check. The object is left only if another instance also received these
+//! messages and already acknowledged them.
 //!
-//! Only what is surely decided is looked at: what was decided in this start of the store, or was found in its row. Of a message
-//! of an earlier start the decision may be lost, and its name and its object's be another's by now. So where whoever put an object
-//! has died and the store has restarted since, that is left as well.
+//! The check covers only requests that are certainly decided: in this incarnation of the store, or
+//! according to their row. The decision of an older message may be lost, and another update may
+//! have its id and object name. So if the distributor that put an object died and the store has
+//! restarted since, the object is left too.
 
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use ports::Result;
 
-use super::{Distributor, Grounds};
+use super::{Dependencies, Distributor};
 use crate::records::{Decided, Effect};
 
 impl Distributor {
-    /// Removes objects, per region, that nothing names once everything applied so far is durable in every region: until
-    /// then whoever applies it again reads them (rule P5, for a delete in another store).
-    pub(super) async fn collect(
+    /// Removes the unnamed objects of each region, once everything applied so far is durable in
+    /// every region. Until then a distributor that applies it again reads them (rule P5, for a
+    /// delete in another store).
+    pub(super) async fn collect_garbage(
         &self,
         garbage: &[Vec<Bytes>],
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         if garbage.iter().all(Vec::is_empty) {
             return Ok(());
         }
-        let regions = self.regions.iter().zip(&mut grounds.regions);
-        try_join_all(regions.map(|(region, basis)| region.items().externalize(basis.point())))
-            .await?;
-        let regions = self.regions.iter().zip(garbage).zip(&mut grounds.regions);
-        let collecting = regions.map(async |((region, garbage), basis)| {
+        let regions = self.regions.iter().zip(&mut dependencies.regions);
+        try_join_all(
+            regions.map(|(region, dependency)| region.items().externalize(dependency.point())),
+        )
+        .await?;
+        let regions = self
+            .regions
+            .iter()
+            .zip(garbage)
+            .zip(&mut dependencies.regions);
+        let collecting = regions.map(async |((region, garbage), dependency)| {
             if garbage.is_empty() {
                 Ok(())
             } else {
-                region.collect(garbage, basis).await
+                region.collect_garbage(garbage, dependency).await
             }
         });
         try_join_all(collecting).await?;
         Ok(())
     }
 
-    /// Removes the objects of those of `decided` that are applied, and whose znodes name others.
-    pub(super) async fn remove_what_came_late(
+    /// Removes the objects of applied requests in `decided` whose znodes do not name them.
+    pub(super) async fn remove_late_objects(
         &self,
         decided: &[Decided],
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         let mut late = Vec::new();
-        self.add_what_came_late(decided, &mut late, grounds).await?;
-        self.collect(&late, grounds).await
+        self.add_late_objects(decided, &mut late, dependencies)
+            .await?;
+        self.collect_garbage(&late, dependencies).await
     }
 
-    /// Adds to the garbage the objects of those of `decided` that are applied, and whose znodes name others.
-    pub(super) async fn add_what_came_late(
+    /// Adds to `garbage` the objects of applied requests in `decided` whose znodes do not name
+    /// them.
+    pub(super) async fn add_late_objects(
         &self,
         decided: &[Decided],
         garbage: &mut Vec<Vec<Bytes>>,
-        grounds: &mut Grounds,
+        dependencies: &mut Dependencies,
     ) -> Result<()> {
         garbage.resize(self.regions.len(), Vec::new());
         for decided in decided {
@@ -77,7 +89,7 @@ impl Distributor {
             }
             let row = self
                 .sessions
-                .get(decided.id.session, &mut grounds.system)
+                .get(decided.id.session, &mut dependencies.system)
                 .await?;
             if row.is_some_and(|row| row.applied < decided.id.sequence) {
                 continue;
@@ -86,11 +98,15 @@ impl Distributor {
                 .regions
                 .iter()
                 .zip(&mut *garbage)
-                .zip(&mut grounds.regions);
-            for ((region, garbage), basis) in
+                .zip(&mut dependencies.regions);
+            for ((region, garbage), dependency) in
                 regions.filter(|((region, _), _)| region.belongs_in_object(data))
             {
-                garbage.extend(region.nameless(decided.id, path, basis).await?);
+                garbage.extend(
+                    region
+                        .unreferenced_object(decided.id, path, dependency)
+                        .await?,
+                );
             }
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Step 1: which decided requests may be numbered now, and in which order.
 //!
-//! The queue brings them in the order they were pushed, which is almost the right one. Two writers may push
-//! across each other, and one may die before it pushes at all; the names that each request carries (its
-//! place in its session, and the update it follows on each znode) say what is missing, and the outbox of
-//! the session so named has it (rule C-3).
+//! The queue delivers requests in the order of the pushes, which is almost the right order. But two
+//! writers may push concurrently, and a writer may die before it pushes. Each request carries its
+//! sequence number in its session and the update that it follows on each znode. These ids show
+//! which request is missing, and its session's outbox contains it (rule C-3).
 
 use std::collections::BTreeMap;
 
@@ -11,16 +11,16 @@ use ports::Result;
 
 use super::Stopped;
 use crate::{
-    basis::Basis,
     broken::Broken,
+    dependency::Dependency,
     model::SessionId,
-    node::Nodes,
     records::{Decided, UpdateId},
-    session::Sessions,
+    storage::{node::Nodes, session::Sessions},
     writer,
 };
 
-/// How far each session is numbered. Sessions that have ended count as numbered for ever.
+/// The last numbered request of each session. Sessions that have ended count as completely
+/// numbered.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
     through: BTreeMap<SessionId, Through>,
@@ -29,9 +29,10 @@ pub(super) struct Applied {
 /// How far one session is numbered.
 #[derive(Debug, Clone, Copy)]
 struct Through {
-    /// The last sequence numbered.
+    /// The last numbered sequence.
     sequence: u64,
-    /// Up to here by others: this instance does not know whether they came to tell of it.
+    /// The last sequence that another instance numbered. This instance does not know whether it was
+    /// announced.
     by_others: u64,
 }
 
@@ -50,12 +51,12 @@ impl Applied {
         &mut self,
         sessions: &Sessions,
         session: SessionId,
-        basis: &mut Basis,
+        dependency: &mut Dependency,
     ) -> Result<Through> {
         if let Some(through) = self.through.get(&session) {
             return Ok(*through);
         }
-        match sessions.get(session, basis).await? {
+        match sessions.get(session, dependency).await? {
             Some(row) => {
                 self.through
                     .insert(session, Through::by_others(row.applied));
@@ -65,7 +66,7 @@ impl Applied {
         }
     }
 
-    /// Whether this instance has numbered `id`.
+    /// Whether this instance numbered `id`.
     fn is_own(&self, id: UpdateId) -> bool {
         let through = self.through.get(&id.session);
         through.is_some_and(|through| {
@@ -73,7 +74,7 @@ impl Applied {
         })
     }
 
-    /// Notes that `session` is numbered up to `sequence` by this instance.
+    /// Records that this instance numbered `session` up to `sequence`.
     pub(super) fn advance(&mut self, session: SessionId, sequence: u64) {
         let through = self.through.entry(session).or_insert(Through {
             sequence,
@@ -82,73 +83,77 @@ impl Applied {
         through.sequence = sequence;
     }
 
-    /// Forgets a session whose row is gone.
+    /// Forgets a session whose row is removed.
     pub(super) fn forget(&mut self, session: SessionId) {
         self.through.remove(&session);
     }
 }
 
-/// What became of the requests that arrived.
+/// The arrived requests, sorted by their progress.
 #[derive(Debug, Default)]
 pub(super) struct Ordered {
-    /// Those to number now, in order.
+    /// The requests to number now, in order.
     pub(super) next: Vec<Decided>,
-    /// Those that are numbered, as they were decided.
+    /// The requests that are numbered already, as they were decided.
     pub(super) known: Vec<Decided>,
-    /// Whether another instance has numbered some of these.
+    /// Whether another instance numbered some of them.
     pub(super) has_foreign: bool,
 }
 
-/// Of the requests that arrived, what the store has not lost.
+/// The arrived requests that the store has not lost.
 #[derive(Debug, Default)]
 pub(super) struct Arrived {
-    /// As they were decided.
+    /// The requests that are certainly decided, as they were decided.
     pub(super) decided: Vec<Decided>,
-    /// Those of an earlier start of the store that are numbered: under their names others may have been decided, and what
-    /// their messages say beside the name is hearsay.
+    /// Numbered requests from an earlier incarnation of the store. Other requests may have been
+    /// decided under their ids, so only the ids of these messages can be trusted.
     pub(super) numbered: Vec<UpdateId>,
 }
 
-/// `arrived`, without what the store has lost. What was planned in this start of the store, and pushed before `basis`
-/// looked, is decided and installed in it. Of the rest the rows say what became of it: a queue takes what its writer
-/// pushed also where the decision is lost, and its session's next request is decided under the same name; or where the
-/// decision is there and its installation lost, without which it must not leave its outbox (rule C-3).
-pub(super) async fn still_decided(
+/// Removes the requests that the store has lost from `arrived`. A request that was planned in this
+/// incarnation of the store, and pushed before the observation in `dependency`, is decided and
+/// installed. For the others, the session's row decides. A queue keeps pushed messages even if
+/// their decision is lost, and the session's next request then gets the same id. Or the decision
+/// survives without its installation; then it is installed here, because it must not leave its
+/// outbox before that (rule C-3).
+pub(super) async fn without_lost(
     sessions: &Sessions,
     nodes: &Nodes,
     arrived: Vec<Decided>,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Arrived> {
-    let incarnation = basis.incarnation();
-    let mut standing = Arrived::default();
+    let incarnation = dependency.incarnation();
+    let mut remaining = Arrived::default();
     for decided in arrived {
         if decided.incarnation == incarnation {
-            standing.decided.push(decided);
+            remaining.decided.push(decided);
             continue;
         }
-        match sessions.get(decided.id.session, basis).await? {
+        match sessions.get(decided.id.session, dependency).await? {
             Some(row) if decided.id.sequence > row.applied => {
                 if let Some(decided) = row.decided(decided.id.sequence)? {
-                    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
-                    standing.decided.push(decided);
+                    writer::install(nodes, &row.decided_under(decided.holder())?, dependency)
+                        .await?;
+                    remaining.decided.push(decided);
                 }
             }
-            _ if nodes.broken() == Some(Broken::LooksForObjectsOfTheLost) => {
-                standing.decided.push(decided)
+            _ if nodes.broken() == Some(Broken::ChecksObjectsOfLostDecisions) => {
+                remaining.decided.push(decided);
             }
-            _ => standing.numbered.push(decided.id),
+            _ => remaining.numbered.push(decided.id),
         }
     }
-    Ok(standing)
+    Ok(remaining)
 }
 
-/// `arrived`, without what is numbered already, behind whatever it has to follow.
+/// Sorts `arrived`: removes requests that are numbered already, and puts the others after all
+/// requests that they must follow.
 pub(super) async fn ordered(
     sessions: &Sessions,
     nodes: &Nodes,
     applied: &mut Applied,
     arrived: Arrived,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Ordered, Stopped> {
     let has_foreign = arrived.numbered.iter().any(|id| !applied.is_own(*id));
     let mut ordered = Ordered {
@@ -158,15 +163,19 @@ pub(super) async fn ordered(
     for decided in arrived.decided {
         let mut waiting = vec![decided];
         while let Some(top) = waiting.last() {
-            let through = applied.through(sessions, top.id.session, basis).await?;
+            let through = applied
+                .through(sessions, top.id.session, dependency)
+                .await?;
             if top.id.sequence <= through.sequence {
                 let known = waiting.pop().expect("the loop holds it");
                 ordered.has_foreign |= known.id.sequence <= through.by_others;
                 ordered.known.push(known);
                 continue;
             }
-            if let Some(missing) = missing(sessions, applied, top, through.sequence, basis).await? {
-                waiting.push(fetch(sessions, nodes, missing, basis).await?);
+            if let Some(missing) =
+                missing(sessions, applied, top, through.sequence, dependency).await?
+            {
+                waiting.push(fetch(sessions, nodes, missing, dependency).await?);
             } else {
                 let next = waiting.pop().expect("the loop holds it");
                 applied.advance(next.id.session, next.id.sequence);
@@ -177,7 +186,7 @@ pub(super) async fn ordered(
     Ok(ordered)
 }
 
-/// `arrived`, without what was numbered before; what is missing is not looked for. A broken variant.
+/// Removes only requests that were numbered before, and fetches no missing ones. A mutant.
 pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered {
     let mut is_new = |decided: &Decided| {
         let through = applied
@@ -197,13 +206,13 @@ pub(super) fn unordered(applied: &mut Applied, arrived: Vec<Decided>) -> Ordered
     }
 }
 
-/// The first update that `decided` has to wait for.
+/// The first update that `decided` must wait for.
 async fn missing(
     sessions: &Sessions,
     applied: &mut Applied,
     decided: &Decided,
     through: u64,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Option<UpdateId>> {
     if decided.id.sequence > through + 1 {
         return Ok(Some(UpdateId {
@@ -214,7 +223,7 @@ async fn missing(
     for follows in decided.touched.iter().filter_map(|touched| touched.follows) {
         if follows.sequence
             > applied
-                .through(sessions, follows.session, basis)
+                .through(sessions, follows.session, dependency)
                 .await?
                 .sequence
         {
@@ -224,19 +233,19 @@ async fn missing(
     Ok(None)
 }
 
-/// A decided request that the queue has not brought. Its writer may have died before installing it.
-/// What is in no outbox any more was numbered by another distributor.
+/// Fetches a decided request that the queue has not delivered. Its writer may have died before
+/// installing it. A request that is no longer in its outbox was numbered by another distributor.
 async fn fetch(
     sessions: &Sessions,
     nodes: &Nodes,
     id: UpdateId,
-    basis: &mut Basis,
+    dependency: &mut Dependency,
 ) -> Result<Decided, Stopped> {
     let row = sessions
-        .get(id.session, basis)
+        .get(id.session, dependency)
         .await?
         .ok_or(Stopped::Overtaken)?;
     let decided = row.decided(id.sequence)?.ok_or(Stopped::Overtaken)?;
-    writer::install(nodes, &row.decided_under(decided.holder())?, basis).await?;
+    writer::install(nodes, &row.decided_under(decided.holder())?, dependency).await?;
     Ok(decided)
 }

@@ -1,4 +1,4 @@
-//! C-3, C-4, P5: what several distributors leave to each other, step by step.
+//! C-3, C-4, P5: how distributors hand over to each other, step by step.
 
 use std::sync::Arc;
 
@@ -8,55 +8,55 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::{
+    config::DataPlacement,
     model::Lifetime,
     records::{Operation, Payload, UpdateId},
-    stage::{Call, Interrupted, Side, Stage, create, is_of_row, set},
-    temporary,
-    user_store::DataPlacement,
+    storage::temporary,
+    test_fixture::{Call, Fixture, Interrupted, Side, create, is_of_row, set},
 };
 
-/// Of a distributor that dies at a call.
+/// The error of a distributor that dies at a call.
 fn death() -> ports::Error {
     ports::Error::unavailable("go on")
 }
 
-async fn in_objects() -> Stage {
+async fn in_objects() -> Fixture {
     let config = Config {
         placement: DataPlacement::Objects,
         ..Config::default()
     };
-    Stage::new(Options::default(), config).await
+    Fixture::new(Options::default(), config).await
 }
 
-async fn in_items() -> Stage {
-    Stage::new(Options::default(), Config::default()).await
+async fn in_items() -> Fixture {
+    Fixture::new(Options::default(), Config::default()).await
 }
 
-/// A distributor, and where it is interrupted.
+/// A distributor and its interruptible store.
 struct Instance {
     store: Arc<Interrupted>,
     distributor: Arc<Distributor>,
 }
 
 impl Instance {
-    fn on(stage: &Stage) -> Self {
-        let store = stage.store();
+    fn on(fixture: &Fixture) -> Self {
+        let store = fixture.store();
         Self {
-            distributor: stage.distributor(&store),
+            distributor: fixture.distributor(&store),
             store,
         }
     }
 
-    /// One that holds the log, after it has numbered the first requests of a session of its own.
-    async fn warm(stage: &Stage, number: u64) -> Self {
-        let instance = Self::on(stage);
-        let session = stage.open(number).await;
-        let attached = stage.decided(session, vec![Operation::Attach]).await;
+    /// An instance that holds the log, after it has numbered the first requests of its own session.
+    async fn warm(fixture: &Fixture, number: u64) -> Self {
+        let instance = Self::on(fixture);
+        let session = fixture.open(number).await;
+        let attached = fixture.decided(session, vec![Operation::Attach]).await;
         instance
             .distributor
             .handle_messages(&attached)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         instance
     }
 
@@ -64,7 +64,7 @@ impl Instance {
         self.distributor.handle_messages(deliveries).await
     }
 
-    /// Has `other` handle `deliveries`, to the end, right before or after the next call that is meant.
+    /// Lets `other` handle `deliveries` completely, right before or after the next matching call.
     fn overtaken(
         &self,
         side: Side,
@@ -88,7 +88,7 @@ fn id_of(delivery: &Delivery) -> UpdateId {
         .id
 }
 
-/// Objects are about to be put: their decisions are made durable.
+/// The call before objects are put, which makes their decisions durable.
 fn is_placing(call: &Call<'_>) -> bool {
     matches!(call, Call::Externalize)
 }
@@ -97,7 +97,7 @@ fn is_append(call: &Call<'_>) -> bool {
     matches!(call, Call::Update(Update { key, .. }) if key.partition() == LOG_PARTITION.as_bytes())
 }
 
-/// The last step of collecting.
+/// The last step of a garbage collection.
 fn is_collected(call: &Call<'_>) -> bool {
     let Call::Update(Update {
         change: ports::key_value::Change::Modify(actions),
@@ -111,55 +111,59 @@ fn is_collected(call: &Call<'_>) -> bool {
         .any(|action| matches!(action, Action::RemoveElements(..)))
 }
 
-/// A znode without data, made by a session, and its data set twice: the first is garbage once the second is there.
-async fn set_twice(stage: &Stage, maker: &Instance) -> Vec<Delivery> {
-    let session = stage.open(1).await;
-    let made = stage
+/// A session creates a znode without data and sets its data twice. The first object is garbage once
+/// the second is applied.
+async fn set_twice(fixture: &Fixture, maker: &Instance) -> Vec<Delivery> {
+    let session = fixture.open(1).await;
+    let made = fixture
         .decided(session, vec![create("/a", Lifetime::Persistent)])
         .await;
-    maker.handle(&made).await.expect("calm");
-    stage
+    maker.handle(&made).await.expect("no fault is injected");
+    fixture
         .decided(session, vec![set("/a", "late"), set("/a", "kept")])
         .await
 }
 
-/// The name of the object of an update is all there is.
-async fn assert_is_kept_alone(stage: &Stage, kept: &Delivery) {
+/// Asserts that only the object of this update exists.
+async fn assert_is_kept_alone(fixture: &Fixture, kept: &Delivery) {
     let UpdateId { session, sequence } = id_of(kept);
     assert_eq!(
-        stage.objects().await,
+        fixture.objects().await,
         [format!("znodes/{:016x}/{sequence:016x}", session.0)]
     );
 }
 
-/// P5: one has put an object late and died; its messages come to another.
+/// P5: an instance put an object late and died, and another instance receives its messages.
 #[test]
-fn an_object_that_came_late_goes_with_the_message_that_it_came_for() {
+fn a_late_object_is_removed_with_the_message_of_its_update() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let late = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &late).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let late = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &late).await;
+        let other = Instance::on(&fixture);
         late.overtaken(Side::Before, is_placing, (&other, sets.clone()));
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
-        assert_eq!(stage.objects().await.len(), 2, "the late one is there");
-        other.handle(&sets[..1]).await.expect("calm");
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
+        other
+            .handle(&sets[..1])
+            .await
+            .expect("no fault is injected");
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
-/// P5: the same where that one learns only by taking over that it is numbered.
+/// P5: like above, but the other instance learns that the update is numbered only from a takeover.
 #[test]
-fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
+fn a_late_object_is_removed_although_its_message_seemed_new() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let unaware = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &unaware).await;
-        let late = Instance::warm(&stage, 3).await;
-        let stranger = stage.open(4).await;
-        let attach = stage.decided(stranger, vec![Operation::Attach]).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let unaware = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &unaware).await;
+        let late = Instance::warm(&fixture, 3).await;
+        let stranger = fixture.open(4).await;
+        let attach = fixture.decided(stranger, vec![Operation::Attach]).await;
+        let other = Instance::on(&fixture);
         late.overtaken(
             Side::Before,
             is_placing,
@@ -167,40 +171,42 @@ fn an_object_that_came_late_goes_although_its_message_was_taken_for_new() {
         );
         late.dies(Side::Before, is_append);
         late.handle(&sets[..1]).await.expect_err("it dies");
-        assert_eq!(stage.objects().await.len(), 2, "the late one is there");
+        assert_eq!(fixture.objects().await.len(), 2, "the late one is there");
         unaware
             .handle(&[sets[0].clone(), attach[0].clone()])
             .await
-            .expect("calm");
-        assert_is_kept_alone(&stage, &sets[1]).await;
+            .expect("no fault is injected");
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
-/// P5: the same where it lives on, and the store has restarted since the decision, which was found in its row.
+/// P5: like above, but the instance survives, and the store has restarted since the decision, which
+/// is found in its row.
 #[test]
-fn who_was_fenced_removes_the_object_that_it_has_put_for_an_earlier_start() {
+fn a_fenced_distributor_removes_its_object_of_an_earlier_incarnation() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
-        stage.restart().await;
-        let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
+        let fixture = in_objects().await;
+        let sets = set_twice(&fixture, &Instance::warm(&fixture, 2).await).await;
+        fixture.restart().await;
+        let (late, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
         late.overtaken(Side::Before, is_placing, (&other, sets.clone()));
         late.handle(&sets[..1])
             .await
             .expect("it takes the log over again");
         assert!(late.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
-/// P5: whoever looks for a late object while another collects finds that the update is applied.
+/// P5: an instance that checks for late objects while another collects garbage finds the update
+/// applied.
 #[test]
-fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
+fn a_slot_is_recorded_as_applied_before_its_garbage_is_removed() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let sets = set_twice(&stage, &Instance::warm(&stage, 2).await).await;
-        stage.restart().await;
-        let (late, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
+        let fixture = in_objects().await;
+        let sets = set_twice(&fixture, &Instance::warm(&fixture, 2).await).await;
+        fixture.restart().await;
+        let (late, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
         let (is_late, goes_on, is_done) = (
             Arc::new(Notify::new()),
             Arc::new(Notify::new()),
@@ -226,63 +232,68 @@ fn what_is_applied_is_said_to_be_before_its_garbage_goes() {
         };
         let other_work = async {
             is_late.notified().await;
-            other.handle(&sets).await.expect("calm");
+            other.handle(&sets).await.expect("no fault is injected");
         };
         tokio::join!(is_late_work, other_work);
         assert!(late.store.is_through() && other.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
-/// P5: whoever does a slot again that another does as well may put its objects last.
+/// P5: if two instances repeat a slot, either may put its objects last.
 #[test]
-fn who_does_a_slot_again_removes_what_it_has_put_late() {
+fn a_distributor_that_repeats_a_slot_removes_its_late_objects() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let first = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &first).await;
-        let stranger = stage.open(3).await;
-        let attach = stage.decided(stranger, vec![Operation::Attach]).await;
+        let fixture = in_objects().await;
+        let first = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &first).await;
+        let stranger = fixture.open(3).await;
+        let attach = fixture.decided(stranger, vec![Operation::Attach]).await;
         first.dies(Side::After, is_append);
         first.handle(&sets[..1]).await.expect_err("it dies");
-        let (late, other) = (Instance::on(&stage), Instance::on(&stage));
+        let (late, other) = (Instance::on(&fixture), Instance::on(&fixture));
         let session = id_of(&sets[0]).session;
         let is_found =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         late.overtaken(Side::After, is_found, (&other, sets.clone()));
-        // Of the slot it knows by the log alone.
+        // It knows the slot only from the log.
         late.handle(&attach)
             .await
             .expect_err("the log is the other's");
         assert!(late.store.is_through());
-        assert_is_kept_alone(&stage, &sets[1]).await;
+        assert_is_kept_alone(&fixture, &sets[1]).await;
     });
 }
 
-/// P5: what has carried a request's data goes once it is applied, however long its session lives.
+/// P5: the temporary object of a request is removed once the request is applied, even if its
+/// session lives on.
 #[test]
-fn the_temporary_object_of_a_request_goes_when_it_is_applied() {
+fn the_temporary_object_of_a_request_is_removed_once_it_is_applied() {
     simulated::run(async {
-        let (stage, data) = (in_items().await, Bytes::from("large"));
-        let (session, objects) = (stage.open(1).await, stage.world.objects());
+        let (fixture, data) = (in_items().await, Bytes::from("large"));
+        let (session, objects) = (fixture.open(1).await, fixture.world.objects());
         let data = temporary::put(&*objects, session, 1, 1, data)
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         let set = Operation::SetData {
             path: "/".into(),
             data,
             version: -1,
         };
-        let decided = stage.decided(session, vec![set]).await;
-        assert_eq!(stage.objects().await.len(), 1);
-        Instance::on(&stage).handle(&decided).await.expect("calm");
-        assert_eq!(stage.objects().await, Vec::<String>::new());
+        let decided = fixture.decided(session, vec![set]).await;
+        assert_eq!(fixture.objects().await.len(), 1);
+        Instance::on(&fixture)
+            .handle(&decided)
+            .await
+            .expect("no fault is injected");
+        assert_eq!(fixture.objects().await, Vec::<String>::new());
     });
 }
 
-/// One numbers a request, applies it, and dies before it tells anybody; its message comes to `other`.
-async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delivery]) {
-    let dying = Instance::on(stage);
+/// An instance numbers and applies a request and dies before it announces it. `other` receives its
+/// message.
+async fn dies_before_it_tells(fixture: &Fixture, other: &Instance, message: &[Delivery]) {
+    let dying = Instance::on(fixture);
     let session = id_of(&message[0]).session;
     dying.dies(Side::After, move |call| {
         matches!(call, Call::Update(_)) && is_of_row(call, session)
@@ -290,49 +301,56 @@ async fn dies_before_it_tells(stage: &Stage, other: &Instance, message: &[Delive
     dying.handle(message).await.expect_err("it dies");
     assert_eq!(
         (
-            stage.row(session).await.applied,
-            stage.told(id_of(&message[0]))
+            fixture.row(session).await.applied,
+            fixture.announcements_of(id_of(&message[0]))
         ),
         (1, 0)
     );
-    other.handle(message).await.expect("calm");
+    other.handle(message).await.expect("no fault is injected");
 }
 
-/// C-3: a message that is numbered by another may be all that is left to say so, also in the next start of the store.
+/// C-3: a message that another instance numbered may be the only sign of it, also in the next
+/// incarnation of the store.
 #[test]
-fn what_another_has_numbered_is_told_before_its_message_goes() {
+fn a_slot_of_another_instance_is_announced_before_its_message_is_acknowledged() {
     for restarts in [false, true] {
         simulated::run(async {
-            let stage = in_items().await;
-            let session = stage.open(1).await;
-            let message = stage.decided(session, vec![Operation::Attach]).await;
+            let fixture = in_items().await;
+            let session = fixture.open(1).await;
+            let message = fixture.decided(session, vec![Operation::Attach]).await;
             if restarts {
-                stage.restart().await;
+                fixture.restart().await;
             }
-            let other = Instance::warm(&stage, 2).await;
-            dies_before_it_tells(&stage, &other, &message).await;
-            assert!(stage.told(id_of(&message[0])) > 0, "restarts: {restarts}");
+            let other = Instance::warm(&fixture, 2).await;
+            dies_before_it_tells(&fixture, &other, &message).await;
+            assert!(
+                fixture.announcements_of(id_of(&message[0])) > 0,
+                "restarts: {restarts}"
+            );
         });
     }
 }
 
-/// C-3: the same while it takes the log over for another message.
+/// C-3: like above, while the instance takes over the log for another message.
 #[test]
-fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
+fn a_slot_numbered_during_a_takeover_is_announced_before_its_message_is_acknowledged() {
     simulated::run(async {
-        let stage = in_items().await;
-        let (known, rest) = (stage.open(1).await, stage.open(2).await);
-        let mut messages = stage.decided(known, vec![Operation::Attach]).await;
-        messages.extend(stage.decided(rest, vec![Operation::Attach]).await);
-        let (taking_over, other) = (Instance::warm(&stage, 3).await, Instance::on(&stage));
-        other.handle(&messages[..1]).await.expect("calm");
+        let fixture = in_items().await;
+        let (known, rest) = (fixture.open(1).await, fixture.open(2).await);
+        let mut messages = fixture.decided(known, vec![Operation::Attach]).await;
+        messages.extend(fixture.decided(rest, vec![Operation::Attach]).await);
+        let (taking_over, other) = (Instance::warm(&fixture, 3).await, Instance::on(&fixture));
+        other
+            .handle(&messages[..1])
+            .await
+            .expect("no fault is injected");
         let is_looked_up =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, rest);
-        // Before it takes over it finds that nobody has numbered it,
+        // Before it takes over, it finds the request unnumbered.
         taking_over
             .store
             .once(Side::Before, is_looked_up, async { Ok(()) });
-        // and afterwards somebody has, who dies before it tells.
+        // Then another instance numbers it and dies before it announces it.
         other.dies(Side::After, move |call| {
             matches!(call, Call::Update(_)) && is_of_row(call, rest)
         });
@@ -343,97 +361,123 @@ fn what_another_has_numbered_meanwhile_is_told_before_its_message_goes() {
                 dying.handle_messages(&message).await.expect_err("it dies");
                 Ok(())
             });
-        taking_over.handle(&messages).await.expect("calm");
+        taking_over
+            .handle(&messages)
+            .await
+            .expect("no fault is injected");
         assert!(taking_over.store.is_through() && other.store.is_through());
-        assert_eq!(stage.row(rest).await.applied, 1);
-        assert!(stage.told(id_of(&messages[1])) > 0);
+        assert_eq!(fixture.row(rest).await.applied, 1);
+        assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
     });
 }
 
-/// C-3: what an instance has told itself it need not tell again, however often its message comes, and whenever it was decided.
+/// C-3: an instance announces a request once, even if its message arrives repeatedly and was
+/// decided in an earlier incarnation.
 #[test]
-fn a_message_that_comes_again_is_not_told_again() {
+fn a_redelivered_message_is_not_announced_again() {
     for restarts in [false, true] {
         simulated::run(async {
-            let stage = in_items().await;
-            let session = stage.open(1).await;
-            let message = stage.decided(session, vec![Operation::Attach]).await;
+            let fixture = in_items().await;
+            let session = fixture.open(1).await;
+            let message = fixture.decided(session, vec![Operation::Attach]).await;
             if restarts {
-                stage.restart().await;
+                fixture.restart().await;
             }
-            let instance = Instance::on(&stage);
+            let instance = Instance::on(&fixture);
             for _ in 0..2 {
-                instance.handle(&message).await.expect("calm");
+                instance
+                    .handle(&message)
+                    .await
+                    .expect("no fault is injected");
             }
-            assert_eq!(stage.told(id_of(&message[0])), 1, "restarts: {restarts}");
+            assert_eq!(
+                fixture.announcements_of(id_of(&message[0])),
+                1,
+                "restarts: {restarts}"
+            );
         });
     }
 }
 
-/// C-3, D4: what a start has decided and not installed is installed before it leaves its outbox.
+/// C-3, D4: a decision that an earlier incarnation did not install is installed before it leaves
+/// its outbox.
 #[test]
-fn a_decision_of_an_earlier_start_is_installed_before_it_is_numbered() {
+fn a_decision_of_an_earlier_incarnation_is_installed_before_it_is_numbered() {
     simulated::run(async {
-        let stage = in_items().await;
-        let (session, store) = (stage.open(1).await, stage.store());
-        let asked = stage
+        let fixture = in_items().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        let asked = fixture
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
         let is_of_root = |call: &Call<'_>| matches!(call, Call::Update(Update { key, .. }) if key.partition() == b"node:/");
-        // It is locked, and would be unlocked when its new state is installed.
+        // The row is locked; installing its new state would unlock it.
         store.once(Side::Before, is_of_root, async { Ok(()) });
         store.once(Side::Before, is_of_root, async { Err(death()) });
-        stage
+        fixture
             .writer(&store)
-            .handle(Stage::messages(asked))
+            .handle(Fixture::messages(asked))
             .await
             .expect_err("it dies");
         assert!(store.is_through());
-        let message = stage.outbox(session).await;
-        stage.restart().await;
-        Instance::on(&stage).handle(&message).await.expect("calm");
-        let (nodes, mut basis) = (stage.nodes(stage.world.key_value()), Basis::default());
-        assert!(nodes.is_there("/a", &mut basis).await.expect("calm"));
+        let message = fixture.outbox(session).await;
+        fixture.restart().await;
+        Instance::on(&fixture)
+            .handle(&message)
+            .await
+            .expect("no fault is injected");
+        let (nodes, mut dependency) = (
+            fixture.nodes(fixture.world.key_value()),
+            Dependency::default(),
+        );
+        assert!(
+            nodes
+                .is_there("/a", &mut dependency)
+                .await
+                .expect("no fault is injected")
+        );
     });
 }
 
-/// D4, C-3: what an instance has numbered in a start of the store that is lost, it does not take for numbered.
+/// C-3, D4: an instance forgets what it numbered in a lost incarnation of the store.
 #[test]
-fn an_instance_begins_anew_with_the_store() {
+fn an_instance_starts_cold_after_a_restart_of_the_store() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let message = stage.decided(session, vec![Operation::Attach]).await;
-        let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
-        let warm = Instance::on(&stage);
-        warm.handle(&message).await.expect("calm");
-        assert_eq!(stage.row(session).await.applied, 1);
-        stage.world.fall_back();
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let message = fixture.decided(session, vec![Operation::Attach]).await;
+        let store = fixture.world.key_value();
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
+        let warm = Instance::on(&fixture);
+        warm.handle(&message).await.expect("no fault is injected");
+        assert_eq!(fixture.row(session).await.applied, 1);
+        fixture.world.fall_back();
         assert_eq!(
-            stage.row(session).await.applied,
+            fixture.row(session).await.applied,
             0,
             "the decision is durable, and nothing else"
         );
-        warm.handle(&message).await.expect("calm");
-        assert_eq!(stage.row(session).await.applied, 1);
+        warm.handle(&message).await.expect("no fault is injected");
+        assert_eq!(fixture.row(session).await.applied, 1);
     });
 }
 
-/// C-5: where a slot is applied in parts, a znode is there only once its parent says so.
+/// C-5: if a slot is applied in parts, a znode appears only after its parent lists it.
 #[test]
 fn parents_are_changed_before_their_children() {
     const PARTS: usize = 3;
     simulated::run(async {
         let mut options = Options::default();
         options.key_value.transact_items_max = 2;
-        let stage = Stage::new(options, Config::default()).await;
-        let instance = Instance::warm(&stage, 2).await;
-        let session = stage.open(1).await;
+        let fixture = Fixture::new(options, Config::default()).await;
+        let instance = Instance::warm(&fixture, 2).await;
+        let session = fixture.open(1).await;
         let made = ["/a", "/a/b"].map(|path| create(path, Lifetime::Persistent));
-        let messages = stage.decided(session, made.into()).await;
+        let messages = fixture.decided(session, made.into()).await;
         for part in 1..=PARTS {
-            let region = stage.region(stage.world.key_value());
+            let region = fixture.region(fixture.world.key_value());
             instance.store.once(
                 Side::After,
                 |call| matches!(call, Call::Transact),
@@ -454,24 +498,30 @@ fn parents_are_changed_before_their_children() {
                 },
             );
         }
-        instance.handle(&messages).await.expect("calm");
+        instance
+            .handle(&messages)
+            .await
+            .expect("no fault is injected");
         assert!(instance.store.is_through());
     });
 }
 
-/// C-3: what another has numbered since, of a session that this instance knows.
+/// C-3: another instance numbers a later request of a session that this instance knows.
 #[test]
-fn a_later_request_of_a_known_session_is_told() {
+fn a_later_request_of_a_known_session_is_announced() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let messages = stage
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let messages = fixture
             .decided(session, vec![set("/", "one"), set("/", "two")])
             .await;
-        stage.restart().await;
-        let (other, dying) = (Instance::on(&stage), Instance::on(&stage));
-        other.handle(&messages[..1]).await.expect("calm");
-        // It takes over, and does the first slot again.
+        fixture.restart().await;
+        let (other, dying) = (Instance::on(&fixture), Instance::on(&fixture));
+        other
+            .handle(&messages[..1])
+            .await
+            .expect("no fault is injected");
+        // It takes over and repeats the first slot.
         dying.store.once(
             Side::After,
             move |call| matches!(call, Call::Update(_)) && is_of_row(call, session),
@@ -483,93 +533,112 @@ fn a_later_request_of_a_known_session_is_told() {
         dying.handle(&messages[1..]).await.expect_err("it dies");
         assert_eq!(
             (
-                stage.row(session).await.applied,
-                stage.told(id_of(&messages[1]))
+                fixture.row(session).await.applied,
+                fixture.announcements_of(id_of(&messages[1]))
             ),
             (2, 0)
         );
-        other.handle(&messages[1..]).await.expect("calm");
-        assert!(stage.told(id_of(&messages[1])) > 0);
+        other
+            .handle(&messages[1..])
+            .await
+            .expect("no fault is injected");
+        assert!(fixture.announcements_of(id_of(&messages[1])) > 0);
     });
 }
 
-/// C-3: the end of a session that another has numbered and removed.
+/// C-3: another instance has numbered a session's end and removed its row.
 #[test]
-fn an_end_that_another_has_applied_is_told() {
+fn a_session_end_that_another_instance_applied_is_announced() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let message = stage.decided(session, vec![Operation::Close]).await;
-        stage.restart().await;
-        let (other, dying) = (Instance::warm(&stage, 2).await, Instance::on(&stage));
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let message = fixture.decided(session, vec![Operation::Close]).await;
+        fixture.restart().await;
+        let (other, dying) = (Instance::warm(&fixture, 2).await, Instance::on(&fixture));
         dying.dies(Side::After, move |call| {
             matches!(call, Call::Update(_)) && is_of_row(call, session)
         });
         dying.handle(&message).await.expect_err("it dies");
-        assert_eq!(stage.told(id_of(&message[0])), 0);
-        other.handle(&message).await.expect("calm");
-        assert!(stage.told(id_of(&message[0])) > 0);
+        assert_eq!(fixture.announcements_of(id_of(&message[0])), 0);
+        other.handle(&message).await.expect("no fault is injected");
+        assert!(fixture.announcements_of(id_of(&message[0])) > 0);
     });
 }
 
-/// D4: the row says what was decided, not the message of one that was lost.
+/// D4: the row is authoritative, not the message of a lost decision.
 #[test]
-fn the_message_of_a_lost_decision_is_hearsay() {
+fn the_message_of_a_lost_decision_is_ignored() {
     simulated::run(async {
-        let stage = in_items().await;
-        let session = stage.open(1).await;
-        let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
-        let lost = stage.decided(session, vec![set("/", "lost")]).await;
-        stage.world.fall_back();
-        let kept = stage.decided(session, vec![set("/", "kept")]).await;
+        let fixture = in_items().await;
+        let session = fixture.open(1).await;
+        let store = fixture.world.key_value();
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
+        let lost = fixture.decided(session, vec![set("/", "lost")]).await;
+        fixture.world.fall_back();
+        let kept = fixture.decided(session, vec![set("/", "kept")]).await;
         assert_eq!(id_of(&lost[0]), id_of(&kept[0]));
-        Instance::on(&stage).handle(&lost).await.expect("calm");
-        let root = stage
-            .region(stage.world.key_value())
+        Instance::on(&fixture)
+            .handle(&lost)
+            .await
+            .expect("no fault is injected");
+        let root = fixture
+            .region(fixture.world.key_value())
             .get("/")
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .expect("it is there");
         assert_eq!(root.data, Payload::Inline("kept".into()));
     });
 }
 
-/// P5: an object goes once the store cannot come back to what names it.
+/// P5: an object is removed once the store cannot roll back to state that names it.
 #[test]
-fn an_object_goes_once_it_is_durable_that_nothing_names_it() {
+fn an_object_is_removed_once_its_replacement_is_durable() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let instance = Instance::warm(&stage, 2).await;
-        let sets = set_twice(&stage, &instance).await;
-        instance.handle(&sets[..1]).await.expect("calm");
-        let store = stage.world.key_value();
-        store.externalize(store.point()).await.expect("calm");
-        instance.handle(&sets[1..]).await.expect("calm");
-        assert_is_kept_alone(&stage, &sets[1]).await;
-        stage.world.fall_back();
-        let a = stage
+        let fixture = in_objects().await;
+        let instance = Instance::warm(&fixture, 2).await;
+        let sets = set_twice(&fixture, &instance).await;
+        instance
+            .handle(&sets[..1])
+            .await
+            .expect("no fault is injected");
+        let store = fixture.world.key_value();
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
+        instance
+            .handle(&sets[1..])
+            .await
+            .expect("no fault is injected");
+        assert_is_kept_alone(&fixture, &sets[1]).await;
+        fixture.world.fall_back();
+        let a = fixture
             .region(store)
             .get("/a")
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .expect("it is there");
         let Payload::Object { name, .. } = a.data else {
             panic!("{a:?}")
         };
-        assert_eq!(stage.objects().await, [name]);
+        assert_eq!(fixture.objects().await, [name]);
     });
 }
 
-/// P5: whoever is fenced before its update is applied leaves its object: it is about to be named.
+/// P5: an instance that is fenced before its update is applied leaves the object, because its
+/// successor will name it.
 #[test]
-fn an_object_that_is_about_to_be_named_is_left() {
+fn an_object_that_a_successor_will_name_is_kept() {
     simulated::run(async {
-        let stage = in_objects().await;
-        let late = Instance::warm(&stage, 2).await;
-        let session = stage.open(1).await;
-        let sets = stage.decided(session, vec![set("/", "kept")]).await;
-        let other = Instance::on(&stage);
+        let fixture = in_objects().await;
+        let late = Instance::warm(&fixture, 2).await;
+        let session = fixture.open(1).await;
+        let sets = fixture.decided(session, vec![set("/", "kept")]).await;
+        let other = Instance::on(&fixture);
         let (is_late, goes_on, is_done) = (
             Arc::new(Notify::new()),
             Arc::new(Notify::new()),
@@ -584,7 +653,7 @@ fn an_object_that_is_about_to_be_named_is_left() {
         });
         late.dies(Side::After, is_collected);
         let (goes, done) = (goes_on.clone(), is_done.clone());
-        // and the other has logged the update, behind its seal.
+        // and the other instance has logged the update, after its seal.
         other.store.once(Side::After, is_append, async { Ok(()) });
         other.store.once(Side::After, is_append, async move {
             goes.notify_one();
@@ -601,6 +670,6 @@ fn an_object_that_is_about_to_be_named_is_left() {
         };
         tokio::join!(late_work, other_work);
         assert!(other.store.is_through());
-        assert_is_kept_alone(&stage, &sets[0]).await;
+        assert_is_kept_alone(&fixture, &sets[0]).await;
     });
 }

@@ -1,26 +1,29 @@
-//! C-6: from when a lease counts.
+//! C-6: the time from which a lease counts.
 
 use std::time::Duration;
 
 use simulated::Options;
 
 use super::*;
-use crate::stage::{Call, Side, Stage, TIMEOUT};
+use crate::{
+    Config,
+    test_fixture::{Call, Fixture, Side, TIMEOUT},
+};
 
 const SLOW: Duration = Duration::from_secs(5);
 
-/// C-6: the row grants the timeout from when it was changed, whenever the answer comes.
+/// C-6: the row grants the timeout from the time of the write, however late its answer arrives.
 #[test]
-fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
+fn a_lease_counts_from_before_its_session_was_opened_or_resumed() {
     simulated::run(async {
-        let (stage, mut resume) = (
-            Stage::new(Options::default(), Config::default()).await,
+        let (fixture, mut resume) = (
+            Fixture::new(Options::default(), Config::default()).await,
             None,
         );
-        let store = stage.store();
-        let gateway = Gateway::new(stage.shared(store.clone()).await);
+        let store = fixture.store();
+        let gateway = Gateway::new(fixture.shared(store.clone()).await);
         for attach in [1, 2] {
-            let clock = stage.world.clock();
+            let clock = fixture.world.clock();
             let begun = clock.monotonic();
             store.once(
                 Side::After,
@@ -31,7 +34,7 @@ fn a_lease_counts_from_before_its_session_was_opened_or_taken_up() {
                 },
             );
             let Ok(attached) = gateway.attach(TIMEOUT, resume, SessionId::of_client).await else {
-                panic!("attach {attach}: calm")
+                panic!("attach {attach}: no fault is injected")
             };
             assert!(store.is_through());
             assert_eq!((attached.attach, attached.asked_at), (attach, begun));

@@ -1,36 +1,36 @@
-//! C-3: what a start finds.
+//! C-3: the state that a starting process finds.
 
 use simulated::Options;
 
 use super::*;
 use crate::{
     model::Lifetime,
-    stage::{Stage, create},
+    test_fixture::{Fixture, create},
 };
 
-/// All of it takes milliseconds.
+/// A generous bound; the work takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What one session has left, and nobody can read, keeps no process from starting.
+/// An outbox that does not decode does not prevent a process from starting.
 #[test]
-fn a_process_starts_beside_an_outbox_that_does_not_decode() {
+fn a_process_starts_despite_an_outbox_that_does_not_decode() {
     simulated::run(async {
-        let stage = Stage::new(Options::default(), Config::default()).await;
-        // The others are in the same partition, before it and behind it.
+        let fixture = Fixture::new(Options::default(), Config::default()).await;
+        // The other sessions are in the same partition, before and after it.
         let (before, session, behind) = (
-            stage.open(4).await,
-            stage.open(8).await,
-            stage.open(12).await,
+            fixture.open(4).await,
+            fixture.open(8).await,
+            fixture.open(12).await,
         );
-        stage.damage_outbox(session).await;
+        fixture.damage_outbox(session).await;
         for (session, path) in [(before, "/before"), (behind, "/behind")] {
-            stage
+            fixture
                 .decided(session, vec![create(path, Lifetime::Persistent)])
                 .await;
         }
-        // The queues are transient: what they had is pushed again.
-        stage.restart().await;
-        let world = &stage.world;
+        // The queues are transient, so their messages are pushed again.
+        fixture.restart().await;
+        let world = &fixture.world;
         let parts = Parts {
             system: world.key_value(),
             regions: vec![Region {
@@ -52,7 +52,7 @@ fn a_process_starts_beside_an_outbox_that_does_not_decode() {
         tokio::select! {
             biased;
             () = service.tail.reached(Zxid(2)) => {}
-            () = clock.sleep(PATIENCE) => panic!("what the others had decided is not applied"),
+            () = clock.sleep(PATIENCE) => panic!("the other sessions' decisions are not applied"),
         }
     });
 }

@@ -1,48 +1,50 @@
-//! Who is connected to one process, what they watch, and what was handed out to them last.
+//! The clients connected to one process, their watches, and the most recent deliveries.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use ports::DurabilityPoint;
 
-use super::{Change, Connection};
+use super::{Connection, DeliveredChange};
 use crate::{
     backlog::Backlog,
-    mailbox::{Letter, Mailbox},
     model::{EventKind, SessionId, Zxid},
-    watch::Watches,
+    tail::{
+        event_queue::{ClientEvent, EventQueue},
+        watches::Watches,
+    },
 };
 
-/// How many of the last changes are kept for readers that were overtaken by them.
+/// Recent changes kept for readers that these changes have overtaken.
 const RECENT_CHANGES_MAX: usize = 1024;
 
-/// Fewer, where their paths together are longer.
+/// The most bytes of paths in the kept changes; longer paths mean fewer changes.
 const RECENT_BYTES_MAX: usize = 4 << 20;
 
-/// Who is connected here, and what they watch.
+/// The connected clients and their watches.
 #[derive(Debug, Default)]
 pub(super) struct Registry {
-    /// How many places there were: behind each everything was handed out until it was lost.
-    pub(super) places: u64,
+    /// Number of positions so far. From each position everything was delivered until it was lost.
+    pub(super) positions: u64,
     pub(super) clients: BTreeMap<SessionId, Registered>,
     pub(super) watches: Watches,
-    /// The last changes handed out, oldest first.
-    pub(super) recent: Backlog<Change>,
-    /// Changes up to here may be missing from `recent`.
-    pub(super) forgotten: Zxid,
-    /// What was handed out and is not known to be durable: up to this zxid, at this point.
+    /// The most recent delivered changes, oldest first.
+    pub(super) recent: Backlog<DeliveredChange>,
+    /// Changes up to this zxid may be missing from `recent`.
+    pub(super) dropped: Zxid,
+    /// The zxid and the durability point of the deliveries that are not known to be durable.
     pub(super) unconfirmed: Option<(Zxid, DurabilityPoint)>,
-    /// Whom to wake once that is durable.
-    pub(super) waiting: BTreeMap<SessionId, Arc<Mailbox>>,
+    /// The clients to wake once that point is durable.
+    pub(super) waiting: BTreeMap<SessionId, Arc<EventQueue>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) attach: u64,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) event_queue: Arc<EventQueue>,
 }
 
 impl Registry {
-    /// The sessions of clients, without that of the process itself.
+    /// The sessions of clients, without the session of the process itself.
     pub(super) fn clients(&self) -> impl Iterator<Item = &SessionId> {
         self.clients.keys().filter(|session| !session.is_members())
     }
@@ -53,11 +55,12 @@ impl Registry {
             .is_some_and(|registered| registered.attach == client.attach)
     }
 
-    /// An update of a later connection was applied, which may be at another process: the one here speaks no longer.
+    /// Ends the connection of an earlier attach, because an update of a later attach was applied,
+    /// perhaps through another process.
     pub(super) fn replaced_by(
         &mut self,
         later: Connection,
-        eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
+        eager: &mut BTreeMap<SessionId, Arc<EventQueue>>,
     ) {
         let session = later.session;
         if self
@@ -67,30 +70,33 @@ impl Registry {
         {
             return;
         }
-        let Some(Registered { mailbox, .. }) = self.clients.remove(&session) else {
+        let Some(Registered { event_queue, .. }) = self.clients.remove(&session) else {
             return;
         };
         self.watches.disarm_all(session);
         self.waiting.remove(&session);
-        mailbox.put(Letter::Moved);
-        eager.insert(session, mailbox);
+        event_queue.put(ClientEvent::Moved);
+        eager.insert(session, event_queue);
     }
 
-    /// The changes after `since`, in order; none: some of them are forgotten.
-    pub(super) fn changes_after(&self, since: Zxid) -> Option<impl Iterator<Item = &Change>> {
+    /// The changes after `since`, in order. `None` if some of them are no longer kept.
+    pub(super) fn changes_after(
+        &self,
+        since: Zxid,
+    ) -> Option<impl Iterator<Item = &DeliveredChange>> {
         let after = self
             .recent
             .iter()
             .rev()
             .take_while(|change| change.zxid > since)
             .count();
-        (self.forgotten <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
+        (self.dropped <= since).then(|| self.recent.iter().skip(self.recent.len() - after))
     }
 
-    pub(super) fn remember(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
+    pub(super) fn keep_change(&mut self, zxid: Zxid, kind: EventKind, path: &str) {
         self.recent.push_back(
             path.len(),
-            Change {
+            DeliveredChange {
                 zxid,
                 kind,
                 path: path.to_owned(),
@@ -100,30 +106,30 @@ impl Registry {
             let Some(forgotten) = self.recent.pop_front() else {
                 return;
             };
-            self.forgotten = forgotten.zxid;
+            self.dropped = forgotten.zxid;
         }
     }
 
-    /// Puts a letter into a client's mailbox. Most clients can do nothing with it before it is durable and are
-    /// woken then; those that go on with their next request at once are eager.
+    /// Appends an event to a client's queue. Most clients cannot use it before it is durable and
+    /// are woken then. Clients with a waiting read are eager and are woken at once.
     pub(super) fn put(
         &mut self,
         session: SessionId,
-        letter: Letter,
-        eager: &mut BTreeMap<SessionId, Arc<Mailbox>>,
+        event: ClientEvent,
+        eager: &mut BTreeMap<SessionId, Arc<EventQueue>>,
     ) {
         let Some(client) = self.clients.get(&session) else {
             return;
         };
-        client.mailbox.put(letter);
-        if client.mailbox.is_eager() {
+        client.event_queue.put(event);
+        if client.event_queue.is_eager() {
             eager
                 .entry(session)
-                .or_insert_with(|| client.mailbox.clone());
+                .or_insert_with(|| client.event_queue.clone());
         } else {
             self.waiting
                 .entry(session)
-                .or_insert_with(|| client.mailbox.clone());
+                .or_insert_with(|| client.event_queue.clone());
         }
     }
 }

@@ -1,29 +1,31 @@
-//! C4, C-5, C-6: what is handed out, kept, and left behind.
+//! C4, C-5, C-6: deliveries, kept changes, and the end of connections.
 
 use ports::Position;
 use simulated::Options;
 
 use super::*;
-use crate::{distributor::LOG_PARTITION, records::UpdateId, stage::Stage, user_store::Step};
+use crate::{
+    distributor::LOG_PARTITION, records::UpdateId, storage::user_store::Step, test_fixture::Fixture,
+};
 
 const SESSION: SessionId = SessionId(4);
 const STRANGER: SessionId = SessionId(8);
 
-async fn stage() -> Stage {
-    Stage::new(Options::default(), Config::default()).await
+async fn fixture() -> Fixture {
+    Fixture::new(Options::default(), Config::default()).await
 }
 
-/// A tail that has its place, and follows nothing: what is handed out says the test.
-async fn placed(stage: &Stage) -> Tail {
-    let (store, clock) = (stage.world.key_value(), stage.world.clock());
+/// A tail with a position that follows nothing: the test makes its deliveries.
+async fn positioned(fixture: &Fixture) -> Tail {
+    let (store, clock) = (fixture.world.key_value(), fixture.world.clock());
     let log = FencedLog::new(store.clone(), LOG_PARTITION);
-    let tail = Tail::new(stage.region(store), log, clock, &Config::default());
-    tail.start().await.expect("calm");
+    let tail = Tail::new(fixture.region(store), log, clock, &Config::default());
+    tail.start().await.expect("no fault is injected");
     tail
 }
 
-/// An update of `session` under `attach`, which changes the data of `paths`.
-fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
+/// An update of `session` under `attach` that changes the data of `paths`.
+fn update((session, attach): (SessionId, u64), paths: &[&str]) -> LogEntry {
     let events = paths
         .iter()
         .map(|path| (EventKind::NodeDataChanged, (*path).to_owned()))
@@ -32,17 +34,17 @@ fn update((session, attach): (SessionId, u64), paths: &[&str]) -> Entry {
         session,
         sequence: 1,
     };
-    Entry {
+    LogEntry {
         id,
         attach,
         request: 1,
-        answer: Ok(Answer::Deleted),
+        answer: Ok(UpdateAnswer::Deleted),
         events,
     }
 }
 
-/// Hands `entries` out as the slot behind the view.
-fn hand_out(tail: &Tail, entries: Vec<Entry>) {
+/// Delivers `entries` as the next slot.
+fn deliver(tail: &Tail, entries: Vec<LogEntry>) {
     let slot = Slot {
         first: Zxid(tail.applied().0 + 1),
         entries,
@@ -51,7 +53,7 @@ fn hand_out(tail: &Tail, entries: Vec<Entry>) {
         incarnation: Incarnation(1),
         position: Position(1),
     };
-    tail.hand_out(&Told {
+    tail.deliver(&AppliedSlot {
         index: 1,
         epoch: 1,
         slot,
@@ -59,34 +61,34 @@ fn hand_out(tail: &Tail, entries: Vec<Entry>) {
     });
 }
 
-/// The paths of what changed after `since`, up to `until`.
+/// The paths that changed after `since` and up to `until`.
 fn changed(tail: &Tail, since: i64, until: i64) -> Option<Vec<String>> {
     tail.changes(Zxid(since), Zxid(until), |change| Some(change.path.clone()))
 }
 
-/// C-5: what is shown as of a zxid says nothing of later ones.
+/// C-5: a result at a zxid does not include later changes.
 #[test]
 fn changes_are_those_between_two_zxids() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
+        let tail = positioned(&fixture().await).await;
         let of = |path| update((STRANGER, 1), &[path]);
-        hand_out(&tail, vec![of("/1"), of("/2")]);
-        hand_out(&tail, vec![of("/3"), of("/4")]);
+        deliver(&tail, vec![of("/1"), of("/2")]);
+        deliver(&tail, vec![of("/3"), of("/4")]);
         assert_eq!(changed(&tail, 1, 3), Some(vec!["/2".into(), "/3".into()]));
         assert_eq!(changed(&tail, 3, 3), Some(vec![]));
         assert_eq!(changed(&tail, 0, 4).map(|all| all.len()), Some(4));
     });
 }
 
-/// C-5: of what is kept no more nobody says that nothing has changed.
+/// C-5: once changes are dropped, their absence does not mean that nothing changed.
 #[test]
-fn changes_that_are_forgotten_are_not_said_to_be_none() {
+fn dropped_changes_are_not_reported_as_none() {
     const MANY: usize = 1_500;
     simulated::run(async {
-        let tail = placed(&stage().await).await;
-        hand_out(&tail, vec![update((STRANGER, 1), &["/seen"])]);
+        let tail = positioned(&fixture().await).await;
+        deliver(&tail, vec![update((STRANGER, 1), &["/seen"])]);
         for _ in 0..MANY {
-            hand_out(&tail, vec![update((STRANGER, 1), &["/other"])]);
+            deliver(&tail, vec![update((STRANGER, 1), &["/other"])]);
         }
         let last = tail.applied();
         assert_eq!(changed(&tail, 0, last.0), None);
@@ -97,16 +99,16 @@ fn changes_that_are_forgotten_are_not_said_to_be_none() {
     });
 }
 
-/// D4: the zxids of a place that is lost are others' in the next.
+/// D4: the zxids of a lost position may belong to other updates in the next.
 #[test]
-fn changes_of_a_place_that_is_lost_are_forgotten() {
+fn changes_of_a_lost_position_are_dropped() {
     simulated::run(async {
-        let stage = stage().await;
-        let tail = placed(&stage).await;
-        hand_out(&tail, vec![update((STRANGER, 1), &["/lost"])]);
+        let fixture = fixture().await;
+        let tail = positioned(&fixture).await;
+        deliver(&tail, vec![update((STRANGER, 1), &["/lost"])]);
         tail.disconnect_all();
-        tail.start().await.expect("calm");
-        hand_out(&tail, vec![update((STRANGER, 1), &["/kept"])]);
+        tail.start().await.expect("no fault is injected");
+        deliver(&tail, vec![update((STRANGER, 1), &["/kept"])]);
         assert_eq!(changed(&tail, 0, 1), Some(vec!["/kept".into()]));
         tail.disconnect_all();
         let step = Step {
@@ -117,29 +119,31 @@ fn changes_of_a_place_that_is_lost_are_forgotten() {
         };
         let applied = tail
             .region
-            .apply(step, &[], &[], &mut crate::basis::Basis::default())
+            .apply(
+                step,
+                &[],
+                &[],
+                &mut crate::dependency::Dependency::default(),
+            )
             .await;
-        assert!(applied.expect("calm"));
-        tail.start().await.expect("calm");
-        assert_eq!(
-            changed(&tail, 3, 5),
-            None,
-            "nobody has handed them out here"
-        );
+        assert!(applied.expect("no fault is injected"));
+        tail.start().await.expect("no fault is injected");
+        assert_eq!(changed(&tail, 3, 5), None, "they are not delivered here");
         assert_eq!(changed(&tail, 5, 5), Some(vec![]));
     });
 }
 
-/// The letters that lie in a mailbox.
-fn letters(mailbox: &Mailbox) -> Vec<Letter> {
-    std::iter::from_fn(|| mailbox.take(Zxid(i64::MAX))).collect()
+/// The events in a queue.
+fn events(event_queue: &EventQueue) -> Vec<ClientEvent> {
+    std::iter::from_fn(|| event_queue.take(Zxid(i64::MAX))).collect()
 }
 
-/// C4, C6: the watch of a connection that was replaced while it looked is not the other's, armed or fired.
+/// C4, C6: the watch of a connection that was replaced during its read is neither armed nor fired
+/// for its replacement.
 #[test]
-fn who_was_replaced_leaves_no_watch() {
+fn a_replaced_connection_leaves_no_watch() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
+        let tail = positioned(&fixture().await).await;
         let (older, newer) = (
             Connection {
                 session: SESSION,
@@ -150,47 +154,51 @@ fn who_was_replaced_leaves_no_watch() {
                 attach: 2,
             },
         );
-        let (mailbox, of_newer) = (Arc::<Mailbox>::default(), Arc::<Mailbox>::default());
-        tail.register(older, mailbox);
+        let (event_queue, of_newer) = (Arc::<EventQueue>::default(), Arc::<EventQueue>::default());
+        tail.register(older, event_queue);
         tail.register(newer, of_newer.clone());
-        let look = Look {
+        let target = ReadTarget {
             path: "/watched".into(),
             watch: Some(Aspect::Data),
         };
-        assert!(tail.watch(&look, Zxid(0), older));
+        assert!(tail.arm_watch(&target, Zxid(0), older));
         assert_eq!(tail.counts().1, 0, "it would be armed");
-        hand_out(&tail, vec![update((STRANGER, 1), &["/watched"])]);
-        assert!(tail.watch(&look, Zxid(0), older));
-        assert!(letters(&of_newer).is_empty(), "it would be fired");
-        // Those of the one that speaks are.
-        assert!(tail.watch(&look, Zxid(0), newer));
-        assert!(matches!(letters(&of_newer)[..], [Letter::Event { .. }]));
-        assert!(tail.watch(&look, Zxid(1), newer));
+        deliver(&tail, vec![update((STRANGER, 1), &["/watched"])]);
+        assert!(tail.arm_watch(&target, Zxid(0), older));
+        assert!(events(&of_newer).is_empty(), "it would be fired");
+        // The active connection's watches are armed and fired.
+        assert!(tail.arm_watch(&target, Zxid(0), newer));
+        assert!(matches!(events(&of_newer)[..], [ClientEvent::Event { .. }]));
+        assert!(tail.arm_watch(&target, Zxid(1), newer));
         assert_eq!(tail.counts().1, 1);
     });
 }
 
-/// C6: a connection that was replaced through another process hears so from the log, and nothing of what is another's.
+/// C6: a connection that was replaced through another process learns this from the log, and
+/// receives nothing of its replacement.
 #[test]
-fn an_update_of_a_later_attach_ends_the_connection_of_the_earlier() {
+fn an_update_of_a_later_attach_ends_the_earlier_connection() {
     simulated::run(async {
-        let tail = placed(&stage().await).await;
-        let mailbox = Arc::<Mailbox>::default();
+        let tail = positioned(&fixture().await).await;
+        let event_queue = Arc::<EventQueue>::default();
         tail.register(
             Connection {
                 session: SESSION,
                 attach: 1,
             },
-            mailbox.clone(),
+            event_queue.clone(),
         );
-        hand_out(&tail, vec![update((SESSION, 1), &["/own"])]);
-        assert!(matches!(letters(&mailbox)[..], [Letter::Answer { .. }]));
-        hand_out(&tail, vec![update((SESSION, 2), &["/others"])]);
-        assert!(matches!(letters(&mailbox)[..], [Letter::Moved]));
+        deliver(&tail, vec![update((SESSION, 1), &["/own"])]);
+        assert!(matches!(
+            events(&event_queue)[..],
+            [ClientEvent::Answer { .. }]
+        ));
+        deliver(&tail, vec![update((SESSION, 2), &["/others"])]);
+        assert!(matches!(events(&event_queue)[..], [ClientEvent::Moved]));
         assert_eq!(tail.counts().0, 0);
         tokio::select! {
             biased;
-            () = mailbox.arrived() => {}
+            () = event_queue.arrived() => {}
             () = std::future::ready(()) => panic!("it is not woken"),
         }
     });

@@ -1,17 +1,19 @@
-//! Requests of one session that are decided together: the locks held for them, and what they come to.
+//! Requests of one session that are decided together: their locks and their outcomes.
 //!
-//! Requests that wait behind each other share the writes that cost the same for one as for many: a znode is
-//! locked and installed once for all that touch it, and one write of the session's row decides them all.
-//! Every lock names the first of them, so whoever meets one finds them all in the outbox, or shuts them all out.
+//! Waiting requests share writes that cost the same for one as for many. A znode is locked and
+//! installed once for all requests that touch it, and one write of the session's row decides them
+//! all. Every lock names the first request of the batch. A writer that meets a lock therefore finds
+//! all of them in the outbox, or fences all of them out.
 //!
 //! Invariants
-//! - While another request's locks are held nothing waits for a lock: waiting writers would wait for each
-//!   other. A request that meets one ends the batch before itself, and waits with none but its own, taken in
-//!   path order.
-//! - A batch is decided whole or not at all.
-//! - It is decided, installed and unlocked only while the store has what it was planned by, the locks above all.
+//! - A batch never waits for a lock while it holds locks of another request, because waiting
+//!   writers could deadlock. When a request meets a held lock, the batch ends before that request.
+//!   The request then waits with only its own locks, taken in path order.
+//! - A batch is decided completely or not at all.
+//! - A batch is decided, installed and unlocked only while the store still has the state that it
+//!   was planned from, in particular the locks.
 
-mod anchor;
+mod ancestor_lock;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,33 +22,35 @@ use ports::Result;
 
 use crate::{
     Error,
-    basis::Basis,
     broken::Broken,
-    ephemerals::Ephemerals,
+    dependency::Dependency,
     model::SessionId,
-    node::{Holder, Lock, Nodes},
-    records::{Decided, Effect, NodeState, Submitted, Touched, UpdateId, encode_sized},
-    session::{Decision, Row, State},
+    records::{Decided, Effect, Holder, NodeState, Submitted, Touched, UpdateId, encode_sized},
+    storage::{
+        ephemerals::Ephemerals,
+        node::{Lock, Nodes},
+        session::{Decision, Row, State},
+    },
 };
 
-/// Why there is no plan for a request.
+/// Why a request has no plan.
 #[derive(Debug)]
-pub(super) enum Unplanned {
-    /// The request is refused: that is its outcome.
+pub(super) enum PlanError {
+    /// The request is refused, which is its outcome.
     Refused(Error),
-    /// Another writer holds a znode that this one must not wait for.
+    /// Another writer holds a lock that this writer must not wait for.
     Contended,
     /// A store failed.
     Failed(ports::Error),
 }
 
-impl From<Error> for Unplanned {
+impl From<Error> for PlanError {
     fn from(refusal: Error) -> Self {
         Self::Refused(refusal)
     }
 }
 
-impl From<ports::Error> for Unplanned {
+impl From<ports::Error> for PlanError {
     fn from(failure: ports::Error) -> Self {
         Self::Failed(failure)
     }
@@ -55,37 +59,42 @@ impl From<ports::Error> for Unplanned {
 /// A znode locked for the batch.
 #[derive(Debug)]
 struct Held {
-    /// As it was found.
+    /// The state when it was locked.
     found: Option<NodeState>,
-    /// As the batch makes it.
+    /// The state that the batch gives it.
     becomes: Option<NodeState>,
     is_touched: bool,
-    /// The last request that was planned by it, as its place in the batch.
-    seen_by: Option<usize>,
+    /// The last request that was planned from it, as an index in the batch.
+    planned_by: Option<usize>,
 }
 
-/// Requests on their way to one decision.
+/// Requests that will be decided together.
 #[derive(Debug)]
 pub(super) struct Batch<'writer> {
     nodes: &'writer Nodes,
     lock: Lock,
-    /// What was seen up to now, the locks above all: what is decided rests on it.
-    basis: Basis,
+    /// Everything observed so far, in particular the locks. The decision depends on it.
+    dependency: Dependency,
     attach: u64,
     state: State,
     held: BTreeMap<String, Held>,
     outcomes: Vec<Bytes>,
     bytes_len: usize,
-    /// The number of the last request of the attach, decided or in here.
+    /// The number of the attach's last request, decided or in this batch.
     request: u64,
     closes: bool,
-    /// Ephemerals of the session that vanish, by the update that made them.
-    vanishing: Vec<(UpdateId, String)>,
+    /// Ephemerals of the session that the batch deletes, with the updates that created them.
+    deleted: Vec<(UpdateId, String)>,
 }
 
 impl<'writer> Batch<'writer> {
-    /// An empty batch of requests behind those that `row` has decided.
-    pub(super) fn new(nodes: &'writer Nodes, session: SessionId, row: &Row, basis: Basis) -> Self {
+    /// An empty batch of requests after those that `row` has decided.
+    pub(super) fn new(
+        nodes: &'writer Nodes,
+        session: SessionId,
+        row: &Row,
+        dependency: Dependency,
+    ) -> Self {
         let request = UpdateId {
             session,
             sequence: row.sequence + 1,
@@ -96,7 +105,7 @@ impl<'writer> Batch<'writer> {
                 request,
                 fence: row.fence,
             }),
-            basis,
+            dependency,
             attach: row.attach,
             state: row.state,
             held: BTreeMap::new(),
@@ -104,7 +113,7 @@ impl<'writer> Batch<'writer> {
             bytes_len: 0,
             request: row.request,
             closes: false,
-            vanishing: Vec::new(),
+            deleted: Vec::new(),
         }
     }
 
@@ -116,17 +125,17 @@ impl<'writer> Batch<'writer> {
         self.outcomes.len()
     }
 
-    /// How long the outcomes are, encoded.
+    /// The encoded size of the outcomes in bytes.
     pub(super) fn bytes_len(&self) -> usize {
         self.bytes_len
     }
 
-    /// The number of the last request of the attach, decided or in here.
+    /// The number of the attach's last request, decided or in this batch.
     pub(super) fn request(&self) -> u64 {
         self.request
     }
 
-    /// The name that the next request's update gets.
+    /// The update id of the next request.
     pub(super) fn next_id(&self) -> UpdateId {
         let first = self.lock.holder().request;
         UpdateId {
@@ -135,42 +144,48 @@ impl<'writer> Batch<'writer> {
         }
     }
 
-    /// Locks a znode, once for all of the batch; answers its state as the batch has made it so far.
-    pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, Unplanned> {
+    /// Locks a znode once for the whole batch. Returns the state that the batch has given it so
+    /// far.
+    pub(super) async fn lock(&mut self, path: &str) -> Result<Option<NodeState>, PlanError> {
         let next = Some(self.len());
         if let Some(held) = self.held.get_mut(path) {
-            held.seen_by = next;
+            held.planned_by = next;
             return Ok(held.becomes);
         }
         let found = if self.is_empty() {
-            self.nodes.lock(path, &self.lock, &mut self.basis).await?
+            self.nodes
+                .lock(path, &self.lock, &mut self.dependency)
+                .await?
         } else {
             self.nodes
-                .try_lock(path, &self.lock, &mut self.basis)
+                .try_lock(path, &self.lock, &mut self.dependency)
                 .await?
-                .ok_or(Unplanned::Contended)?
+                .ok_or(PlanError::Contended)?
         };
         hold(&mut self.held, path, found, next);
         Ok(found)
     }
 
-    /// Gives everything back and waits for one lock, so that locks are taken in path order.
+    /// Releases all locks and waits for this one, so that locks are taken in path order.
     ///
-    /// What is held then is not looked at: whether or not the next plan touches it, [`Batch::install`] and
-    /// [`Batch::release`] give back all that is held.
-    async fn wait_for(&mut self, path: &str) -> Result<(), Unplanned> {
-        self.give_back().await?;
-        let found = self.nodes.lock(path, &self.lock, &mut self.basis).await?;
+    /// The next plan may not touch this znode. [`Batch::install`] and [`Batch::release`] unlock
+    /// every held znode in any case.
+    async fn wait_for(&mut self, path: &str) -> Result<(), PlanError> {
+        self.release_all().await?;
+        let found = self
+            .nodes
+            .lock(path, &self.lock, &mut self.dependency)
+            .await?;
         hold(&mut self.held, path, found, None);
         Ok(())
     }
 
-    /// What a refusal with this id touches: it leaves its name there and nothing else.
-    fn marks(&self, id: UpdateId) -> Vec<Touched> {
+    /// The znodes that a refusal with this id touches. It changes only their last update id.
+    fn touched_by_refusal(&self, id: UpdateId) -> Vec<Touched> {
         let seen = self
             .held
             .iter()
-            .filter(|(_, held)| held.seen_by == Some(self.len()));
+            .filter(|(_, held)| held.planned_by == Some(self.len()));
         let mark = |(path, held): (&String, &Held)| {
             let state = held.becomes?;
             let becomes = Some(NodeState { last: id, ..state });
@@ -183,24 +198,26 @@ impl<'writer> Batch<'writer> {
         seen.filter_map(mark).collect()
     }
 
-    /// Adds to what an end touches the rest of what it was planned by, in the same way.
-    pub(super) fn mark_beside(&self, touched: &mut Vec<Touched>) {
-        if self.nodes.broken() == Some(Broken::EndsBesideWhatIsGone) {
+    /// Adds to the znodes that a session's end touches the other znodes that it was planned from.
+    pub(super) fn touch_planned_from(&self, touched: &mut Vec<Touched>) {
+        if self.nodes.broken() == Some(Broken::EndsBeforeForeignDeletions) {
             return;
         }
         let is_touched: BTreeSet<&str> = touched
             .iter()
             .map(|touched| touched.path.as_str())
             .collect();
-        let mut marks = self.marks(self.next_id());
+        let mut marks = self.touched_by_refusal(self.next_id());
         marks.retain(|mark| !is_touched.contains(mark.path.as_str()));
         touched.append(&mut marks);
         touched.sort_unstable_by(|one, other| one.path.cmp(&other.path));
     }
 
-    /// The next request is refused without a place of its own. A broken variant.
-    pub(super) fn forget_what_was_seen(&mut self) {
-        self.held.values_mut().for_each(|held| held.seen_by = None);
+    /// Refuses the next request without a position of its own. A mutant.
+    pub(super) fn forget_planned_from(&mut self) {
+        self.held
+            .values_mut()
+            .for_each(|held| held.planned_by = None);
     }
 
     /// Adds a request with its outcome.
@@ -213,10 +230,10 @@ impl<'writer> Batch<'writer> {
         let id = self.next_id();
         let (outcome, touched) = match outcome {
             Ok((effect, touched)) => (Ok(effect), touched),
-            Err(error) => (Err(error), self.marks(id)),
+            Err(error) => (Err(error), self.touched_by_refusal(id)),
         };
-        let taken = match &outcome {
-            Ok(Effect::Delete { paths }) => self.note_vanishing(paths),
+        let foreign_ephemeral = match &outcome {
+            Ok(Effect::Delete { paths }) => self.record_deleted(paths),
             _ => None,
         };
         self.closes |= matches!(outcome, Ok(Effect::Close { .. }));
@@ -224,12 +241,12 @@ impl<'writer> Batch<'writer> {
             let held = self
                 .held
                 .get_mut(&touched.path)
-                .expect("what a plan touches is locked");
+                .expect("a plan locks the znodes that it touches");
             (held.becomes, held.is_touched) = (touched.becomes, true);
         }
         let decided = Decided {
             id,
-            incarnation: self.basis.incarnation(),
+            incarnation: self.dependency.incarnation(),
             fence: self.lock.holder().fence,
             locks: self.lock.holder().request.sequence,
             attach: self.attach,
@@ -238,7 +255,7 @@ impl<'writer> Batch<'writer> {
             temporary: submitted.operation.temporary_object().map(str::to_owned),
             outcome,
             touched,
-            taken,
+            foreign_ephemeral,
         };
         let touched_len: usize = decided
             .touched
@@ -251,30 +268,31 @@ impl<'writer> Batch<'writer> {
         self.outcomes.push(encoded);
     }
 
-    /// Notes which ephemerals of the session vanish. Answers the update that made the one that vanishes and is another's: only
-    /// a client's delete takes any, one at a time.
-    fn note_vanishing(&mut self, paths: &[String]) -> Option<UpdateId> {
-        let mut taken = None;
+    /// Records the ephemerals of the session that are deleted. If one of another session is
+    /// deleted, returns the update that created it. Only a client's delete removes such an
+    /// ephemeral, one at a time.
+    fn record_deleted(&mut self, paths: &[String]) -> Option<UpdateId> {
+        let mut foreign_ephemeral = None;
         for path in paths {
             let Some(create) = self.held.get(path).and_then(|held| held.becomes?.owner) else {
                 continue;
             };
             let is_own = create.session == self.lock.holder().request.session;
-            if is_own || self.nodes.broken() == Some(Broken::ForgetsWhatIsStillThere) {
-                self.vanishing.push((create, path.clone()));
+            if is_own || self.nodes.broken() == Some(Broken::DropsIndexEntriesWhenDecided) {
+                self.deleted.push((create, path.clone()));
             } else {
-                taken = Some(create);
+                foreign_ephemeral = Some(create);
             }
         }
-        taken
+        foreign_ephemeral
     }
 
-    /// What the batch rests on.
-    pub(super) fn basis(&mut self) -> &mut Basis {
-        &mut self.basis
+    /// The dependency of the batch.
+    pub(super) fn dependency(&mut self) -> &mut Dependency {
+        &mut self.dependency
     }
 
-    /// What the session's row has to be told.
+    /// The update of the session's row that decides this batch.
     pub(super) fn decision(&self) -> Decision {
         Decision {
             first: self.lock.holder().request,
@@ -287,39 +305,50 @@ impl<'writer> Batch<'writer> {
         }
     }
 
-    /// Installs what was decided, and unlocks; answers the outcomes, to be pushed.
+    /// Installs the decided states and unlocks. Returns the outcomes to push.
     ///
-    /// The index entries of the session's own ephemerals that vanish go with it: its end comes behind this by itself, as
-    /// do all its updates. Those of other sessions the distributor removes once they are gone. A crash before this leaves
-    /// entries that the end of the session sees through, and removes.
-    pub(super) async fn install(mut self, ephemerals: &Ephemerals) -> Result<(Vec<Bytes>, Basis)> {
-        for (create, path) in &self.vanishing {
-            ephemerals.remove(*create, path, &mut self.basis).await?;
+    /// This also removes the index entries of the session's own deleted ephemerals, because the
+    /// session's end follows all its updates anyway. The distributor removes the entries of other
+    /// sessions once the deletions are applied. A crash before this leaves entries that the
+    /// session's end checks and removes.
+    pub(super) async fn install(
+        mut self,
+        ephemerals: &Ephemerals,
+    ) -> Result<(Vec<Bytes>, Dependency)> {
+        for (create, path) in &self.deleted {
+            ephemerals
+                .remove(*create, path, &mut self.dependency)
+                .await?;
         }
         for (path, held) in &self.held {
             if held.is_touched {
                 self.nodes
-                    .install(path, &self.lock, held.becomes.as_ref(), &mut self.basis)
+                    .install(
+                        path,
+                        &self.lock,
+                        held.becomes.as_ref(),
+                        &mut self.dependency,
+                    )
                     .await?;
             } else {
                 self.nodes
-                    .unlock(path, &self.lock, held.found, &mut self.basis)
+                    .unlock(path, &self.lock, held.found, &mut self.dependency)
                     .await?;
             }
         }
-        Ok((self.outcomes, self.basis))
+        Ok((self.outcomes, self.dependency))
     }
 
-    /// Gives all locks back: nothing was decided, and nothing will be under these.
+    /// Releases all locks. Nothing was decided under them, and nothing will be.
     pub(super) async fn release(mut self) -> Result<()> {
-        self.give_back().await
+        self.release_all().await
     }
 
-    /// Gives all locks back, to take others.
-    pub(super) async fn give_back(&mut self) -> Result<()> {
+    /// Releases all locks to take others.
+    pub(super) async fn release_all(&mut self) -> Result<()> {
         for (path, held) in std::mem::take(&mut self.held) {
             self.nodes
-                .unlock(&path, &self.lock, held.found, &mut self.basis)
+                .unlock(&path, &self.lock, held.found, &mut self.dependency)
                 .await?;
         }
         Ok(())
@@ -330,7 +359,7 @@ fn hold(
     held: &mut BTreeMap<String, Held>,
     path: &str,
     found: Option<NodeState>,
-    seen_by: Option<usize>,
+    planned_by: Option<usize>,
 ) {
     held.insert(
         path.to_owned(),
@@ -338,14 +367,18 @@ fn hold(
             found,
             becomes: found,
             is_touched: false,
-            seen_by,
+            planned_by,
         },
     );
 }
 
-/// Installs requests that were decided together, under the same locks, and whose writer may have died before it did;
-/// what is installed already stays.
-pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Basis) -> Result<()> {
+/// Installs requests that were decided together under the same locks, in case their writer died
+/// before it did. Installed states stay unchanged.
+pub(crate) async fn install(
+    nodes: &Nodes,
+    together: &[Decided],
+    dependency: &mut Dependency,
+) -> Result<()> {
     let Some(first) = together.first() else {
         return Ok(());
     };
@@ -356,17 +389,21 @@ pub(crate) async fn install(nodes: &Nodes, together: &[Decided], basis: &mut Bas
         .collect();
     for (path, touched) in last {
         nodes
-            .install(path, &lock, touched.becomes.as_ref(), basis)
+            .install(path, &lock, touched.becomes.as_ref(), dependency)
             .await?;
     }
     Ok(())
 }
 
-/// The same for everything that a row's outbox holds.
-pub(crate) async fn install_outbox(nodes: &Nodes, row: &Row, basis: &mut Basis) -> Result<()> {
+/// Installs everything in a row's outbox.
+pub(crate) async fn install_outbox(
+    nodes: &Nodes,
+    row: &Row,
+    dependency: &mut Dependency,
+) -> Result<()> {
     let decided = row.outbox_decoded()?;
     for together in decided.chunk_by(|one, next| one.holder() == next.holder()) {
-        install(nodes, together, basis).await?;
+        install(nodes, together, dependency).await?;
     }
     Ok(())
 }

@@ -1,26 +1,27 @@
-//! What a request comes to: its effect and the znodes it touches, which are locked by then, or why not.
+//! Plans a request: its effect and the znodes it touches, which are then locked, or the reason for
+//! refusing it.
 
 use std::collections::BTreeSet;
 
 use super::{
     Writer,
-    batch::{Batch, Unplanned},
+    batch::{Batch, PlanError},
 };
 use crate::{
     Error,
     model::{Acl, Lifetime, Naming, SessionId},
     path,
     records::{Effect, Operation, Payload, Touched},
-    tree::{self, Locked},
+    writer::tree::{self, Locked},
 };
 
 /// An effect and the znodes it touches.
 pub(super) type Planned = (Effect, Vec<Touched>);
 
-/// That, or why not.
-pub(super) type Plan = Result<Planned, Unplanned>;
+/// A plan or the reason why there is none.
+pub(super) type Plan = Result<Planned, PlanError>;
 
-/// Plans one request behind those that are in `batch` already.
+/// Plans one request after those already in `batch`.
 pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Batch<'_>) -> Plan {
     match operation {
         Operation::Create {
@@ -67,11 +68,11 @@ pub(super) async fn plan(writer: &Writer, operation: &Operation, batch: &mut Bat
                 touched,
             ))
         }
-        Operation::Refuse(error) => Err(Unplanned::Refused(*error)),
+        Operation::Refuse(error) => Err(PlanError::Refused(*error)),
         Operation::Attach => Ok((Effect::Attach, Vec::new())),
         Operation::Close | Operation::Expire => {
             let session = batch.next_id().session;
-            let paths = writer.ephemerals.all(session, batch.basis()).await?;
+            let paths = writer.ephemerals.all(session, batch.dependency()).await?;
             let (paths, touched) = end(session, paths, batch).await?;
             Ok((Effect::Close { paths }, touched))
         }
@@ -101,10 +102,11 @@ async fn create(
     };
     let touched = tree::create(batch.next_id(), parent, child, lifetime)?;
     if lifetime == Lifetime::Ephemeral {
-        // Before the decision: an entry too many is seen through at the end, one too few is not.
+        // Before the decision: the session's end checks superfluous entries, but cannot find a
+        // missing one.
         writer
             .ephemerals
-            .add(batch.next_id(), &whole, batch.basis())
+            .add(batch.next_id(), &whole, batch.dependency())
             .await?;
     }
     Ok((
@@ -117,16 +119,17 @@ async fn create(
     ))
 }
 
-/// What vanishes of `ephemerals` when `session` loses them, and what that touches.
+/// The ephemerals that `session` loses, and the znodes that this touches.
 ///
-/// An entry that names nothing of the session's may be of an ephemeral that another has deleted, which may not be applied
-/// yet. The end comes behind that (rule C-3): like a refusal, it touches what it was planned by. Whoever deleted the
-/// ephemeral touched its parent, and whoever deleted the parent what is above.
+/// An entry that names no znode of the session may belong to an ephemeral that another session
+/// deleted, and the deletion may not be applied yet. The end must follow that deletion (rule C-3).
+/// Like a refusal, it therefore touches every znode that it was planned from. A deletion of the
+/// ephemeral touched its parent, and a deletion of the parent touched the znode above.
 pub(super) async fn end(
     session: SessionId,
     ephemerals: Vec<String>,
     batch: &mut Batch<'_>,
-) -> Result<(Vec<String>, Vec<Touched>), Unplanned> {
+) -> Result<(Vec<String>, Vec<Touched>), PlanError> {
     let parents = ephemerals
         .iter()
         .filter_map(|path| path::split(path))
@@ -149,15 +152,15 @@ pub(super) async fn end(
             .iter()
             .map(|node| node.path)
             .filter(|path| parents.contains(*path));
-        match batch.anchor_all(missing).await? {
+        match batch.lock_ancestors(missing).await? {
             Some(waited_for) => {
-                batch.give_back().await?;
+                batch.release_all().await?;
                 paths.insert(waited_for);
             }
             None => break locked,
         }
     };
-    let (mut touched, vanishing) = tree::close(batch.next_id(), session, &locked);
-    batch.mark_beside(&mut touched);
-    Ok((vanishing, touched))
+    let (mut touched, deleted) = tree::close(batch.next_id(), session, &locked);
+    batch.touch_planned_from(&mut touched);
+    Ok((deleted, touched))
 }

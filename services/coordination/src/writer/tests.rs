@@ -1,4 +1,4 @@
-//! C-1, C-2, C6: locks that are given back, and what one writer leaves to the next.
+//! C-1, C-2, C6: released locks, and how one writer continues another's work.
 
 mod endings;
 mod redelivery;
@@ -11,24 +11,24 @@ use simulated::Options;
 use super::*;
 use crate::{
     model::Lifetime,
-    node::{Holder, Lock},
-    records::UpdateId,
-    stage::{Call, Interrupted, PASSWORD, Side, Stage, TIMEOUT, create, is_of_row, set},
+    records::{Holder, UpdateId},
+    storage::node::Lock,
+    test_fixture::{Call, Fixture, Interrupted, PASSWORD, Side, TIMEOUT, create, is_of_row, set},
 };
 
-/// The largest item: the row of a session holds a few of the requests below.
+/// The largest item: a session's row holds a few of the requests below.
 const ITEM_BYTES_MAX: usize = 8 * 1_024;
 
-async fn stage() -> Arc<Stage> {
-    stage_without(None).await
+async fn fixture() -> Arc<Fixture> {
+    fixture_without(None).await
 }
 
-/// One on which a rule is dropped.
-async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
+/// A fixture in which one rule is dropped.
+async fn fixture_without(broken: Option<Broken>) -> Arc<Fixture> {
     let mut options = Options::default();
     options.key_value.item_bytes_max = ITEM_BYTES_MAX;
     Arc::new(
-        Stage::new(
+        Fixture::new(
             options,
             Config {
                 broken,
@@ -39,15 +39,15 @@ async fn stage_without(broken: Option<Broken>) -> Arc<Stage> {
     )
 }
 
-/// Has a writer do what a session asks for.
+/// Has a writer handle the requests of a session.
 async fn written(
-    stage: &Stage,
+    fixture: &Fixture,
     store: &Arc<Interrupted>,
     session: SessionId,
     asked: Vec<Operation>,
 ) -> Result<(), Failure> {
-    let asked = stage.asked(session, asked).await;
-    stage.writer(store).handle_messages(&asked).await
+    let asked = fixture.asked(session, asked).await;
+    fixture.writer(store).handle_messages(&asked).await
 }
 
 fn delete(path: &str) -> Operation {
@@ -57,18 +57,18 @@ fn delete(path: &str) -> Operation {
     }
 }
 
-/// Whether another could lock the znode at `path` at once.
-async fn is_free(stage: &Stage, path: &str) -> bool {
+/// Whether another session could lock the znode at `path` without waiting.
+async fn is_free(fixture: &Fixture, path: &str) -> bool {
     let request = UpdateId {
         session: SessionId(400),
         sequence: 1,
     };
     let lock = Lock::of(Holder { request, fence: 1 });
-    let nodes = stage.nodes(stage.world.key_value());
+    let nodes = fixture.nodes(fixture.world.key_value());
     nodes
-        .try_lock(path, &lock, &mut Basis::default())
+        .try_lock(path, &lock, &mut Dependency::default())
         .await
-        .expect("calm")
+        .expect("no fault is injected")
         .is_some()
 }
 
@@ -93,48 +93,49 @@ fn is_of_index(call: &Call<'_>) -> bool {
     matches!(call, Call::Update(Update { key, .. }) if key.partition().starts_with(b"ephemeral/"))
 }
 
-/// C-1: nobody waits for a lock under which nothing will be decided.
+/// C-1: no writer waits for a lock under which nothing will be decided.
 #[test]
-fn the_locks_of_a_planning_that_fails_are_given_back() {
+fn the_locks_of_a_failed_planning_are_released() {
     simulated::run(async {
-        let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
-        let (session, store) = (stage.open(1).await, stage.store());
+        let (fixture, made) = (fixture().await, create("/a", Lifetime::Persistent));
+        let (session, store) = (fixture.open(1).await, fixture.store());
         store.once(Side::Before, |call| is_lock_of(call, "/a"), async {
             Err(ports::Error::unavailable("lock the second znode"))
         });
-        written(&stage, &store, session, vec![made])
+        written(&fixture, &store, session, vec![made])
             .await
             .expect_err("the store fails");
         assert!(store.is_through());
-        assert!(is_free(&stage, "/").await);
+        assert!(is_free(&fixture, "/").await);
     });
 }
 
-/// C-1, C6: the same of a decision that its session's row refuses, since another connection has taken it up.
+/// C-1, C6: like above, for a decision that the row refuses because another connection attached.
 #[test]
-fn the_locks_of_a_decision_that_is_refused_are_given_back() {
+fn the_locks_of_a_refused_decision_are_released() {
     simulated::run(async {
-        let (stage, made) = (stage().await, create("/a", Lifetime::Persistent));
-        let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
+        let (fixture, made) = (fixture().await, create("/a", Lifetime::Persistent));
+        let (session, store, sessions) =
+            (fixture.open(1).await, fixture.store(), fixture.sessions());
         store.once(Side::Before, is_decision, async move {
             let attached = sessions
-                .attach(session, PASSWORD, TIMEOUT, &mut Basis::default())
+                .attach(session, PASSWORD, TIMEOUT, &mut Dependency::default())
                 .await?;
-            assert!(matches!(attached, Moved::Done(_)));
+            assert!(matches!(attached, Transition::Done(_)));
             Ok(())
         });
-        written(&stage, &store, session, vec![made])
+        written(&fixture, &store, session, vec![made])
             .await
-            .expect("nobody waits for it");
+            .expect("it is dropped");
         assert!(store.is_through());
-        assert_eq!(stage.row(session).await.sequence, 0);
-        assert!(is_free(&stage, "/").await && is_free(&stage, "/a").await);
+        assert_eq!(fixture.row(session).await.sequence, 0);
+        assert!(is_free(&fixture, "/").await && is_free(&fixture, "/a").await);
     });
 }
 
-/// How many decisions the requests of a session came to, all of which are in its outbox.
-async fn decisions(stage: &Stage, session: SessionId) -> usize {
-    let decided = stage
+/// Number of decisions for a session's requests, all of which are in its outbox.
+async fn decisions(fixture: &Fixture, session: SessionId) -> usize {
+    let decided = fixture
         .row(session)
         .await
         .outbox_decoded()
@@ -146,17 +147,19 @@ async fn decisions(stage: &Stage, session: SessionId) -> usize {
         .len()
 }
 
-/// C-1: what is decided together takes a part of the largest item at most.
+/// C-1: the requests decided together take at most part of the largest item.
 #[test]
 fn large_requests_are_decided_one_by_one() {
     for (bytes, expected) in [(10, 1), (ITEM_BYTES_MAX / BATCH_BYTES_PART, 2)] {
         simulated::run(async {
-            let stage = stage().await;
-            let (session, store) = (stage.open(1).await, stage.store());
+            let fixture = fixture().await;
+            let (session, store) = (fixture.open(1).await, fixture.store());
             let sets = vec![set("/", vec![1; bytes]); 2];
-            written(&stage, &store, session, sets).await.expect("calm");
+            written(&fixture, &store, session, sets)
+                .await
+                .expect("no fault is injected");
             assert_eq!(
-                decisions(&stage, session).await,
+                decisions(&fixture, session).await,
                 expected,
                 "of {bytes} bytes"
             );
@@ -164,22 +167,24 @@ fn large_requests_are_decided_one_by_one() {
     }
 }
 
-/// C6: paths that are too long for one decision vanish in several.
+/// C6: ephemerals whose paths are too long for one decision are deleted in several.
 #[test]
-fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
+fn each_part_of_an_end_takes_part_of_the_largest_item() {
     const PATH_BYTES_MAX: usize = ITEM_BYTES_MAX / CLOSE_PATHS_PART;
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store) = (stage.open(1).await, stage.store());
+        let fixture = fixture().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
         let path = |number: usize| format!("/{number}{}", "e".repeat(PATH_BYTES_MAX / 3));
         let made = (0..4)
             .map(|number| create(&path(number), Lifetime::Ephemeral))
             .collect();
-        written(&stage, &store, session, made).await.expect("calm");
-        written(&stage, &store, session, vec![Operation::Close])
+        written(&fixture, &store, session, made)
             .await
-            .expect("calm");
-        let decided = stage
+            .expect("no fault is injected");
+        written(&fixture, &store, session, vec![Operation::Close])
+            .await
+            .expect("no fault is injected");
+        let decided = fixture
             .row(session)
             .await
             .outbox_decoded()
@@ -198,66 +203,71 @@ fn an_end_takes_a_part_of_the_largest_item_at_a_time() {
     });
 }
 
-/// C6: whoever asks for the end of a session that nobody has condemned is not heard.
+/// C6: a request to end a session that is not expired has no effect.
 #[test]
 fn an_open_session_does_not_expire() {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store) = (stage.open(1).await, stage.store());
-        written(&stage, &store, session, vec![Operation::Expire])
+        let fixture = fixture().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        written(&fixture, &store, session, vec![Operation::Expire])
             .await
             .expect("it is void");
-        let row = stage.row(session).await;
+        let row = fixture.row(session).await;
         assert_eq!((row.state, row.sequence), (State::Open, 0));
     });
 }
 
-/// C-1: a writer that waits for a part of an end goes on under its own number, or not at all.
+/// C-1: a writer that waits for a part of an end continues under its own fencing number or stops.
 #[test]
-fn who_was_shut_out_while_it_waited_ends_nothing() {
+fn a_writer_that_is_fenced_out_while_it_waits_ends_nothing() {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store, sessions) = (stage.open(1).await, stage.store(), stage.sessions());
-        stage.decided(session, vec![Operation::Attach]).await;
-        let condemned = sessions.condemn(session, 0, &mut Basis::default()).await;
-        assert!(matches!(condemned, Ok(Moved::Done(_))));
+        let fixture = fixture().await;
+        let (session, store, sessions) =
+            (fixture.open(1).await, fixture.store(), fixture.sessions());
+        fixture.decided(session, vec![Operation::Attach]).await;
+        let condemned = sessions
+            .expire(session, 0, &mut Dependency::default())
+            .await;
+        assert!(matches!(condemned, Ok(Transition::Done(_))));
         let is_look =
             move |call: &Call<'_>| matches!(call, Call::Get(_)) && is_of_row(call, session);
         store.once(Side::Before, is_look, async move {
-            let taken_up = sessions.take_up(session, &mut Basis::default()).await?;
-            assert!(matches!(taken_up, Moved::Done(_)));
+            let taken_up = sessions
+                .acquire(session, &mut Dependency::default())
+                .await?;
+            assert!(matches!(taken_up, Transition::Done(_)));
             Ok(())
         });
-        written(&stage, &store, session, vec![Operation::Expire])
+        written(&fixture, &store, session, vec![Operation::Expire])
             .await
             .expect_err("another writes for it");
         assert!(store.is_through());
-        assert_eq!(stage.row(session).await.sequence, 1);
+        assert_eq!(fixture.row(session).await.sequence, 1);
     });
 }
 
-/// C-3: an outbox that nobody can read keeps nobody from finishing the others, and a store that fails is no such.
+/// C-3: an outbox that does not decode does not block the others, but a store failure is reported.
 #[test]
-fn an_outbox_that_does_not_decode_is_left_as_it_is() {
+fn an_outbox_that_does_not_decode_is_left_unchanged() {
     simulated::run(async {
-        let stage = stage().await;
-        let session = stage.open(1).await;
-        let damaged = stage.damage_outbox(session).await;
-        let store = stage.store();
-        let (nodes, queue) = (stage.nodes(store.clone()), stage.world.queue());
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let damaged = fixture.damage_outbox(session).await;
+        let store = fixture.store();
+        let (nodes, queue) = (fixture.nodes(store.clone()), fixture.world.queue());
         let finished = async |row: &Row| {
-            finish_one_of_many(&nodes, &*queue, (session, row), &mut Basis::default()).await
+            finish_or_skip(&nodes, &*queue, (session, row), &mut Dependency::default()).await
         };
         finished(&damaged).await.expect("it is left");
-        assert_eq!(stage.row(session).await.outbox(), damaged.outbox());
-        let other = stage.open(2).await;
-        stage
+        assert_eq!(fixture.row(session).await.outbox(), damaged.outbox());
+        let other = fixture.open(2).await;
+        fixture
             .decided(other, vec![create("/a", Lifetime::Persistent)])
             .await;
         store.once(Side::Before, |call| is_lock_of(call, "/"), async {
             Err(ports::Error::unavailable("install"))
         });
-        finished(&stage.row(other).await)
+        finished(&fixture.row(other).await)
             .await
             .expect_err("the store fails");
         assert!(store.is_through());

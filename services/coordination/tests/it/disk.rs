@@ -1,4 +1,4 @@
-//! A disk that holds a sync of the journal up, and then fails it.
+//! A disk that delays a sync of the journal and then fails it.
 
 use std::{
     io,
@@ -7,19 +7,19 @@ use std::{
 
 use embedded::storage::{DiskStorage, Intercepted, Operation, Storage};
 
-/// What becomes of syncs of the journal.
+/// How the disk treats syncs of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Syncs {
-    /// They are made.
+    /// They succeed.
     #[default]
     Made,
     /// They wait.
     Held,
-    /// The next one fails, and those behind it are made.
+    /// The next one fails, and later ones succeed.
     FailOnce,
 }
 
-/// What the tests turn.
+/// The switch that tests use.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     syncs: Mutex<Syncs>,
@@ -27,28 +27,28 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Holds up every sync of the journal from now on.
+    /// Delays every sync of the journal from now on.
     pub(crate) fn hold(&self) {
         self.turn(Syncs::Held);
     }
 
-    /// Fails the sync that is held up, or the next one.
+    /// Fails the delayed sync, or the next one.
     pub(crate) fn fail_once(&self) {
         self.turn(Syncs::FailOnce);
     }
 
     fn turn(&self, syncs: Syncs) {
-        *self.syncs.lock().expect("nobody panics holding it") = syncs;
+        *self.syncs.lock().expect("no panic while it is locked") = syncs;
         self.changed.notify_all();
     }
 
     fn pass(&self) -> io::Result<()> {
-        let syncs = self.syncs.lock().expect("nobody panics holding it");
+        let syncs = self.syncs.lock().expect("no panic while it is locked");
         let is_held = |syncs: &mut Syncs| *syncs == Syncs::Held;
         let mut syncs = self
             .changed
             .wait_while(syncs, is_held)
-            .expect("nobody panics holding it");
+            .expect("no panic while it is locked");
         match std::mem::take(&mut *syncs) {
             Syncs::FailOnce => Err(io::Error::other("the disk fails")),
             _ => Ok(()),

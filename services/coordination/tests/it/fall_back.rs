@@ -1,26 +1,27 @@
-//! C5, P6: a sync fails, the store goes back to what is durable, and everybody who has seen more lives on.
+//! C5, P6: a sync fails, the store rolls back to its durable state, and all clients that saw more
+//! recover.
 
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use coordination::{
     Client, Config, Parts, Region, Service,
-    basis::Basis,
+    dependency::Dependency,
     model::{Acl, Connect, Lifetime, Naming, Output, Request, Response, Watching, Zxid},
-    session::Sessions,
+    storage::session::Sessions,
 };
 use embedded::{Embedded, Health};
 use in_process::{Functions, SystemClock, SystemEntropy};
 
 use crate::disk::{Faults, faulty_disk};
 
-/// Nothing that is waited for takes longer, unless it is broken; shorter than a session lives.
+/// The bound of every wait. A session's timeout is longer.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TIMEOUT: Duration = Duration::from_secs(40);
 
-/// How long a client waits that was sent away.
+/// How long a disconnected client waits before it reconnects.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// How many updates are lost at a time: more than a client needs attempts to connect again.
+/// Updates lost at a time: more than a client's attempts to reconnect.
 const LOST: i32 = 20;
 
 fn create(path: &str, lifetime: Lifetime) -> Request {
@@ -59,7 +60,7 @@ async fn result(client: &mut Client, request: Request) -> Result<Response, coord
     }
 }
 
-/// Does not wait for what does not come.
+/// Fails after a bounded wait.
 async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     let Ok(value) = tokio::time::timeout(PATIENCE, future).await else {
         panic!("waited in vain: {what}")
@@ -67,7 +68,7 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     value
 }
 
-/// The service on a store in `directory`, over a disk that can fail.
+/// The service on a store in `directory`, on a disk that can fail.
 async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service>) {
     let storage = faulty_disk(Arc::clone(faults));
     let config = embedded::Config {
@@ -99,7 +100,8 @@ async fn house(directory: &Path, faults: &Arc<Faults>) -> (Embedded, Arc<Service
     (store, service)
 }
 
-/// A client sets `/a` a few times, which is decided and applied, and lost. Returns its session, connected again.
+/// A client sets `/a` a few times. The updates are decided and applied, and then lost. Returns its
+/// session, resumed.
 async fn lose_updates(
     store: &Embedded,
     service: &Service,
@@ -113,7 +115,7 @@ async fn lose_updates(
     );
     let applied = async || {
         let row = sessions
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
             .expect("the store serves");
         row.expect("the session lives").applied
@@ -162,7 +164,7 @@ async fn lose_updates(
 
 /// C5, C-3.
 #[test]
-fn a_failed_sync_costs_a_session_what_was_not_answered_and_nothing_else() {
+fn a_failed_sync_loses_only_unanswered_updates() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime

@@ -1,4 +1,5 @@
-//! The service on the embedded provider, in a directory of its own. All else is tried in `simulation`.
+//! The service on the embedded provider, in a directory of its own. All other tests are in
+//! `simulation`.
 
 #![allow(clippy::disallowed_methods)] // Why: a real disk takes real time.
 

@@ -210,6 +210,7 @@ fn service_over(
         key_value: world.key_value(),
         objects: world.objects(),
         queue: world.queue(),
+        queue_admin: world.queue_admin(),
         queue_name: str::to_owned,
         check_far: |address| {
             if address == "there" {
@@ -538,7 +539,7 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         );
         let queue = service.events().event_queue(&[PREFIX, "one"].concat());
         let backlog = world
-            .queue()
+            .queue_admin()
             .backlog(&queue)
             .await
             .expect("backlog answers");
@@ -557,7 +558,7 @@ fn events_of_a_function_that_was_removed_wait_until_it_is_deployed_again() {
         clock.sleep(Duration::from_hours(1)).await;
         assert!(runtime.asked() > asked, "it is tried again");
         let backlog = world
-            .queue()
+            .queue_admin()
             .backlog(&queue)
             .await
             .expect("backlog answers");

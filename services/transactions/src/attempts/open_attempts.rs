@@ -1,13 +1,16 @@
-//! All attempts of this node: those open, in the order of their begins, and what ended lately.
+//! All attempts of this node: open ones in the order of their begins, and those that ended lately.
 //!
 //! Invariants
-//! - An id has one latest attempt here. Earlier ones may still be committing: their rows refuse them.
-//! - Attempts that have not ended stand in the order in which they noted what was heard, so the first has heard least.
-//! - The horizon is what the first reader has heard: attempts, but for those that were overtaken, and plain reads that
-//!   had to be repeated. It only grows, since what is heard does.
+//! - An id has one latest attempt here. Earlier ones may still be committing: their rows refuse
+//!   them.
+//! - Attempts that have not ended are in the order in which they captured the frontier, so the
+//!   first has the oldest.
+//! - The horizon is the frontier of the first reader. Readers are attempts, except for evicted
+//!   ones, and plain reads that had to be repeated. It only grows, because the applied frontier
+//!   does.
 //!
-//! Bounds: `open_max` attempts, then a begin is refused; `ended_lately_max` outcomes, of which those
-//! older than `retry_window` go as others come, and beyond that the row is asked.
+//! Bounds: `open_max` attempts, then a begin is refused. `ended_lately_max` outcomes: those older
+//! than `retry_window` are dropped as others arrive; for a dropped one the row is read.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,10 +27,11 @@ use crate::{
     storage::frontier::Heard,
 };
 
-/// Held while a name is begun: two begins of one name are in memory as they are in its row.
+/// Held while a client id is begun, so that two begins of one id have the same order in memory as
+/// in its row.
 pub(crate) type BeginLock = Arc<sync::Mutex<()>>;
 
-/// The attempts of this node, and whether it takes more.
+/// The attempts of this node, and whether it accepts more.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Mutex<Open>);
 
@@ -41,14 +45,15 @@ impl Attempts {
         self.lock().serving = Some(node);
     }
 
-    /// The node takes no more attempts. Returns those that are open.
+    /// Accepts no more attempts. Returns the open ones.
     pub(crate) fn close(&self) -> Vec<Arc<Transaction>> {
         let mut open = self.lock();
         open.serving = None;
         open.all()
     }
 
-    /// No node serves. Forgets everything but the begins under way, and returns the attempts that were open.
+    /// No node serves. Forgets everything except running begins, and returns the attempts that were
+    /// open.
     pub(crate) fn stop(&self) -> Vec<Arc<Transaction>> {
         let mut open = self.lock();
         open.serving = None;
@@ -59,14 +64,15 @@ impl Attempts {
 /// The attempts of a node.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
-    /// Whose they are. None: no more are taken.
+    /// The node that they belong to; `None` if no more are accepted.
     serving: Option<NodeId>,
-    /// Whether a task ends the attempts that run out of time.
+    /// Whether a task ends the attempts that time out.
     pub(crate) is_timer_armed: bool,
     latest: BTreeMap<TransactionId, Arc<Transaction>>,
     /// Attempts that have not ended.
     order: BTreeMap<u64, Arc<Transaction>>,
-    /// Who keeps versions from being collected, what it had heard, and how many bytes had been superseded then.
+    /// The readers that keep versions from collection, each with its frontier and the bytes
+    /// superseded at its begin.
     readers: BTreeMap<u64, (Arc<Heard>, u64)>,
     places: u64,
     lately: BTreeMap<TransactionId, (Attempt, Answer)>,
@@ -74,7 +80,7 @@ pub(crate) struct Open {
     beginning: BTreeMap<TransactionId, BeginLock>,
 }
 
-/// What is known here of the attempt that a call belongs to.
+/// The local state of a call's attempt.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// It has not ended.
@@ -88,12 +94,12 @@ pub(crate) enum Found {
 }
 
 impl Open {
-    /// Whether they are those of `node`, which takes more.
+    /// Whether they belong to `node` and it accepts more.
     pub(crate) fn are_of(&self, node: NodeId) -> bool {
         self.serving == Some(node)
     }
 
-    /// Whether one more may begin; an attempt that takes the place of another of its id is not one more.
+    /// Checks that one more may begin; an attempt that replaces another of its id is not one more.
     ///
     /// Errors: `TooManyOpen`.
     pub(crate) fn check_room(&self, config: &Config, id: Option<&TransactionId>) -> Result<()> {
@@ -110,13 +116,13 @@ impl Open {
         self.order.len()
     }
 
-    /// The place of the next begin.
+    /// The number of the next begin.
     pub(crate) fn next_place(&mut self) -> u64 {
         self.places += 1;
         self.places
     }
 
-    /// What the oldest reader has heard, and what had been superseded then; none: nobody reads.
+    /// The frontier of the oldest reader, and the bytes superseded then; `None` without readers.
     pub(crate) fn horizon(&self) -> Option<&(Arc<Heard>, u64)> {
         self.readers.values().next()
     }
@@ -126,20 +132,20 @@ impl Open {
         self.readers.keys().find_map(|place| self.order.get(place))
     }
 
-    /// `transaction` keeps nothing from being collected any more.
+    /// `transaction` no longer keeps anything from being collected.
     pub(crate) fn overtake(&mut self, transaction: &Transaction) {
         transaction.overtake();
         self.readers.remove(&transaction.start.place);
     }
 
-    /// Keeps the versions that whoever has heard `heard` may need, until [`Open::unpin`].
+    /// Keeps the versions that a reader at frontier `heard` may need, until [`Open::unpin`].
     pub(crate) fn pin(&mut self, heard: Arc<Heard>, superseded_bytes: u64) -> u64 {
         let place = self.next_place();
         self.readers.insert(place, (heard, superseded_bytes));
         place
     }
 
-    /// Gives up what [`Open::pin`] kept.
+    /// Releases the versions that [`Open::pin`] kept.
     pub(crate) fn unpin(&mut self, place: u64) {
         self.readers.remove(&place);
     }
@@ -158,7 +164,7 @@ impl Open {
             .insert(transaction.id.clone(), Arc::clone(transaction))
     }
 
-    /// What a call belongs to.
+    /// Finds the attempt of a call.
     pub(crate) fn find(&self, call: &Call) -> Found {
         let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
         if let Some(transaction) = self.latest.get(&call.id) {
@@ -182,7 +188,7 @@ impl Open {
         }
     }
 
-    /// The attempt that a call names, whether it is the latest or not: as nobody may ask.
+    /// Breaks a rule, for tests: finds the attempt of a call even if it is not the latest.
     pub(crate) fn find_any(&self, call: &Call) -> Found {
         let is_asked = |transaction: &&Arc<Transaction>| {
             call.attempt == Some(transaction.attempt) && transaction.id == call.id
@@ -211,7 +217,7 @@ impl Open {
             return;
         }
         self.latest.remove(&transaction.id);
-        // What is not known for certain is looked up.
+        // An uncertain outcome is looked up instead.
         if outcome(answer).is_some() {
             self.lately.insert(
                 transaction.id.clone(),
@@ -246,12 +252,12 @@ impl Open {
         self.order.values().cloned().collect()
     }
 
-    /// The lock of a name that is being begun.
+    /// The lock of a client id that is being begun.
     pub(crate) fn begin_lock(&mut self, id: &TransactionId) -> BeginLock {
         Arc::clone(self.beginning.entry(id.clone()).or_default())
     }
 
-    /// Gives the lock of a name back: it goes with the last who holds it.
+    /// Returns the lock of a client id, which is dropped with its last holder.
     pub(crate) fn end_begin(&mut self, id: &TransactionId, lock: BeginLock) {
         drop(lock);
         if self

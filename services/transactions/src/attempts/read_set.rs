@@ -1,17 +1,22 @@
-//! Which version of a key goes with what was read before: Algorithm 1 of the paper, and what it leaves open.
+//! Chooses the version of a key that is consistent with earlier reads: Algorithm 1 of the paper,
+//! and the cases it leaves open.
 //!
-//! *R is atomic* means: for every record T in R and every key m that T wrote and that is in R, R\[m\] is at least T's
-//! version of m, or R\[m\] is absent and T was heard before the attempt began.
+//! *R is atomic* means: for every record T in R and every key m that T wrote and that is in R,
+//! R\[m\] is at least T's version of m, or R\[m\] is absent and T was within the frontier when the
+//! attempt began.
 //!
 //! Invariants
 //! - A read set that is atomic stays so with every choice that is recorded.
 //! - The choice is the newest version that keeps it atomic, if there is one at all.
-//! - A key read as absent is in it, judged by position instead of version: once a deletion is collected, absent no
-//!   longer means version zero, and a record that was overwritten by it must stay readable.
-//! - What a record of the set wrote is still there, unless a deletion that was heard before the begin was collected with
-//!   it: then the key is absent. The index may have lost the rest, and that version always goes with the set.
+//! - A key read as absent is in it, judged by position instead of version. Once a deletion is
+//!   collected, absent no longer means version zero, and a record that the deletion overwrote must
+//!   stay readable.
+//! - The writes of a record in the set still exist, unless a deletion from before the begin was
+//!   collected with them: then the key is absent. The index may have evicted them, and that version
+//!   always fits the set.
 //!
-//! Pure: records in, a choice out. From AFT, section 3.4; the design note 0003 has the proofs, section 6.4.
+//! Pure: records in, a choice out. From AFT, section 3.4; the design note 0003 has the proofs,
+//! section 6.4.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +34,7 @@ use crate::{
     storage::{frontier::Heard, records::CommitRecord},
 };
 
-/// What a key was read as.
+/// The result of reading a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The version that this record wrote; a deletion is a version, too.
@@ -41,28 +46,30 @@ pub(crate) enum Choice {
 /// A read that is recorded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Read {
-    /// What was chosen.
+    /// The chosen version.
     pub choice: Choice,
-    /// The choice rests on nothing beyond this point.
+    /// The choice depends on nothing beyond this point.
     pub point: DurabilityPoint,
 }
 
-/// What choices are judged by beside versions.
+/// The frontiers that choices depend on, beside versions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seen<'a> {
-    /// What was heard when the attempt began.
+    /// The applied frontier when the attempt began.
     pub begin_heard: &'a Heard,
-    /// Up to where logs are retained no longer: deletions announced there may be dropped.
+    /// The positions up to which logs are no longer retained: deletions announced there may be
+    /// dropped.
     pub dropped: &'a Heard,
 }
 
 impl Seen<'_> {
-    /// Whether what was announced at `position` may be gone together with a deletion that superseded it.
+    /// Whether a version announced at `position` may be gone, together with a deletion that
+    /// superseded it.
     fn is_gone(&self, position: Position) -> bool {
         self.begin_heard.contains(position) && self.dropped.contains(position)
     }
 
-    /// Whether one of `versions` was heard when the attempt began.
+    /// Whether one of `versions` was within the frontier when the attempt began.
     fn has_any(&self, versions: &[Arc<CommitRecord>]) -> bool {
         versions
             .iter()
@@ -74,19 +81,19 @@ impl Seen<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoValidVersion;
 
-/// What an attempt has read.
+/// The reads of an attempt.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSet {
     reads: BTreeMap<Key, Read>,
     /// The records in it, each once.
     records: BTreeSet<Attempt>,
-    /// For each key that a record in it wrote, the highest such version: whatever is read of the key must not be
-    /// below it (case 1). Kept, so that a read costs no walk over all reads before it.
+    /// For each key that a record in the set wrote, the highest such version: no read of the key
+    /// may be below it (case 1). Kept so that a read need not walk all earlier reads.
     lower: BTreeMap<Key, Arc<CommitRecord>>,
 }
 
 impl ReadSet {
-    /// What `key` was read as before.
+    /// The earlier read of `key`.
     pub(crate) fn get(&self, key: &Key) -> Option<&Read> {
         self.reads.get(key)
     }
@@ -96,7 +103,7 @@ impl ReadSet {
         self.reads.len()
     }
 
-    /// The highest timestamp in it that a clock has given.
+    /// The highest clock timestamp in the set.
     pub(crate) fn newest_timed(&self) -> Timestamp {
         let timestamps = self.reads.values().filter_map(|read| match &read.choice {
             Choice::Version(record) => Some(record.version.timed()),
@@ -110,7 +117,8 @@ impl ReadSet {
         self.reads.keys()
     }
 
-    /// What `key`, which is not in the set, may be read as: `versions` are all that is known of it, oldest first.
+    /// Chooses a version of `key`, which is not in the set; `versions` are all known versions,
+    /// oldest first.
     pub(crate) fn choose(
         &self,
         key: &Key,
@@ -134,8 +142,9 @@ impl ReadSet {
             }
         }
         match lower {
-            // Nothing is left of what the key was when the attempt began, not even a deletion, which is dropped only where its
-            // log is retained no longer: it was deleted, and all of that is collected. What came later changes nothing.
+            // Every version from before the begin is gone, even a deletion, which is dropped only
+            // where its log is no longer retained. So the key was deleted, and all of that is
+            // collected. Later versions change nothing.
             Some(record) if seen.is_gone(record.position) && !seen.has_any(versions) => {
                 Ok(Choice::Absent)
             }
@@ -145,8 +154,8 @@ impl ReadSet {
         }
     }
 
-    /// Case 2: nothing that was read is older than what `candidate` wrote beside it. The smaller of the two sets is
-    /// walked.
+    /// Case 2: no read version is older than what `candidate` wrote beside it. It walks the smaller
+    /// of the two sets.
     fn admits(
         &self,
         candidate: &CommitRecord,
@@ -187,7 +196,7 @@ impl ReadSet {
         self.reads.insert(key, Read { choice, point });
     }
 
-    /// Takes a read back whose version turned out to be gone, before anybody was shown it.
+    /// Removes a read whose version turned out to be gone, before any caller saw it.
     pub(crate) fn take_back(&mut self, key: &Key) {
         self.reads.remove(key);
         let reads = std::mem::take(self).reads;

@@ -1,11 +1,12 @@
-//! Reads at a read timestamp: the keyspace as it was at one slot of the sequencer's log.
+//! Reads at a read timestamp: the keyspace as of one slot of the sequencer's log.
 //!
-//! A serializable transaction reads at the last slot that was heard when it began, after this node has followed the log to its
-//! tail ([`sequencer`](crate::sequencer)): whatever was acknowledged before is at or below that slot (T-4). What it has heard at
-//! its begin holds that slot, so the horizon keeps what it may read until it ends.
+//! A serializable transaction reads at the last slot applied when it began, after this node has
+//! read the log to its tail ([`follow`](crate::serializable)). Everything acknowledged before is at
+//! or below that slot (T-4). The frontier captured at its begin includes that slot, so the horizon
+//! protects the versions it may read until it ends.
 //!
-//! One that only reads is serialized at its read timestamp, which lies between its begin and its end: it has nothing to
-//! validate, and never conflicts.
+//! A read-only transaction is serialized at its read timestamp, which lies between its begin and
+//! its end. It has nothing to validate, and never conflicts.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::{
     storage::records::CommitRecord,
 };
 
-/// What is to be validated of a transaction's reads; none: it is read-atomic.
+/// The reads to validate; `None` for a read-atomic transaction.
 pub(crate) fn observed(transaction: &Transaction, reads: &ReadSet) -> Option<Observed> {
     let at = transaction.read_at()?;
     Some(Observed {
@@ -28,7 +29,7 @@ pub(crate) fn observed(transaction: &Transaction, reads: &ReadSet) -> Option<Obs
     })
 }
 
-/// What a key was at `slot`; `versions` are all of it that may still be needed, oldest first.
+/// The value of a key at `slot`; `versions` are all that may still be needed, oldest first.
 pub(crate) fn choose(versions: &[Arc<CommitRecord>], slot: u64) -> Choice {
     let last = Version::sequenced(slot, u32::MAX);
     let newest = versions.iter().rfind(|record| record.version <= last);

@@ -1,4 +1,5 @@
-//! What an attempt has spilled.
+//! The spilled writes of one attempt: the clean-up and the commit must know every one of them, also
+//! failed ones.
 
 use std::collections::BTreeSet;
 
@@ -10,13 +11,13 @@ use crate::{
     storage::records::{CommitRecord, Write},
 };
 
-/// What an attempt has written ahead, or began to.
+/// The values that an attempt has spilled or begun to spill.
 #[derive(Debug, Default)]
 pub(crate) struct Spills {
-    /// The slots that say so.
+    /// The slots of the log that announce them.
     pub(crate) slots: Vec<u64>,
     pub(crate) keys: BTreeSet<Key>,
-    /// Every write in chunks, with their number; also those that a later write replaced.
+    /// Every chunked write, with its number of chunks, including those that a later write replaced.
     pub(crate) chunked: Vec<(u32, u32)>,
     /// Why one of them could not be written.
     pub(crate) failed: Option<Error>,
@@ -37,7 +38,7 @@ impl Spills {
             .extend(chunked.filter(|(_, chunks)| *chunks > 0));
     }
 
-    /// Its writes in chunks that `record` does not name.
+    /// Its chunked writes that `record` does not name.
     pub(crate) fn replaced(&self, record: &CommitRecord) -> Vec<(u32, u32)> {
         let named: BTreeSet<u32> = record.writes.iter().map(|write| write.write).collect();
         self.chunked

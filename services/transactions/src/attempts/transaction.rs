@@ -1,11 +1,11 @@
 //! One attempt of a transaction: open, committing, ended.
 //!
 //! Invariants
-//! - An attempt ends once, and what it ended as never changes here.
-//! - A choice of a version and its record in the read set are one step under the attempt's lock, so that parallel
-//!   reads of one attempt see each other's choices.
+//! - An attempt ends once, and its outcome never changes here.
+//! - The choice of a version and its record in the read set are one step under the attempt's lock.
+//!   Parallel reads of one attempt therefore see each other's choices.
 //!
-//! Locks: the attempt's before the view's.
+//! Lock order: the attempt's before the view's.
 
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
@@ -27,7 +27,7 @@ use crate::{
     storage::frontier::Heard,
 };
 
-/// What a commit of an ended attempt is answered with.
+/// The answer to a commit of an ended attempt.
 pub(crate) type Answer = Result<Committed>;
 
 /// One attempt.
@@ -35,44 +35,45 @@ pub(crate) type Answer = Result<Committed>;
 pub(crate) struct Transaction {
     pub(crate) id: TransactionId,
     pub(crate) attempt: Attempt,
-    /// Whether the client chose the id: then its row was taken by the begin, which stands in this slot.
+    /// Set for a client id: the log slot of the begin, which took its row.
     pub(crate) began: Option<u64>,
     pub(crate) node: Arc<Node>,
     pub(crate) start: Start,
     pub(crate) terms: Terms,
-    /// Shared by whoever writes its values ahead, taken by who waits for them; only once it takes no more writes.
+    /// Shared by spills; taken exclusively to wait for them, and only once the attempt accepts no
+    /// more writes.
     pub(crate) flights: Arc<RwLock<()>>,
-    /// It no longer keeps the versions it may need from being collected.
+    /// Set once it no longer keeps the versions that it may need from collection.
     overtaken: AtomicBool,
     state: Mutex<State>,
-    /// It counts, and rests on this point, which may not be durable yet.
+    /// Its commit is decided; the point it depends on may not be durable yet.
     decided: watch::Sender<Option<Shown<Committed>>>,
     ended: watch::Sender<Option<Answer>>,
 }
 
-/// What a begin asked for, and was granted.
+/// What a begin requested and was granted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
-    /// The commit is above this.
+    /// The commit's timestamp exceeds this.
     pub(crate) after: Timestamp,
-    /// Of a serializable one: where it reads and writes.
+    /// The keyspaces that a serializable transaction reads and writes.
     pub(crate) keyspaces: Option<Arc<[KeyspaceId]>>,
 }
 
-/// Where the begin of an attempt stands among everything else.
+/// The position of an attempt's begin.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// Its place among the begins of this node.
+    /// Its number among the begins of this node.
     pub(crate) place: u64,
-    /// What was heard: all of that is visible to it.
+    /// The applied frontier at the begin: all commits within it are visible to the attempt.
     pub(crate) heard: Arc<Heard>,
-    /// How many bytes had been superseded on this node.
+    /// The bytes superseded on this node until the begin.
     pub(crate) superseded_bytes: u64,
-    /// When.
+    /// The time of the begin.
     pub(crate) at: Monotonic,
 }
 
-/// What changes about an attempt.
+/// The mutable state of an attempt.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) phase: Phase,
@@ -84,7 +85,7 @@ pub(crate) struct State {
     pub(crate) last_call: Monotonic,
 }
 
-/// How far an attempt is.
+/// The phase of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
@@ -125,7 +126,7 @@ impl Transaction {
         }
     }
 
-    /// Its writes count from now on, and last once `point` is durable.
+    /// Its writes take effect from now on, and are permanent once `point` is durable.
     pub(crate) fn decide(&self, committed: Committed, point: DurabilityPoint) {
         self.decided.send_replace(Some(Shown {
             value: committed,
@@ -133,7 +134,7 @@ impl Transaction {
         }));
     }
 
-    /// Waits until its writes count, or it has ended otherwise.
+    /// Waits until its commit is decided, or it has ended otherwise.
     pub(crate) async fn decided(&self) -> Result<Shown<Committed>> {
         let mut decided = self.decided.subscribe();
         let shown = async {
@@ -150,7 +151,8 @@ impl Transaction {
         }
     }
 
-    /// From now on versions go that it may need: what it finds missing is no absence.
+    /// From now on versions that it may need are collected, so a missing version no longer means
+    /// that the key is absent.
     pub(crate) fn overtake(&self) {
         self.overtaken.store(true, Ordering::SeqCst);
     }
@@ -163,13 +165,13 @@ impl Transaction {
         self.terms.keyspaces.is_some()
     }
 
-    /// The slot of the sequencer's log at which it reads; none: it is read-atomic.
+    /// The slot of the sequencer's log at which it reads; `None` if it is read-atomic.
     pub(crate) fn read_at(&self) -> Option<u64> {
         self.is_serializable()
             .then(|| self.start.heard.through(NodeId::SEQUENCER))
     }
 
-    /// Errors: `Invalid` if `key` lies where a serializable transaction did not say that it would be.
+    /// Errors: `Invalid` if `key` is in a keyspace that a serializable transaction did not declare.
     pub(crate) fn check_keyspace(&self, key: &Key) -> Result<()> {
         match &self.terms.keyspaces {
             Some(named) if !named.contains(&key.keyspace()) => Err(Error::Invalid(
@@ -187,12 +189,12 @@ impl Transaction {
         self.began.is_some()
     }
 
-    /// When it runs out of time if nobody calls.
+    /// When it times out without further calls.
     pub(crate) fn deadline(&self, state: &State, config: &crate::Config) -> Monotonic {
         (state.last_call + config.idle_timeout).min(self.start.at + config.life_max)
     }
 
-    /// Says what it ended as; what it had read and buffered goes. Returns how many bytes were buffered.
+    /// Sets its outcome and drops its read set and buffers. Returns how many bytes were buffered.
     pub(crate) fn end(&self, state: &mut State, answer: &Answer) -> usize {
         state.phase = Phase::Ended(answer.clone());
         state.reads = ReadSet::default();
@@ -201,7 +203,7 @@ impl Transaction {
         buffer.bytes() + effects.bytes()
     }
 
-    /// Nothing is left to do for its entries in the log; `slot` is its commit's.
+    /// Marks its log entries as settled; `slot` is that of its commit.
     pub(crate) fn settle(&self, slot: Option<u64>) {
         for slot in self.began.into_iter().chain(slot) {
             self.node.settled(slot);
@@ -220,7 +222,7 @@ impl Transaction {
 }
 
 impl State {
-    /// A call arrives at `now`. Errors: the attempt takes no reads and writes any more.
+    /// Notes a call at `now`. Errors: the attempt accepts no more reads and writes.
     pub(crate) fn touch(&mut self, now: Monotonic) -> Result<()> {
         match &self.phase {
             Phase::Open => {
@@ -232,7 +234,7 @@ impl State {
         }
     }
 
-    /// What it wrote and sends, for who commits it.
+    /// Takes its writes and effects for the commit.
     pub(crate) fn take_written(&mut self) -> (WriteBuffer, EffectBuffer) {
         (
             std::mem::take(&mut self.buffer),
@@ -249,7 +251,7 @@ impl State {
     }
 }
 
-/// What an answer to a commit says about the attempt; none: not what became of it.
+/// The outcome that an answer to a commit implies; `None` if it is uncertain.
 pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
     match answer {
         Ok(_) => Some(Outcome::Committed),
@@ -259,7 +261,7 @@ pub(crate) fn outcome(answer: &Answer) -> Option<Outcome> {
     }
 }
 
-/// What a read or write is refused with.
+/// The refusal of a read or write after this answer.
 pub(crate) fn refusal(answer: &Answer) -> Error {
     match answer {
         Ok(_) => Error::TransactionFinished(Outcome::Committed),

@@ -2,9 +2,10 @@
 //!
 //! Invariants
 //! - Each key is there once, with its last value; a deletion is an entry without one.
-//! - A key written again gets a higher write number, so that at rest the later write is told from the earlier.
-//! - A value that is written ahead stays readable here until it is confirmed to be in the store. Its memory is no longer counted
-//!   here from when it begins to leave: whoever writes it ahead counts it.
+//! - A key that is written again gets a higher write number, so that the store can tell the later
+//!   write from the earlier.
+//! - A spilled value stays readable here until the store has confirmed it. Its memory is no longer
+//!   counted here from the moment the spill begins: the spill counts it.
 //!
 //! From AFT, section 3.3.
 
@@ -17,7 +18,7 @@ use crate::{
     storage::records::{Place, Write},
 };
 
-/// What an entry costs beside its bytes.
+/// The overhead of an entry beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
 /// A buffered write.
@@ -36,7 +37,7 @@ pub(crate) struct Buffered {
 pub(crate) enum Held {
     /// Here.
     Memory(Bytes),
-    /// Here, and on its way to the store.
+    /// In memory, and on its way to the store.
     Leaving(Bytes),
     /// In the store.
     Stored,
@@ -53,7 +54,7 @@ impl Buffered {
         }
     }
 
-    /// How many bytes of values wait here to be written.
+    /// The bytes of buffered values that are not written yet.
     fn unwritten_bytes(&self) -> usize {
         match &self.held {
             Held::Memory(value) => value.len(),
@@ -66,10 +67,10 @@ impl Buffered {
     }
 }
 
-/// Which values leave early.
+/// Which values are spilled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// Those that go into chunks.
+    /// Those that are stored in chunks.
     Large,
     /// All.
     All,
@@ -86,7 +87,7 @@ pub(crate) struct WriteBuffer {
 }
 
 impl WriteBuffer {
-    /// What was written to `key`.
+    /// The buffered write of `key`.
     pub(crate) fn get(&self, key: &Key) -> Option<&Buffered> {
         self.writes.get(key)
     }
@@ -106,24 +107,25 @@ impl WriteBuffer {
         self.bytes
     }
 
-    /// How many bytes of values wait here to be written.
+    /// The bytes of buffered values that are not written yet.
     pub(crate) fn unwritten_bytes(&self) -> usize {
         self.unwritten_bytes
     }
 
-    /// How much memory it would take with this write.
+    /// The memory that the buffer would take with this write.
     pub(crate) fn bytes_with(&self, key: &Key, value: Option<&Bytes>) -> usize {
         let replaced = self.writes.get(key).map_or(0, |old| old.bytes(key));
         self.bytes - replaced + entry_bytes(key) + value.map_or(0, Bytes::len)
     }
 
-    /// How many bytes of values it would have written or to write with this write, replaced ones that have left included.
+    /// The bytes that it would write in all with this write, including spilled values that were
+    /// replaced.
     pub(crate) fn written_bytes_with(&self, key: &Key, value: Option<&Bytes>) -> u64 {
         let replaced = self.writes.get(key).map_or(0, Buffered::unwritten_bytes);
         self.left_bytes + (self.unwritten_bytes - replaced + value.map_or(0, Bytes::len)) as u64
     }
 
-    /// Writes `value` to `key` (none: deletes it); it goes to `place`.
+    /// Writes `value` to `key`, or deletes it if `None`; the value goes to `place`.
     pub(crate) fn write(&mut self, key: Key, place: Place, value: Option<Bytes>) {
         self.bytes = self.bytes_with(&key, value.as_ref());
         self.last += 1;
@@ -138,7 +140,7 @@ impl WriteBuffer {
         self.unwritten_bytes -= replaced.map_or(0, |old| old.unwritten_bytes());
     }
 
-    /// From now on these values are on their way to the store.
+    /// Takes these values, which from now on are on their way to the store.
     pub(crate) fn leave(&mut self, which: Which) -> Vec<(Write, Bytes)> {
         let mut leaving = Vec::new();
         for (key, buffered) in &mut self.writes {
@@ -164,7 +166,7 @@ impl WriteBuffer {
         leaving
     }
 
-    /// What `write` wrote is in the store: nothing, if a later write has replaced it.
+    /// The store has confirmed `write`. Does nothing if a later write has replaced it.
     pub(crate) fn stored(&mut self, write: &Write) {
         if let Some(buffered) = self.writes.get_mut(&write.key)
             && buffered.write == write.write
@@ -178,7 +180,7 @@ impl WriteBuffer {
         self.writes.iter()
     }
 
-    /// What its record will say.
+    /// The write set of its record.
     pub(crate) fn write_set(&self) -> Vec<Write> {
         let writes = self.writes.iter().map(|(key, buffered)| Write {
             key: key.clone(),
@@ -201,7 +203,7 @@ mod tests {
         Key::new(name).expect("short")
     }
 
-    /// A value of so many bytes (none: a deletion); beyond 20 it goes into chunks.
+    /// Puts a value of `bytes` bytes, or a deletion if `None`; beyond 20 it goes into chunks.
     fn put(buffer: &mut WriteBuffer, name: &'static str, bytes: Option<usize>) {
         let value = bytes.map(|bytes| Bytes::from(vec![0; bytes]));
         buffer.write(key(name), Place::of(value.as_ref(), 20, 10), value);

@@ -1,6 +1,8 @@
-//! Values by the write that made them: they never change, so a value here is never stale.
+//! The data cache: values by the write that made them. A value never changes, so a cached one is
+//! never stale.
 //!
-//! Bounded by bytes; the coldest go. Its hash is fixed, so that one seed gives the same evictions.
+//! Bounded by bytes; the coldest are evicted. Its hash is fixed, so that one seed gives the same
+//! evictions.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -15,18 +17,19 @@ use crate::model::Attempt;
 
 /// Larger values are not kept.
 const VALUE_BYTES_MAX: usize = 1 << 20;
-/// What a value costs beside its bytes.
+/// The overhead of a value beside its bytes.
 const ENTRY_BYTES: u64 = 96;
-/// About how many bytes a value has: sizes the cache's tables at birth, nothing more.
+/// The typical bytes of a value: only sizes the cache's tables at creation.
 const VALUE_BYTES_TYPICAL: u64 = 1 << 10;
 
-/// Which value: the attempt and its write.
+/// Names a value by its attempt and write.
 type Name = (Attempt, u32);
 
-/// How warm a value is that was written or read here: so many successors of it are kept before somebody asks for them.
+/// The warmth of a value that was written or read here: this many successors of it are prefetched
+/// before the next read.
 const WARM: u8 = 4;
 
-/// A value, and how warm it is.
+/// A value, and its warmth.
 #[derive(Debug)]
 struct Held {
     value: Bytes,
@@ -66,7 +69,8 @@ impl DataCache {
         Some(held.value.clone())
     }
 
-    /// How warm the value of a write is: zero if it is not here, or neither it nor one of those that it followed was read.
+    /// The warmth of a write's value: zero if it is not here, or if neither it nor its recent
+    /// predecessors were read.
     pub(crate) fn warmth(&self, attempt: Attempt, write: u32) -> u8 {
         self.0
             .peek(&(attempt, write))
@@ -85,7 +89,8 @@ impl DataCache {
         );
     }
 
-    /// Keeps a value that nobody has asked for as yet, and that follows one of some warmth.
+    /// Keeps a prefetched value that no reader has asked for yet, and that follows one of some
+    /// warmth.
     pub(crate) fn insert_ahead(&mut self, attempt: Attempt, write: u32, value: Bytes, warmth: u8) {
         self.keep(
             attempt,

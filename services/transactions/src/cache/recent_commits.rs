@@ -1,12 +1,13 @@
-//! What this node has committed lately: so that what it has just written need not be read from the store.
+//! The recent commits of this node, so that their records need not be read back from the store.
 //!
-//! The collector follows the own log by it, and loads know from it which versions count. Bounded by bytes: the oldest go, and
-//! whoever needs them reads the store, as for every other log.
+//! The collector follows the own log through it, and loads learn from it which versions are
+//! committed. It is bounded by bytes: the oldest commits are evicted, and are then read from the
+//! store, as for every other log.
 //!
 //! Invariants
-//! - From [`RecentCommits::complete_from`] on, the commits of every slot whose entries are all decided are here: a commit is noted
-//!   before its slot is said to be decided.
-//! - Only what is decided is here, at the point at which it was.
+//! - From [`RecentCommits::complete_from`] on, the commits of every slot whose entries are all
+//!   decided are here: a commit is noted before its slot is marked as decided.
+//! - Only decided commits are here, each with the point of its decision.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -15,7 +16,7 @@ use crate::{
     storage::records::CommitRecord,
 };
 
-/// What a record takes here beside itself.
+/// The overhead of a record here.
 const ENTRY_BYTES: usize = 128;
 
 /// Commits of this node, by the slot of its log that announced them, and by attempt.
@@ -28,7 +29,7 @@ pub(crate) struct RecentCommits {
     attempts: BTreeMap<Attempt, Arc<CommitRecord>>,
 }
 
-/// What a walk over some slots found.
+/// The result of a walk over some slots.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Walked {
     /// The keys that their commits wrote.
@@ -49,12 +50,14 @@ impl RecentCommits {
         }
     }
 
-    /// Another node serves: nothing is known, and everything that it will commit.
+    /// Another node serves: forgets everything, and is complete for all that the new node will
+    /// commit.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.bytes_max);
     }
 
-    /// A commit of this node that `slot` of its log announced is decided; that slot is not yet said to be.
+    /// Notes a decided commit of this node, announced in `slot` of its log, before that slot is
+    /// marked as decided.
     pub(crate) fn note(&mut self, slot: u64, record: &Arc<CommitRecord>) {
         self.slots
             .insert((slot, record.attempt), Arc::clone(record));
@@ -74,13 +77,14 @@ impl RecentCommits {
         self.attempts.get(&attempt)
     }
 
-    /// From which slot on all commits are here.
+    /// The first slot from which all commits are here.
     pub(crate) fn complete_from(&self) -> u64 {
         self.complete_from
     }
 
-    /// The commits of whole slots, from `first`, which is not below [`RecentCommits::complete_from`], to at most `through`, and of
-    /// no more slots than bring `bytes_max` together, but for the first, each with its slot; and the last of the slots.
+    /// The commits of whole slots with their slots, and the last of these slots. It starts at
+    /// `first`, which is not below [`RecentCommits::complete_from`], and ends at `through` at the
+    /// latest. It ends after the slot in which `bytes_max` is reached.
     pub(crate) fn commits(
         &self,
         first: u64,
@@ -103,8 +107,8 @@ impl RecentCommits {
         (commits, through)
     }
 
-    /// What the commits of whole slots wrote, from `first` to at most `through`, and no more slots than bring `keys_max`
-    /// keys together; none: not all of them are here.
+    /// The keys that commits of whole slots wrote, from `first` to at most `through`, and of no
+    /// more slots than reach `keys_max` keys together. `None` if not all of them are here.
     pub(crate) fn walk(&self, first: u64, through: u64, keys_max: usize) -> Option<Walked> {
         if first < self.complete_from || first > through {
             return None;

@@ -1,18 +1,20 @@
-//! The key version index: what is known of which versions there are. A cache of the store, not its only index.
+//! The key version index: the known versions of keys. It is a cache of the store, not the only
+//! index.
 //!
 //! Invariants
-//! - **I1** An entry is whole or not there: it begins with a load, and holds every committed version of its key that
-//!   was in the store then or was heard of since. An entry of what was heard last alone could hide a newer version
-//!   that was left out before.
-//! - **I2** A commit is merged into an entry if there is one, remembered with the load if one is under way, and
-//!   otherwise left out: a later load sees it.
+//! - **I1** An entry is whole or absent. It begins with a load, and holds every committed version
+//!   of its key that was in the store then or was merged since. An entry of merged commits alone
+//!   could hide a newer version that was omitted before.
+//! - **I2** A commit is merged into an entry if there is one, remembered with the load if one is
+//!   under way, and otherwise dropped: a later load sees it.
 //! - **I3** Merging is by version and idempotent; the order of arrival does not matter.
 //! - **I4** No aborted or undecided attempt is ever in an entry.
 //!
-//! A record is large, and entries of all its keys hold it: they share one copy, whoever read it ([`in_use`]).
+//! A record is large, and entries of all its keys hold it: they share one copy, whichever load read
+//! it ([`in_use`]).
 //!
-//! Bounded by bytes: the coldest entries go, and the next read loads them again, so eviction never changes an answer.
-//! From AFT, section 3.1, where the index is never evicted.
+//! Bounded by bytes: the coldest entries are evicted, and the next read loads them again, so
+//! eviction never changes an answer. From AFT, section 3.1, where the index is never evicted.
 
 mod in_use;
 #[cfg(test)]
@@ -38,17 +40,18 @@ use crate::{
     storage::{frontier::Heard, records::CommitRecord},
 };
 
-/// What an entry costs beside its versions.
+/// The overhead of an entry beside its versions.
 const ENTRY_BYTES: usize = 160;
-/// About how much an entry takes: sizes the cache's tables at birth, nothing more.
+/// The typical bytes of an entry: only sizes the cache's tables at creation.
 const ENTRY_BYTES_TYPICAL: u64 = 512;
 
 /// All versions of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The records that wrote them, oldest version first, so that the newest one costs no move.
+    /// The records that wrote them, oldest version first, so that appending the newest one moves
+    /// none.
     pub versions: Vec<Arc<CommitRecord>>,
-    /// What the entry says rests on nothing beyond this point (rule P4).
+    /// The entry depends on nothing beyond this point (rule P4).
     pub point: DurabilityPoint,
     bytes: usize,
 }
@@ -73,7 +76,7 @@ impl Entry {
         }
     }
 
-    /// Whether the version that `attempt` wrote is in it.
+    /// Whether it holds the version that `attempt` wrote.
     pub(crate) fn holds(&self, attempt: Attempt) -> bool {
         self.versions.iter().any(|record| record.attempt == attempt)
     }
@@ -88,7 +91,7 @@ impl Entry {
     }
 }
 
-/// Records are shared by the entries of all they wrote: each bears its part.
+/// Entries of all its keys share a record, so each bears a part of its bytes.
 fn version_bytes(record: &CommitRecord) -> usize {
     size_of::<Arc<CommitRecord>>() + record.bytes_len() / record.writes.len().max(1)
 }
@@ -102,28 +105,28 @@ impl Weighter<Key, Arc<Entry>> for Weigh {
     }
 }
 
-/// What a load came to; none while it is under way.
+/// The result of a load; `None` while it is under way.
 pub(crate) type Loaded = Option<Result<Arc<Entry>, Error>>;
 
 /// A load under way.
 #[derive(Debug)]
 struct Load {
     heard: Vec<Arc<CommitRecord>>,
-    /// What was collected meanwhile: the load may have seen it.
+    /// Versions that were collected meanwhile: the load may have read them.
     dropped: BTreeSet<Attempt>,
     done: watch::Sender<Loaded>,
 }
 
-/// Who loads a key.
+/// Which task loads a key.
 #[derive(Debug)]
 pub(crate) enum Loading {
     /// The caller; it ends with [`Index::finish_load`] or [`Index::fail_load`].
     ByCaller(watch::Receiver<Loaded>),
-    /// Somebody else does already.
+    /// Another task, already.
     UnderWay(watch::Receiver<Loaded>),
 }
 
-/// The entries, and the loads under way.
+/// The entries, and the running loads.
 #[derive(Debug)]
 pub(crate) struct Index {
     entries: Cache<Key, Arc<Entry>, Weigh, FixedState>,
@@ -144,17 +147,17 @@ impl Index {
         }
     }
 
-    /// What is known of `key`; none: it has to be loaded.
+    /// The entry of `key`; `None` if it must be loaded.
     pub(crate) fn entry(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.entries.get(key)
     }
 
-    /// The newest version of `key`, as far as it is known.
+    /// The newest known version of `key`.
     pub(crate) fn newest(&self, key: &Key) -> Option<&Arc<CommitRecord>> {
         self.entries.peek(key)?.versions.last()
     }
 
-    /// What `attempt` committed, if somebody has it.
+    /// The record of `attempt`, if it is in use.
     pub(crate) fn record(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
         self.in_use.get(attempt)
     }
@@ -176,7 +179,8 @@ impl Index {
         Loading::ByCaller(waiter)
     }
 
-    /// Ends a load that found `records`, as of `point`. Nothing happens if the index was cleared meanwhile.
+    /// Ends a load that found `records`, as of `point`. Does nothing if the index was cleared
+    /// meanwhile.
     pub(crate) fn finish_load(
         &mut self,
         key: &Key,
@@ -193,7 +197,7 @@ impl Index {
         entry.drop_versions(&load.dropped);
         let entry = Arc::new(entry);
         self.entries.insert(key.clone(), Arc::clone(&entry));
-        // Even if the entry is too large to be kept, those who wait are answered by it.
+        // Even if the entry is too large to be kept, the waiting readers receive it.
         load.done.send_replace(Some(Ok(entry)));
     }
 
@@ -217,7 +221,7 @@ impl Index {
         self.keep_bounds(record);
     }
 
-    /// Entries grow in place, which evicts nothing; putting one in again does.
+    /// Entries grow in place, which evicts nothing; inserting one again does.
     fn keep_bounds(&mut self, record: &CommitRecord) {
         for write in &record.writes {
             if self.entries.weight() <= self.entries.capacity() {
@@ -229,7 +233,8 @@ impl Index {
         }
     }
 
-    /// About how many bytes `record`, which is news, supersedes: of a key that is not known, as many as it has now.
+    /// The approximate bytes that the new commit `record` supersedes; for an unknown key, as many
+    /// as it writes.
     pub(crate) fn superseded_by(&self, record: &CommitRecord) -> u64 {
         let superseded = record
             .writes
@@ -254,8 +259,8 @@ impl Index {
         }
     }
 
-    /// Drops versions of `key` that nobody who has heard `agreed`, or more, may need, and that others collect: all but
-    /// those for which `is_mine` says that this node does.
+    /// Drops versions of `key` that no reader at frontier `agreed` or later may need and that other
+    /// nodes collect. It keeps those for which `is_mine` says that this node collects them.
     pub(crate) fn prune(
         &mut self,
         key: &Key,
@@ -272,7 +277,8 @@ impl Index {
         else {
             return;
         };
-        // What an own version supersedes goes when its slot is collected, and it with it.
+        // A version that an own commit supersedes is kept until the collector reaches that commit's
+        // slot, and is deleted then.
         let last_own = entry.versions[..=floor]
             .iter()
             .rposition(|record| is_mine(record));
@@ -289,7 +295,7 @@ impl Index {
         }
     }
 
-    /// What is known of `key`, for whom a look does not warm it.
+    /// The entry of `key`, without warming it.
     pub(crate) fn peek(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.entries.peek(key)
     }
@@ -299,7 +305,7 @@ impl Index {
         self.entries.remove(key);
     }
 
-    /// Forgets everything; loads under way fail with `error`.
+    /// Forgets everything; running loads fail with `error`.
     pub(crate) fn clear(&mut self, error: &Error) {
         self.entries.clear();
         self.in_use = InUse::default();

@@ -1,9 +1,10 @@
-//! How attempts end that do not commit: abort, time-outs, and cleaning up behind them.
+//! How attempts end without a commit: abort, time-out, and the clean-up after them.
 //!
 //! Invariants
-//! - An attempt ends in memory first, so nothing more is written for it; then its row, if it has one, then its data.
-//! - An entry of the log is settled only once nothing is left of it, so that whoever comes after a death between two
-//!   of these steps finds the rest.
+//! - An attempt ends in memory first, so nothing more is written for it. Then its row is closed, if
+//!   it has one, then its data is deleted.
+//! - A log entry is settled only once nothing is left of it. After a crash between two of these
+//!   steps, the resolver of the log therefore finds the remainder.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +20,7 @@ use crate::{
     storage::records::{Write, WriteSet},
 };
 
-/// The shortest wait between two looks for attempts that ran out of time.
+/// The shortest wait between two searches for attempts that timed out.
 const TIMER_GRAIN: Duration = Duration::from_millis(100);
 
 impl Calls {
@@ -56,7 +57,7 @@ impl Calls {
         self.wait_for_end(transaction).await
     }
 
-    /// Ends an attempt as `answer` says.
+    /// Ends an attempt with `answer`.
     pub(crate) fn end(
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
@@ -79,7 +80,7 @@ impl Calls {
         }
     }
 
-    /// Gives back the row that a named begin took, if it left nothing else.
+    /// Deletes the row that a begin with a client id took, if the attempt left nothing else.
     pub(crate) fn forget_begin(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let Some(slot) = transaction.began else {
             return;
@@ -91,7 +92,8 @@ impl Calls {
         self.context.spawn(async move {
             let _at_work = at_work;
             let node = &transaction.node;
-            // Not if the node cannot go on: then its log is resolved, and the row with it.
+            // Skipped if the node cannot go on: then its log is resolved, which deletes the row
+            // too.
             if node
                 .store
                 .forget(&transaction.id, transaction.attempt)
@@ -103,7 +105,7 @@ impl Calls {
         });
     }
 
-    /// Closes the row of an attempt that announced `writes`, then deletes what it wrote.
+    /// Closes the row of an attempt that announced `writes`, then deletes its data.
     pub(crate) async fn clean_up(
         &self,
         transaction: &Transaction,
@@ -117,7 +119,8 @@ impl Calls {
         } = transaction;
         let is_sequenced = self.serializable.keyspaces.lock().are_any_sequenced();
         if is_sequenced {
-            // It may be handed over, and is not in the log, nor will it be.
+            // The row may be handed over, and the attempt is not in the sequencer's log and never
+            // will be.
             node.store.settle_aborted(id, *attempt).await?;
         }
         if transaction.is_named() {
@@ -125,7 +128,7 @@ impl Calls {
         } else if slot.is_some() {
             node.store.close_generated(id, *attempt).await?;
         } else if is_sequenced {
-            // Of a generated id that was not announced nobody knows, and nothing else would ever take the row away.
+            // No entry announced this generated id, so nothing else would ever delete its row.
             node.store.drop_aborted(id, *attempt).await?;
         }
         if let Some(slot) = slot {
@@ -143,7 +146,7 @@ impl Calls {
         Ok(())
     }
 
-    /// One timer per node, while attempts are open.
+    /// Starts the one timer of a node, which runs while attempts are open.
     pub(crate) fn arm_timer(self: &Arc<Self>) {
         if std::mem::replace(&mut self.attempts.lock().is_timer_armed, true) {
             return;
@@ -156,7 +159,8 @@ impl Calls {
         });
     }
 
-    /// Ends what has run out of time. Returns how long nothing else will; none: nothing is open.
+    /// Ends attempts that timed out. Returns the time until the next may time out, or `None` if
+    /// none is open.
     fn expire_overdue(self: &Arc<Self>) -> Option<Duration> {
         let now = self.context.clock.monotonic();
         let mut next = None;
@@ -178,7 +182,7 @@ impl Calls {
             self.forget_begin(&transaction);
         }
         let mut attempts = self.attempts.lock();
-        // Somebody may have begun since the list was made.
+        // An attempt may have begun since the list was made.
         if next.is_none() && attempts.len() == 0 {
             attempts.is_timer_armed = false;
             return None;

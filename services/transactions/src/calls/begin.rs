@@ -1,11 +1,12 @@
 //! Begin, and begin anew.
 //!
-//! A begin of a name takes its row and says so in the log, in one round: whoever begins it later takes the row over,
-//! and every earlier attempt's commit finds it so, wherever it is (T-5). A generated id needs no row before its
-//! commit: nobody else knows it.
+//! A begin with a client id takes the id's row and logs that, in one round. A later begin of the
+//! same id takes the row over, so every earlier attempt's commit fails at the row, on any node
+//! (T-5). A generated id needs no row before its commit, because no other caller knows it.
 //!
-//! Dies between the two writes: a row without a state, which the resolver of the log forgets, or the next begin of the
-//! name takes over; or an entry without a row, which is nothing.
+//! A crash between the two writes leaves either a row without a state or an entry without a row.
+//! The log's resolver deletes such a row, or the next begin of the id takes it over. Such an entry
+//! means nothing.
 
 use std::sync::Arc;
 
@@ -31,9 +32,10 @@ use crate::{
     },
 };
 
-/// How many begins of a full node may ask the store at a time whether they have committed; the others are refused at once.
+/// How many begins on a full node may ask the store at a time whether they have committed. Others
+/// are refused at once.
 pub(crate) const FULL_LOOK_UPS_MAX: usize = 4;
-/// By how much a client's token may lie beyond the clock.
+/// How far a client's token may lie beyond the clock, in milliseconds.
 const TOKEN_SLACK_MS: u64 = 10_000;
 
 impl Calls {
@@ -46,7 +48,8 @@ impl Calls {
             .lock()
             .check_room(&self.context.config, begin.id.as_ref());
         if let Err(full) = room {
-            // Whom nobody asks the store for may have committed, and hears so once fewer come at a time.
+            // A begin without a permit may have committed before. It learns so on a retry, once
+            // fewer begins arrive at a time.
             let Ok(_look_up) = self.full_look_ups.try_acquire() else {
                 return Err(full);
             };
@@ -83,7 +86,8 @@ impl Calls {
         self.attempts.lock().end_begin(id, lock);
     }
 
-    /// What the begin of a name is answered that has committed, which takes no place; none: it has not.
+    /// The answer to a begin of an id that has committed, which needs no capacity. `None` if it has
+    /// not.
     async fn committed_before(
         &self,
         node: &Arc<Node>,
@@ -107,7 +111,8 @@ impl Calls {
         }
     }
 
-    /// Makes sure that the new transaction sees the client's last commit, and that its own comes above it.
+    /// Ensures that the new transaction sees the client's last commit, and that its own commit has
+    /// a higher timestamp.
     async fn see(&self, node: &Arc<Node>, begin: &Begin) -> Result<Timestamp> {
         let Some(after) = begin.after else {
             return Ok(Timestamp::default());
@@ -121,7 +126,8 @@ impl Calls {
                 .received(&self.cache.lock().heard, position.log)
                 >= position.slot
         {
-            // Nobody who asks for it waits until it would be merged with others.
+            // Merges the gathered announcements now, so that the begin need not wait for the end of
+            // their interval.
             self.cluster.lock().merge_gathered(node, &self.cache);
             is_heard = self.cache.lock().heard.contains(position);
         }
@@ -146,7 +152,7 @@ impl Calls {
             }
             None => position.log == node.id || is_heard,
         };
-        // A token from nowhere must not push the clock out of all reach.
+        // A forged token must not push the clock far ahead.
         let timestamp = version.timed();
         if !is_known || !node.log.is_plausible(timestamp, TOKEN_SLACK_MS) {
             return Err(Error::Invalid("the commit token is not of this store"));
@@ -155,7 +161,8 @@ impl Calls {
         Ok(timestamp)
     }
 
-    /// What a begin asks for, if it can be had. A serializable one reads at what is heard after this (T-4).
+    /// The terms of a begin, if they can be granted. A serializable transaction reads at the
+    /// frontier applied after this (T-4).
     async fn agree(self: &Arc<Self>, node: &Arc<Node>, begin: &Begin) -> Result<Terms> {
         let after = self.see(node, begin).await?;
         if begin.isolation == Isolation::ReadAtomic {
@@ -234,7 +241,7 @@ impl Calls {
         opened
     }
 
-    /// Takes the row of a name. An earlier attempt that was handed over is decided first.
+    /// Takes the row of a client id. An earlier attempt that was handed over is decided first.
     async fn take_row(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -254,7 +261,7 @@ impl Calls {
                 ) => {
                     self.serializable.close_prepared(node, id, earlier).await?;
                 }
-                // Somebody else has taken it meanwhile.
+                // Another attempt has taken it meanwhile.
                 Decided::Refused(decision, _)
                     if elsewhere.is_some()
                         && decision.as_ref().is_none_or(Decision::may_be_begun) => {}
@@ -268,7 +275,7 @@ impl Calls {
         }
     }
 
-    /// The attempt of another node that has the row of a name, and is not decided.
+    /// Another node's undecided attempt that holds the row of a client id.
     async fn undecided_elsewhere(
         &self,
         node: &Arc<Node>,
@@ -283,8 +290,9 @@ impl Calls {
         Ok(elsewhere.map(|decision| decision.attempt))
     }
 
-    /// T-5: the node of an attempt whose row was taken answers no more calls of it. One that may not answer at all any more need
-    /// not be told. Errors: `Unavailable` if it does not hear.
+    /// T-5: the node of an attempt whose row was taken must answer no more calls of it. A node that
+    /// can no longer answer calls need not be told. Errors: `Unavailable` if the message does not
+    /// arrive.
     async fn end_elsewhere(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -321,7 +329,7 @@ impl Calls {
         }
     }
 
-    /// The row of a name is decided for good.
+    /// The row of a client id is decided finally.
     async fn decided_before(
         &self,
         node: &Arc<Node>,
@@ -336,7 +344,7 @@ impl Calls {
         }) = decision
         else {
             return Err(Error::Corrupt(
-                "a name was refused by a row that is not committed".into(),
+                "a client id was refused by a row that is not committed".into(),
             ));
         };
         self.hear_committed(node, id, *attempt, stored, point)
@@ -350,8 +358,9 @@ impl Calls {
         })
     }
 
-    /// Whoever is told that something is committed sees it from then on (T5), also while the commit itself still waits
-    /// for its answer from the store. What is heard already is not news: its versions may be collected.
+    /// A caller that learns of a commit sees it from then on (T5), even while the commit still
+    /// waits for its answer from the store. Commits within the applied frontier are skipped: their
+    /// versions may be collected already.
     pub(crate) async fn hear_committed(
         &self,
         node: &Arc<Node>,
@@ -370,7 +379,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Opens an attempt; from here on the horizon is at most what is heard now. The earlier attempt of its id ends.
+    /// Opens an attempt. From here on the horizon is at most the present frontier. The earlier
+    /// attempt of its id ends.
     pub(crate) fn open(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -383,7 +393,7 @@ impl Calls {
         let (transaction, earlier) = {
             let mut attempts = self.attempts.lock();
             if !attempts.are_of(node.id) {
-                return Err(Error::unavailable("the node starts over"));
+                return Err(Error::unavailable("the node restarts"));
             }
             attempts.check_room(&self.context.config, Some(id))?;
             let (heard, superseded_bytes) = self.cache.frontier();
@@ -407,7 +417,7 @@ impl Calls {
         Ok(())
     }
 
-    /// T-5: what an earlier attempt had written goes. One that is committing is left to its row.
+    /// T-5: deletes what an earlier attempt had written. One that is committing is left to its row.
     fn begin_anew(self: &Arc<Self>, earlier: &Arc<Transaction>, transaction: &Transaction) {
         let mut state = earlier.state();
         if state.phase != Phase::Open || self.context.config.is_broken(Broken::CommitsAnyAttempt) {
@@ -430,13 +440,13 @@ impl Calls {
             &Err(Error::TransactionFinished(Outcome::BegunAnew)),
         );
         if let Some(slot) = earlier.began {
-            // The row is the later attempt's, and nothing of this one was written.
+            // The row belongs to the later attempt, and this one wrote nothing.
             earlier.node.settled(slot);
         }
     }
 
-    /// Of a name that is open here, and that somebody has begun anew at another node, the row is the later attempt's: then
-    /// the one here ends.
+    /// Ends the local attempt of a client id that was begun anew at another node: the row then
+    /// belongs to the later attempt.
     pub(crate) async fn end_if_begun_elsewhere(self: &Arc<Self>, call: &Call) -> Result<()> {
         if self.context.is_alone() || call.id.generated().is_some() {
             return Ok(());

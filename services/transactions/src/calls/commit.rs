@@ -1,20 +1,22 @@
 //! The commit, step by step.
 //!
 //! ```text
-//!  1  together, in this order of issue: the entry of the log, where the timestamp is given; the data. One after the
-//!     other if the write set is large: the entry, the parts of the write set, the data
+//!  1  together, in this order of issue: the entry of the log, which assigns the timestamp; the
+//!     data. One after the other if the write set is large: the entry, the parts of the write set,
+//!     the data
 //!  2  all of that is confirmed
 //!  3  the decision row, with the record: the one write that decides
-//!  4  install: index, data cache, what is heard of the own log
+//!  4  install: index, data cache, applied frontier of the own log
 //!  5  wait until the row is durable, and with it all before it
 //!  6  answer
 //! ```
 //!
 //! Where the store can, 1 to 3 are one step of it ([`grouped`]).
 //!
-//! Nothing in 1 to 4 waits for the disk (external synchrony): the order of issue is the order of durability, so
-//! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
-//! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
+//! Nothing in 1 to 4 waits for the disk (external synchrony). The order of issue is the order of
+//! durability, so a durable row implies a durable entry and durable data. The table in
+//! `docs/design/0003-transactions.md`, section 7.2, lists what a crash after each step leaves and
+//! which node finishes it.
 
 mod grouped;
 mod sequenced;
@@ -53,7 +55,7 @@ use crate::{
 /// Version items written at a time.
 const WRITES_AT_ONCE: usize = 64;
 
-/// Who is asked to commit.
+/// The result of asking for a commit.
 pub(crate) enum Committing {
     /// It is under way.
     Here(Arc<Transaction>),
@@ -65,10 +67,10 @@ pub(crate) enum Committing {
 struct Commit<'a> {
     calls: &'a Arc<Calls>,
     transaction: &'a Arc<Transaction>,
-    /// When its client asked.
+    /// When its client requested it.
     began: Monotonic,
     buffer: WriteBuffer,
-    /// What has left it before.
+    /// What it has spilled before.
     spills: Spills,
     effects: Vec<Effect>,
     writes: Vec<Write>,
@@ -84,7 +86,8 @@ impl Calls {
         }
     }
 
-    /// The same up to step 4: whoever takes the answer out of the house waits for its point.
+    /// Runs the commit up to step 4. A caller that externalizes the answer first waits for its
+    /// point.
     pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Shown<Committed>> {
         let transaction = match self.begin_to_commit(call).await? {
             Committing::Here(transaction) => transaction,
@@ -115,7 +118,8 @@ impl Calls {
         }
     }
 
-    /// Waits for the end of an attempt that is committing, but not for ever: it goes on until its outcome is known.
+    /// Waits for a committing attempt to end, up to a limit. The commit continues until its outcome
+    /// is known.
     pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> Answer {
         tokio::select! {
             biased;
@@ -124,9 +128,10 @@ impl Calls {
         }
     }
 
-    /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
+    /// From here on the attempt accepts no writes and cannot be aborted. A second commit changes
+    /// nothing.
     fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
-        // Whoever leaves ends what is open.
+        // A node that is shutting down ends open attempts.
         let Ok(at_work) = transaction.node.at_work() else {
             return;
         };
@@ -162,7 +167,7 @@ impl Calls {
         });
     }
 
-    /// A commit in `slot` of the own log is decided.
+    /// Applies `slot` of the own log, whose commit is decided.
     pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
         let cache = self.cache.of(node.id);
         let through = node.log.decided(slot);
@@ -171,7 +176,7 @@ impl Calls {
         }
     }
 
-    /// A successor need not read the log from its start.
+    /// Publishes a later start of the log, so that a successor need not read all of it.
     fn publish(&self, node: &Arc<Node>) {
         if let Some(row) = node
             .log
@@ -180,14 +185,15 @@ impl Calls {
             let node = Arc::clone(node);
             self.context.spawn(async move {
                 if let Err(error) = node_registry::publish(&node.store, row).await {
-                    tracing::debug!(%error, "how far the log is done was not told");
+                    tracing::debug!(%error, "the progress of the log was not published");
                 }
             });
         }
     }
 }
 
-/// Step 0: nothing was written. A name is kept for its repeats; of a generated id nothing is at rest.
+/// Step 0: nothing was written. A client id keeps a row for its repeats; a generated id stores
+/// nothing.
 async fn commit_nothing(transaction: &Transaction) -> Answer {
     let Transaction {
         id,
@@ -229,7 +235,7 @@ async fn answer_durable(
     point: DurabilityPoint,
     record: Option<&CommitRecord>,
 ) -> Answer {
-    // Whatever is wrong now, the row is written, and says what became of it once it can be read.
+    // After any failure the row is written still, and tells the outcome once it can be read.
     node.store
         .externalize(point)
         .await
@@ -251,7 +257,7 @@ impl<'a> Commit<'a> {
             .any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
         assert!(
             !is_leaving || spills.failed.is_some(),
-            "values are on their way, and nobody waits for them"
+            "values are being spilled, and the commit does not wait for them"
         );
         let writes = buffer.write_set();
         let (set, _) = WriteSet::split(&writes, calls.context.config.write_set_inline_bytes_max);
@@ -279,7 +285,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Errors: something could not be written ahead, or the store is full.
+    /// Errors: a value could not be spilled, or the store is full.
     fn may_begin(&mut self) -> Result<()> {
         self.spills
             .failed
@@ -379,13 +385,15 @@ impl<'a> Commit<'a> {
         answer_durable(&self.transaction.node, point, Some(&record)).await
     }
 
-    /// Step 1, with `data` as what is written beside the entry. Errors: with the slot of the entry, if it has one.
+    /// Step 1, with `data` as the items written beside the entry. Errors carry the slot of the
+    /// entry, if it has one.
     async fn round_one(
         &self,
         data: impl Future<Output = Result<()>>,
     ) -> Result<Placed, (Option<u64>, Error)> {
-        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
-        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
+        // Issued in order, so that the stored owner precedes what it owns. If the entry only names
+        // the parts of its write set, those parts name the data. Each then waits for the one
+        // before, so no sweep finds ownerless parts.
         let (_, parts) = WriteSet::split(
             &self.writes,
             self.calls.context.config.write_set_inline_bytes_max,
@@ -408,7 +416,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// As nobody may: while older versions of the keys may be there, or still come.
+    /// Breaks a rule, for tests: deletes tombstones while older versions of the keys may exist or
+    /// arrive.
     async fn drop_tombstones(&self, record: &Arc<CommitRecord>) -> Result<()> {
         let deletes = record
             .writes
@@ -456,7 +465,7 @@ impl<'a> Commit<'a> {
         put.and(written)
     }
 
-    /// What has not left before.
+    /// The writes that were not spilled.
     fn unwritten(&self) -> impl Iterator<Item = (&Write, &Buffered)> {
         let items = self
             .writes
@@ -540,7 +549,7 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// Step 4, but for what is heard.
+    /// Step 4, except for the applied frontier.
     fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
         let record = Arc::new(record);
         if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
@@ -558,8 +567,8 @@ impl<'a> Commit<'a> {
         }
     }
 
-    /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from
-    /// being done keeps its entry unsettled, so that the log's resolver does it.
+    /// The attempt does not commit, because no other node would finish it, so this is answered at
+    /// once. If the clean-up fails, its entry stays unsettled and the log's resolver repeats it.
     fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
@@ -577,7 +586,7 @@ impl<'a> Commit<'a> {
                 delete_spilled(&transaction, &spills).await
             };
             if let Err(error) = cleaned.await {
-                tracing::debug!(%error, "what was not committed is left to the log's resolver");
+                tracing::debug!(%error, "uncommitted data are left to the log's resolver");
             }
         });
         Err(error)

@@ -1,16 +1,22 @@
-//! Any node takes any call (T10): one for a transaction of another node goes there, one hop and no further.
+//! Any node accepts any call (T10). A call for a transaction of another node is forwarded there,
+//! over one hop only.
 //!
-//! Whose a transaction is says its attempt, which a client carries and a generated id contains; of a name without an attempt
-//! its row says it. A node that says nothing, whatever it is asked, may be gone, or not. What it held of the transaction is only there, so
-//! a read or a write ends it; what became of a commit is found out. Both by the row, which is closed first ([`outcome`](crate::calls::status)):
-//! that is safe however alive the node is, and nobody waits until it is missed.
+//! The attempt number identifies the node that owns the transaction. Clients send it with each
+//! call, and generated ids contain it. For a client id without an attempt number, the decision row
+//! names the owner.
 //!
-//! A node that lives is waited for, and what it refuses is refused here, under the same name: nothing ends. But a write that is
-//! waited for no longer, while its copy may still be on its way, ends its transaction: once its client hears of it, that client may
-//! write the same key anew, by whichever node, and the copy must not come after that. A number for each write would tell the owner
-//! which is older only among the copies of one node.
+//! An owner that does not answer may be dead or alive. The state it held of the transaction exists
+//! only there, so a read or a write ends the transaction. The outcome of a commit is looked up.
+//! Both go through the row, which is closed first ([`outcome`](crate::calls::status)). That is safe
+//! even if the node is alive, and no caller waits until its lease expires.
 //!
-//! What is answered from here is durable already, so it rests on nothing.
+//! A node that is alive is waited for. Its refusal is returned here under the same name, and the
+//! transaction stays open. A write that times out ends its transaction, because a copy may still be
+//! on its way. Otherwise the client could write the same key again through any node, and the old
+//! copy might arrive after that. A sequence number for each write would order only the copies from
+//! one node.
+//!
+//! Answers from here are durable already, so they depend on nothing.
 
 use std::sync::Arc;
 
@@ -31,12 +37,12 @@ use crate::{
     model::{After, Call, Committed, Key, Outcome, Shown},
 };
 
-/// What a call comes to that was passed on and not done.
+/// Why a forwarded call was not done.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// Its node says nothing: its row does.
+    /// The owner did not answer; the row decides.
     Unreachable(Error),
-    /// Its node lives.
+    /// The owner is alive, and refuses it.
     Refused(Error),
 }
 
@@ -55,7 +61,8 @@ impl From<Error> for Failed {
 }
 
 impl Calls {
-    /// Whose call this is; none: this node's, or of one that is gone. Errors: `Unavailable` also if this node is no member.
+    /// The owner of this call's transaction. `None` if that is this node or a dead one. Errors:
+    /// `Unavailable`, also if this node is not a member.
     pub(crate) async fn owner_elsewhere(self: &Arc<Self>, call: &Call) -> Result<Option<Owner>> {
         if self.context.is_alone() || !matches!(self.find(call), Found::Nothing) {
             return Ok(None);
@@ -112,11 +119,12 @@ impl Calls {
         }
     }
 
-    /// What it held was only there, so whoever asks had better begin again, and need not wait until the node is missed.
+    /// The transaction's state was only there. The caller should begin again without waiting for
+    /// the node's lease to expire.
     async fn ended_with_its_node(self: &Arc<Self>, owner: &Owner, call: &Call) -> Error {
         tracing::debug!(
             ?owner,
-            "the node of a transaction does not answer, or not in time: the transaction ends"
+            "the owner of a transaction does not answer in time: the transaction ends"
         );
         match self.status(call).await {
             Ok(outcome) => Error::TransactionFinished(outcome.value),

@@ -1,19 +1,23 @@
 //! Listing: a page of the keys of plain state, in order, with their values.
 //!
-//! Keys are spread over buckets and each bucket is in order, so a page is merged from the first few versions of every bucket:
-//! one scan each, a second one where a bucket had few keys in its first, and the decision rows of the versions that were found.
-//! What a page costs does not grow with the store, and listing costs commits nothing: there is no list of keys at rest that
-//! they would have to keep.
+//! Keys are spread over buckets and each bucket is in order. A page is merged from the first few
+//! versions of every bucket. It takes one scan of each bucket, a second one where the first held
+//! few keys, and the decision rows of the versions found. The cost of a page does not grow with the
+//! store. Listing costs commits nothing, because they maintain no stored list of keys.
 //!
-//! What is found is what lies in the store, whoever committed it: whether this node has heard of it does not matter. Rows are
-//! read after versions, and what was the newest when the page began is kept from being collected until it ends: otherwise a
-//! version could go with its row between the two, and its key would be missing although it was there all the time. Of a key
-//! with more versions than were read, all are read once it is known to be in the page: among several nodes memory may be behind.
+//! A page shows what the store holds, whether or not this node has applied it. Rows are read after
+//! versions, and the versions that were newest when the page began are kept from collection until
+//! it ends. Otherwise a version could be collected with its row between the two reads, and its key
+//! would be missing although it existed all the time. If a key has more versions than were read,
+//! all of them are read once the key is known to be in the page, because the index may lag among
+//! several nodes.
 //!
-//! A page takes as many keys as were asked for and then leaves out those that are deleted or were never committed. So its
-//! cost is bounded, and it may hold fewer keys than were asked for, or none, although more follow.
+//! A page takes as many keys as requested and then omits those that are deleted or were never
+//! committed. Its cost is bounded. It may hold fewer keys than requested, or none, although more
+//! follow.
 //!
-//! Deliberately absent: a snapshot over pages, or within one. Each key is as it was at some moment while its page was read.
+//! Deliberately absent: a snapshot over pages, or within one. Each key is as it was at some moment
+//! while its page was read.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,28 +44,29 @@ use crate::{
 
 /// The most keys in a page.
 pub const KEYS_MAX: usize = 1_000;
-/// A larger value is not in a page: whoever wants it gets it.
+/// Larger values are omitted from a page; the caller gets them separately.
 pub const VALUE_BYTES_MAX: u64 = 64 << 10;
-/// A page ends with the value that brings it to this.
+/// A page ends with the value that reaches this many bytes.
 pub const VALUES_BYTES_MAX: usize = 1 << 20;
 
 /// Buckets read at a time.
 const SCANS_AT_ONCE: usize = 32;
-/// Keys looked at at a time.
+/// Keys examined at a time.
 const KEYS_AT_ONCE: usize = 64;
-/// What a page may have in memory, of the room for values that are being read.
+/// How much memory a page may use, out of the capacity for values being read.
 const PAGE_BYTES: usize = 16 << 20;
-/// Larger values are not kept from the first look at their bucket, but read once it is known that they are shown.
+/// Larger values are not kept from the first scan of their bucket, but read once they are known to
+/// be in the page.
 const KEPT_BYTES_MAX: usize = 4 << 10;
 
 /// Which keys of plain state to list.
 #[derive(Debug, Clone)]
 pub struct Listing {
-    /// What they begin with.
+    /// The prefix of the keys.
     pub prefix: Bytes,
-    /// They lie behind this one, whether or not it is there.
+    /// Only keys after this one, whether or not it exists.
     pub after: Option<Key>,
-    /// How many to look at, one to [`KEYS_MAX`].
+    /// How many keys to examine, from one to [`KEYS_MAX`].
     pub keys_max: usize,
 }
 
@@ -70,37 +75,37 @@ pub struct Listing {
 pub struct Listed {
     /// The key.
     pub key: Key,
-    /// How long its value is.
+    /// The length of its value.
     pub bytes: u64,
-    /// The value; none: it is too long for a page.
+    /// The value, or `None` if it is too long for a page.
     pub value: Option<Bytes>,
 }
 
-/// Keys in the order of their places: of their bytes, but for long ones that have their first
-/// [`HEAD_BYTES_MAX`](layout::HEAD_BYTES_MAX) bytes in common.
+/// Keys in the order of their stored names. That is the order of their bytes, except for long keys
+/// whose first [`HEAD_BYTES_MAX`](layout::HEAD_BYTES_MAX) bytes are equal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     /// The keys.
     pub keys: Vec<Listed>,
-    /// The last key that was looked at, if more may follow.
+    /// The last key examined, if more may follow.
     pub next: Option<Key>,
 }
 
-/// A key of which there are versions.
+/// A key that has versions.
 #[derive(Debug)]
 struct Found {
     key: Key,
     versions: Vec<(Attempt, VersionItem)>,
-    /// Whether these are all that were there.
+    /// Whether these are all its versions in the store.
     is_whole: bool,
 }
 
-/// What was read of a bucket, and not taken yet.
+/// Keys of a bucket that were read and not taken yet.
 #[derive(Debug)]
 struct Bucket {
     number: u8,
     found: VecDeque<Found>,
-    /// Where the rest begins; none: there is none.
+    /// Where the unread part begins. `None` if all was read.
     rest: Option<Bytes>,
 }
 
@@ -143,7 +148,7 @@ impl Calls {
         Ok(Shown { value: page, point })
     }
 
-    /// The newest committed value of a key; none: it has none.
+    /// The newest committed value of a key, or `None`.
     async fn newest(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -188,7 +193,8 @@ impl Calls {
                 committed_version(node, &key, attempt, item, known).await?;
             point = point.max(read_at);
             if record.is_none() && item.place == Place::Gone {
-                // Perhaps it did count, and was collected since with its row: then what it had deleted must not come back.
+                // It may have committed and been collected since with its row. Then the value that
+                // it had deleted must not reappear.
                 return self.as_stored(node, key).await;
             }
             if let Some(record) = record
@@ -231,12 +237,12 @@ impl Calls {
                 }),
                 point,
             }),
-            // Superseded and collected: only if the pin was overtaken.
+            // Superseded and collected: only possible if the pin was evicted.
             None => self.as_stored(node, key).await,
         }
     }
 
-    /// The same of all its versions, as they lie in the store now; memory knows as much where nobody else writes.
+    /// Reads all its versions from the store. On a single node the index knows as much.
     async fn as_stored(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -263,7 +269,8 @@ impl Calls {
     }
 }
 
-/// The first keys behind `after`, by their places; whether there may be more; and the point this rests on.
+/// The first keys after `after`, in stored order; whether more may follow; and the point that this
+/// depends on.
 async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, DurabilityPoint)> {
     let keys_max = listing.keys_max.clamp(1, KEYS_MAX);
     let (first, until) = layout::places_of(&listing.prefix);
@@ -276,7 +283,7 @@ async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, Dur
         return Ok((found, false, point));
     }
     let buckets = store.buckets();
-    // Twice what is a bucket's part of the page, so that few have to be read again.
+    // Twice a bucket's share of the page, so that few buckets need a second scan.
     let items_max = 1 + (2 * keys_max).div_ceil(buckets.count() as usize);
     let mut buckets: Vec<Bucket> = buckets
         .all()
@@ -296,7 +303,7 @@ async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, Dur
             point = point.max(read_at);
             heads.extend(buckets[place].head().map(|head| (head, place)));
         }
-        // Until one of them has to be read again: what lies there may come next.
+        // Until one of them needs another scan: its next key may be the next overall.
         while let Some((_, place)) = heads.pop_first() {
             let bucket = &mut buckets[place];
             found.extend(bucket.found.pop_front());
@@ -321,17 +328,18 @@ impl Bucket {
         }
     }
 
-    /// Whether what comes next in it is not known.
+    /// Whether its next key is unknown.
     fn is_dry(&self) -> bool {
         self.found.is_empty() && self.rest.is_some()
     }
 
-    /// The place of its first key that was not taken.
+    /// The stored name of its first key that was not taken.
     fn head(&self) -> Option<Bytes> {
         self.found.front().map(|found| layout::place(&found.key))
     }
 
-    /// Reads until it has a key, or its end is known. Returns `place` with the point that this rests on.
+    /// Reads until it has a key or has reached its end. Returns `place` with the point that this
+    /// depends on.
     async fn read_on(
         &mut self,
         store: &Store,
@@ -361,7 +369,7 @@ impl Bucket {
             }
             let last = self.found.back_mut();
             self.rest = next.map(|next| match last {
-                // The rest of its versions is not read here: there may be any number of them.
+                // Its further versions are not read here: their number is unbounded.
                 Some(last) if next.starts_with(&layout::place(&last.key)) => {
                     last.is_whole = false;
                     layout::behind(&last.key)

@@ -1,10 +1,12 @@
-//! Plain writes: transactions of one write, under an id that nobody else knows.
+//! Plain writes: transactions of one write, under an id that no other caller knows.
 //!
-//! - A plain write comes after every write of its key that was acknowledged before it began, at whatever node (T5). This node may not
-//!   have heard of that, and its clock may be behind the one that stamped it: so among several nodes the versions of the key are read
-//!   in the store, which has all that was acknowledged, and the write is stamped above them. A transaction that writes what it has not
-//!   read has no such promise (rule T-1): it would cost each of them that look.
-//! - One that is refused leaves nothing open: nobody else could end it.
+//! - A plain write comes after every write of its key that was acknowledged before it began, at any
+//!   node (T5). This node may not have applied that write, and its clock may be behind the one that
+//!   stamped it. Among several nodes, the key's versions are therefore read from the store, which
+//!   has all acknowledged writes, and the write is stamped above them. A transaction that writes a
+//!   key without reading it has no such promise (rule T-1), which would cost each of them that
+//!   read.
+//! - A plain write that is refused leaves nothing open, because no other caller could end it.
 
 use std::sync::Arc;
 
@@ -65,7 +67,7 @@ impl Calls {
         }
     }
 
-    /// The highest timestamp of what is known to have been written to `key`.
+    /// The highest timestamp of any known write to `key`.
     async fn newest_acknowledged(
         self: &Arc<Self>,
         node: &Arc<Node>,

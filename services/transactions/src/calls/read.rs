@@ -1,15 +1,9 @@
-//! Get: own writes, the choice, the load of what is not known, the value.
+//! Get: own writes, the choice of a version, the load of an unknown key, the value.
 //!
-//! A load is one scan and, for each version found, its decision row, read after the version was: a commit decided in
-//! between is either seen in its row or heard of like any other. One load of a key serves all who wait for it, and
-//! goes on if they do not.
-//!
-//! A value in chunks is put together in memory that all such reads share: it counts there until the last who holds it lets
-//! it go.
-//!
-//! A version that is chosen and whose item is gone means that the entry is stale: it is loaded again, three times at
-//! most, and then `NoValidVersion` is the answer, never absent. Nor is it the answer of a node that does not count any more:
-//! its successor collects what transactions here still need, and no horizon of theirs holds it (T6).
+//! If the item of a chosen version is gone, the index entry is stale and is loaded again, three
+//! times at most. After that the answer is `NoValidVersion`, never absent. A node that lost its
+//! lease may not give that answer either: its successor collects versions that transactions here
+//! still need, because no horizon of this node protects them (T6).
 
 use std::sync::Arc;
 
@@ -34,13 +28,13 @@ use crate::{
     storage::{frontier::Heard, records::Write},
 };
 
-/// What a look at memory came to.
+/// The result of a look at memory.
 enum Looked {
-    /// The transaction wrote it itself; none: it deleted it.
+    /// The transaction's own write; `None` for its own deletion.
     Own(Option<Bytes>),
-    /// The same, and it has left memory.
+    /// The transaction's own write, which was spilled.
     Spilled(Write),
-    /// It was chosen: now, or by an earlier read.
+    /// A version chosen now, or by an earlier read.
     Chosen(Read, Age),
     /// The versions have to be loaded first.
     Unknown(watch::Receiver<Loaded>),
@@ -70,8 +64,9 @@ impl Calls {
         self.tell(&node, read).await
     }
 
-    /// What a read came to. That a version or a value is missing can only be said by who counts, asked after it was missed: else it
-    /// is gone because this node was taken for dead.
+    /// Checks the result of a read. Only a node that still holds its lease may report a missing
+    /// version or value, and the check must follow the read. Otherwise the version may be gone
+    /// because this node was presumed dead.
     async fn tell<T>(&self, node: &Node, read: Result<T>) -> Result<T> {
         if let Err(error @ (Error::NoValidVersion | Error::SnapshotTooOld | Error::Corrupt(_))) =
             &read
@@ -105,7 +100,8 @@ impl Calls {
                     if let Some(value) = self.loader.stored_value(node, *attempt, &write).await? {
                         return Ok(Shown::durable(Some(value)));
                     }
-                    // It was written anew meanwhile, or the attempt has ended; nothing else takes it away.
+                    // It was written again meanwhile, or the attempt has ended; nothing else
+                    // removes it.
                     stale += 1;
                     if stale > STALE_MAX {
                         return Err(Error::Corrupt(
@@ -126,23 +122,15 @@ impl Calls {
                 .await?
             {
                 Fetched::Value(value) => {
-                    if self
-                        .context
-                        .config
-                        .is_broken(Broken::ChoosesBeforeRecording)
-                    {
-                        transaction
-                            .state()
-                            .reads
-                            .record(key.clone(), read.choice, read.point);
+                    let Read { choice, point } = read;
+                    if self.context.is_broken(Broken::ChoosesBeforeRecording) {
+                        let mut state = transaction.state();
+                        state.reads.record(key.clone(), choice, point);
                     }
                     self.cluster.may_answer(&transaction.node)?;
-                    return Ok(Shown {
-                        value,
-                        point: read.point,
-                    });
+                    return Ok(Shown { value, point });
                 }
-                // Whoever has ended keeps nothing, and hears that.
+                // An ended attempt protects no versions, so the read reports that end.
                 Fetched::Missing if transaction.state().phase != Phase::Open => {
                     transaction.state().touch(self.context.clock.monotonic())?;
                 }
@@ -183,14 +171,15 @@ impl Calls {
             }
             self.cache.lock().index.forget(key);
             missed = choice;
-            // It was superseded and collected meanwhile: what is newest from here on stays until it is read.
+            // It was superseded and collected meanwhile. From here on the newest version is pinned
+            // until it is read.
             pin = pin.or_else(|| Some(Pin::new(&self.loader)));
         }
         Err(damaged(key, &missed))
     }
 
-    /// Own writes, what was read before, or a choice; `loaded` if the index could not keep what was loaded. Choosing
-    /// and recording are one step.
+    /// Looks for own writes, earlier reads, or a choice. `loaded` holds the versions if the index
+    /// could not keep them. Choosing and recording are one step.
     fn look(
         self: &Arc<Self>,
         transaction: &Transaction,
@@ -222,8 +211,9 @@ impl Calls {
         else {
             return Ok(Looked::Unknown(self.loader.load(&transaction.node, key)));
         };
-        // Asked after the entry was looked at: what was absent before the attempt was overtaken is absent. Of a snapshot the
-        // right version may be gone, and an older one there still.
+        // Checked after the entry was examined: a key that was absent before the attempt's eviction
+        // is absent. In a snapshot, the right version may be collected while an older one still
+        // exists.
         if transaction.is_overtaken() && (choice == Choice::Absent || transaction.is_serializable())
         {
             return Err(too_late(transaction));
@@ -243,8 +233,9 @@ impl Calls {
         Ok(Looked::Chosen(Read { choice, point }, Age::New))
     }
 
-    /// What `key` is read as; none: its versions have to be loaded first. Chosen where the entry lies: whoever held it beyond that
-    /// would have the next commit of the key copy it, versions and all.
+    /// The version that `key` is read as, or `None` if its versions must be loaded first. The
+    /// choice happens inside the entry: a reference held longer would make the key's next commit
+    /// copy the entry with all its versions.
     fn choose(
         &self,
         transaction: &Transaction,
@@ -288,7 +279,7 @@ fn newest(entry: &Entry) -> Read {
     }
 }
 
-/// What an attempt may need is collected.
+/// The versions that an attempt may need are being collected.
 fn too_late(transaction: &Transaction) -> Error {
     if transaction.is_serializable() {
         Error::SnapshotTooOld

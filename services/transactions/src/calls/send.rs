@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{Effect, Error, Result, attempts::transaction::Transaction, calls::Calls, model::Call};
 
 impl Calls {
-    /// Has `effect` happen once `call`'s transaction has committed.
+    /// Buffers `effect`, which happens once `call`'s transaction has committed.
     pub(crate) async fn send(
         self: &Arc<Self>,
         call: &Call,

@@ -1,20 +1,21 @@
-//! Values that leave memory before their commit: large ones at once, others when too much is buffered.
+//! Spills values before their commit: large ones at once, others when too much is buffered.
 //!
-//! What is to leave is announced in the node's log first, and confirmed there before the first byte of it is written: so
-//! whatever a death leaves has an owner at rest. Then come chunks, then version items. None of it counts before the
-//! decision row does; the commit writes what has not left, and the row.
+//! A spill is announced in the node's log first, and the entry is confirmed before the first byte
+//! of data is written. Data that a crash leaves therefore have a stored owner. Chunks follow, then
+//! version items. None of it takes effect before the decision row. The commit writes the values
+//! that were not spilled, and the row.
 //!
-//! Whoever writes it ahead holds a place among the attempt's *flights*. The commit, and whoever cleans up behind an attempt
-//! that ended, waits until all of them are over, and then knows all that was ever written.
+//! Each spill holds a permit among the attempt's *flights*. The commit, and the clean-up after an
+//! ended attempt, wait until all flights are over, and then know everything that was ever written.
 //!
 //! Invariants
-//! - A value that cannot be written ahead ends its attempt: its key's item may hold it, under a higher write than any that
-//!   the commit would write.
-//! - The entries of an attempt are settled once nothing is left that its record does not name: chunks that a later write
-//!   replaced go too.
+//! - A value that cannot be spilled ends its attempt: its key's item may hold it under a higher
+//!   write number than any that the commit would write.
+//! - The entries of an attempt are settled once nothing is left that its record does not name.
+//!   Chunks that a later write replaced are deleted too.
 //!
-//! From AFT, section 3.3, which sends saturated buffers ahead and leaves open who deletes what an abandoned transaction has
-//! sent.
+//! From AFT, section 3.3, which spills saturated buffers. The paper leaves open which component
+//! deletes the spilled data of an abandoned transaction.
 
 use std::sync::Arc;
 
@@ -39,20 +40,21 @@ use crate::{
     },
 };
 
-/// Values written ahead at a time.
+/// The most values spilled at a time.
 const WRITES_AT_ONCE: usize = 16;
 
 /// Values on their way to the store.
 #[derive(Debug)]
 pub(crate) struct Leaving {
     writes: Vec<(Write, Bytes)>,
-    /// How much memory they take until they are there.
+    /// The bytes of memory that they use until they are stored.
     bytes: usize,
     _flight: OwnedRwLockReadGuard<()>,
 }
 
 impl Calls {
-    /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
+    /// Takes values of `transaction` that must be spilled, given its `state`: large ones, or all if
+    /// too many are buffered.
     pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
         let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
         leave_now(
@@ -62,7 +64,7 @@ impl Calls {
         )
     }
 
-    /// Writes ahead what is leaving, whoever goes away meanwhile. Errors: the attempt is over.
+    /// Spills these values, even if the caller is dropped meanwhile. Errors: the attempt is over.
     pub(crate) async fn spill(
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
@@ -70,7 +72,7 @@ impl Calls {
     ) -> Result<()> {
         let at_work = match transaction.node.at_work() {
             Ok(at_work) => at_work,
-            // Never written, and no commit may take it for written.
+            // They were never written, and no commit may take them for written.
             Err(error) => {
                 self.context.counters.unbuffer(leaving.bytes);
                 return self.fail_spill(transaction, error);
@@ -90,7 +92,8 @@ impl Calls {
             .await
     }
 
-    /// Writes ahead what the attempt with the most unwritten values has. False: nobody has any.
+    /// Spills the values of the attempt with the most unwritten bytes. Returns false if no attempt
+    /// has any.
     pub(crate) async fn spill_largest(self: &Arc<Self>) -> bool {
         let all = self.attempts.lock().all();
         let waits = |transaction: &&Arc<Transaction>| {
@@ -112,7 +115,7 @@ impl Calls {
             leave_now(largest, &mut state, Which::All)
         };
         match leaving {
-            // If that fails it is its own attempt that hears of it.
+            // If that fails, the attempt itself reports it.
             Some(leaving) => self.spill(largest, leaving).await.is_ok(),
             None => false,
         }
@@ -162,7 +165,7 @@ impl Calls {
                 Err(error)
             }
             Phase::Open => {
-                tracing::debug!(%error, attempt = %transaction.attempt, "values could not be written ahead");
+                tracing::debug!(%error, attempt = %transaction.attempt, "values could not be spilled");
                 self.end(
                     transaction,
                     &mut state,
@@ -175,7 +178,7 @@ impl Calls {
         }
     }
 
-    /// Deletes what an attempt wrote ahead that has ended without a commit.
+    /// Deletes the spilled data of an attempt that ended without a commit.
     pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
         let transaction = Arc::clone(transaction);
         let Ok(at_work) = transaction.node.at_work() else {
@@ -185,12 +188,12 @@ impl Calls {
             let _at_work = at_work;
             let spills = transaction.all_spills().await;
             if let Err(error) = delete_spilled(&transaction, &spills).await {
-                tracing::debug!(%error, "what was written ahead is left to the log's resolver");
+                tracing::debug!(%error, "spilled data are left to the log's resolver");
             }
         });
     }
 
-    /// Deletes what later writes of a commit replaced.
+    /// Deletes data that later writes of a commit replaced.
     pub(crate) fn leave_no_replaced(
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
@@ -214,7 +217,7 @@ impl Calls {
                     .delete_chunks(transaction.attempt, write, chunks)
                     .await
                 {
-                    tracing::debug!(%error, "what was replaced is left to the log's resolver");
+                    tracing::debug!(%error, "replaced data are left to the log's resolver");
                     return;
                 }
             }
@@ -224,7 +227,7 @@ impl Calls {
 }
 
 impl Transaction {
-    /// Everything that was written ahead, once nothing is on its way any more.
+    /// Everything that was spilled, once no spill is in flight.
     pub(crate) async fn all_spills(&self) -> Spills {
         let _all = self.flights.write().await;
         std::mem::take(&mut self.state().spills)
@@ -238,7 +241,7 @@ fn leave_now(transaction: &Transaction, state: &mut State, which: Which) -> Opti
     }
     state.spills.note(&writes);
     let flight = Arc::clone(&transaction.flights).try_read_owned();
-    let flight = flight.expect("whoever waits for the flights of an attempt has ended it first");
+    let flight = flight.expect("a waiter for the flights of an attempt has ended it first");
     let bytes = writes.iter().map(|(_, value)| value.len()).sum();
     Some(Leaving {
         writes,
@@ -284,7 +287,7 @@ async fn put_versions(
     } = transaction;
     let all = stream::iter(writes.iter().map(Ok));
     all.try_for_each_concurrent(WRITES_AT_ONCE, |(write, value)| async move {
-        // Nobody needs the rest.
+        // No transaction needs the remaining values.
         if let Phase::Ended(answer) = &transaction.state().phase {
             return Err(refusal(answer));
         }
@@ -302,7 +305,7 @@ async fn put_versions(
     .await
 }
 
-/// Deletes what an attempt wrote ahead, which does not commit; then its entries are settled.
+/// Deletes the spilled data of an attempt that does not commit, then settles its entries.
 pub(crate) async fn delete_spilled(transaction: &Transaction, spills: &Spills) -> Result<()> {
     let Transaction { attempt, node, .. } = transaction;
     for (write, chunks) in &spills.chunked {

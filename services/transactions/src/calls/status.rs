@@ -1,15 +1,17 @@
-//! What became of a transaction: asked by calls for attempts that are not open here, and by repeats.
+//! The outcome of a transaction: for calls to attempts that are not open here, and for repeats.
 //!
-//! A row that is decided is the answer. One that is not, and whose owner is gone, is closed first, and what then stands
-//! is the answer: so "aborted" is never told of something that commits later (T-2). Closing is safe however alive the
-//! owner is.
+//! A decided row is the answer. An undecided row whose owner is gone is closed first, and its state
+//! after that is the answer. The service therefore never reports "aborted" for a transaction that
+//! commits later (T-2). Closing is safe even if the owner is alive.
 //!
-//! Of a generated id there may be no row. Its owner is this node, which does not hold it, or an earlier start, whose log
-//! is sealed and resolved; neither can commit it any more, so nothing has to be written. Where its row may have been
-//! dropped the answer is *expired*, never *aborted*: past the window, and for all that began no later than the last whose
-//! row was dropped, since a clock that was set back makes old ids look young.
+//! A generated id may have no row. Its owner is this node, which does not hold it, or an earlier
+//! start, whose log is sealed and resolved. Neither can commit it any more, so nothing has to be
+//! written. Where its row may have been dropped the answer is *expired*, never *aborted*. That
+//! applies past the window, and to every id that began no later than the last one whose row was
+//! dropped. The second rule is necessary because a clock that was set back makes old ids look
+//! young.
 //!
-//! Every answer that leaves here is durable (P4): errors carry no point.
+//! Every answer from here is durable (P4): errors carry no point.
 
 use std::sync::Arc;
 
@@ -48,8 +50,8 @@ impl Calls {
         }
     }
 
-    /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
-    /// begins the same name.
+    /// The answer to a commit whose attempt is unknown here. It runs as a task of the engine, and
+    /// excludes begins of the same id.
     pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
         let (calls, asked) = (Arc::clone(self), call.clone());
         let call = call.clone();
@@ -71,14 +73,14 @@ impl Calls {
         if answer == Err(Error::NoSuchTransaction)
             && let Found::Ended(ended) = self.attempts.lock().find(&asked)
         {
-            // Of a name that nobody has begun since nothing is at rest.
+            // The store keeps no record of a client id that was not begun since.
             return ended;
         }
         answer
     }
 
-    /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name
-    /// since.
+    /// Finds the attempt of a call on this node. Where there are other nodes, one may have begun
+    /// the id since.
     pub(crate) fn find(&self, call: &Call) -> Found {
         let found = self.attempts.lock().find(call);
         if self.context.is_alone() {
@@ -99,7 +101,7 @@ impl Calls {
 
     async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
         if !matches!(self.find(call), Found::Nothing) {
-            return Err(Error::unavailable("the transaction is just being begun"));
+            return Err(Error::unavailable("the transaction is being begun"));
         }
         let (mut decision, mut point) = node.store.decision(&call.id).await?;
         if decision.is_none() && self.closes_absent(node, &call.id).await? {
@@ -110,7 +112,8 @@ impl Calls {
         };
         let is_begun_anew = call.attempt.is_some_and(|asked| asked != decision.attempt);
         if is_begun_anew && decision.is_undecided() {
-            // The row is a later attempt's, which may be open at another node; this one cannot commit any more.
+            // The row belongs to a later attempt, which may be open at another node; this one
+            // cannot commit any more.
             node.store.externalize(point).await?;
             return Err(Error::TransactionFinished(Outcome::BegunAnew));
         }
@@ -134,8 +137,8 @@ impl Calls {
         }
     }
 
-    /// There is no row, and the node that has the id may still commit it: then it must not, before anything is said of it.
-    /// False: it cannot, or nobody has it.
+    /// There is no row, and the node that owns the id may still commit it. It must be prevented
+    /// before any answer. Returns false if it cannot commit, or no node has it.
     async fn closes_absent(&self, node: &Arc<Node>, id: &TransactionId) -> Result<bool> {
         let Some(generated) = id.generated() else {
             return Ok(false);
@@ -151,7 +154,7 @@ impl Calls {
         if row.is_none_or(|row| row.is_resolved) || self.is_expired(node, generated).await? {
             return Ok(false);
         }
-        // No entry of a log may name it: then nothing else would ever drop its row.
+        // There may be no log entry that names it. Then nothing else would ever drop its row.
         self.idempotency_keys
             .keep_names(node, vec![(id.clone(), attempt)])
             .await?;
@@ -159,8 +162,9 @@ impl Calls {
         Ok(true)
     }
 
-    /// There is no row: of a generated id that says that it never committed, or that its row was dropped; so of an attempt of a
-    /// random one. Else whoever repeats a commit of it would take it for one that never was, and do its work once more.
+    /// There is no row. A generated id then never committed, or its row was dropped; the same holds
+    /// for an attempt of a random id. Otherwise a client that repeats the commit would assume it
+    /// had never happened, and do the work again.
     async fn answer_without_row(&self, node: &Node, call: &Call, point: DurabilityPoint) -> Answer {
         if let Some(attempt) = call.attempt.filter(|_| call.id.is_random())
             && self.is_dropped(node, attempt).await?
@@ -203,7 +207,7 @@ impl Calls {
             && !self.context.config.is_broken(Broken::ForgetsWhatItDropped))
     }
 
-    /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
+    /// The row exists. If it is undecided, no node holds its attempt any more.
     async fn close_undecided(
         self: &Arc<Self>,
         node: &Arc<Node>,

@@ -1,6 +1,7 @@
-//! Put and delete: into the buffer, without a call to any port unless something has to leave it.
+//! Put and delete: into the buffer, without a call to any port unless something must be spilled.
 //!
-//! Whoever writes a large value, or one too many, waits until it is written ahead: that is what bounds the memory of all.
+//! A caller that writes a large value, or exceeds the buffer, waits until the spill is done. That
+//! bounds memory.
 
 use std::sync::Arc;
 
@@ -18,9 +19,9 @@ use crate::{
     storage::{layout, records::Place},
 };
 
-/// How often others are made to leave before a write is refused.
+/// How often other attempts are made to spill before a write is refused.
 const ROOM_TRIES: usize = 4;
-/// What an item has beside a chunk, at the most.
+/// The most bytes of an item beside its chunk.
 const CHUNK_ITEM_BYTES: usize = 4 << 10;
 
 impl Calls {
@@ -36,7 +37,7 @@ impl Calls {
         self.buffer(&transaction, key, value).await
     }
 
-    /// Errors: `TooLarge` if the store has no place for it.
+    /// Errors: `TooLarge` if the store cannot hold it.
     pub(crate) fn check_write(&self, key: &Key, value: Option<&Bytes>) -> Result<()> {
         let limits = self.context.key_value.limits();
         if layout::version_sort_bytes(key) > limits.key_bytes_max {
@@ -50,7 +51,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Where a value goes.
+    /// Where a value is stored.
     fn place(&self, value: Option<&Bytes>) -> Place {
         if let Some(value) = value.filter(|value| value.len() > self.context.config.pack_bytes_min)
             && self.packing.objects.is_some()
@@ -70,7 +71,7 @@ impl Calls {
         Place::of(value, inline_bytes_max, chunk_bytes_max.max(1))
     }
 
-    /// Buffers a write; what has to leave memory for it is in the store when this returns.
+    /// Buffers a write. When it returns, the values that had to be spilled for it are in the store.
     pub(crate) async fn buffer(
         self: &Arc<Self>,
         transaction: &Arc<Transaction>,
@@ -90,7 +91,7 @@ impl Calls {
         Err(Error::TooMuchBuffered)
     }
 
-    /// Buffers a write. Returns what has to leave.
+    /// Buffers a write. Returns the values to spill.
     fn take_in(
         &self,
         transaction: &Transaction,
@@ -122,7 +123,7 @@ impl Calls {
         Ok(self.leaving(transaction, &mut state))
     }
 
-    /// The attempt that a read or write belongs to. Errors: it has ended, or never was.
+    /// The local attempt of a read or write. Errors: it has ended, or never existed.
     pub(crate) async fn here(self: &Arc<Self>, call: &Call) -> Result<Arc<Transaction>> {
         let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
             self.attempts.lock().find_any(call)

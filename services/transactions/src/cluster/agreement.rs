@@ -1,4 +1,7 @@
-//! What every node agrees to need no longer: the horizon of this one, and the least of all.
+//! Agreement on collection: this node's horizon, and the minimum over all nodes.
+//!
+//! A version superseded before the agreed horizon is needed by no open transaction on any node, so
+//! it may be collected (T6).
 
 use std::sync::Arc;
 
@@ -15,7 +18,7 @@ use crate::{
 };
 
 impl Cluster {
-    /// What all who run, here and elsewhere, had heard when they began, as far as is agreed on.
+    /// The agreed minimum frontier of all open transactions, here and elsewhere.
     pub(crate) fn horizon(&self, node: &Node) -> Heard {
         let own = self.own_horizon(node);
         if self.context.is_alone() {
@@ -24,7 +27,8 @@ impl Cluster {
         self.cache.lock().agreed.clone()
     }
 
-    /// What all who run here had heard when they began; what is heard now, if nobody runs.
+    /// The minimum frontier of this node's open transactions; the applied frontier if there is
+    /// none.
     pub(crate) fn own_horizon(&self, node: &Node) -> Heard {
         let attempts = self.attempts.lock();
         let through = node.log.decided_through();
@@ -40,7 +44,8 @@ impl Cluster {
         }
     }
 
-    /// What everybody can agree on now; none: of some that count nothing is known.
+    /// The horizon that all nodes could agree on now; `None` if the state of a counted node is
+    /// unknown.
     fn agreeable(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node);
         if self.context.config.is_broken(Broken::CollectsByOwnHorizon) {
@@ -53,7 +58,7 @@ impl Cluster {
         Some(own.minimum(&others))
     }
 
-    /// What the members could agree on now.
+    /// The horizon that the members could agree on now.
     pub(crate) fn agreeable_to_members(&self, node: &Node) -> Option<Heard> {
         let own = self.own_horizon(node);
         let others = self.others(node);
@@ -64,7 +69,7 @@ impl Cluster {
         Some(own.minimum(&others))
     }
 
-    /// Up to which slot of the sequencer's log everybody agrees to need nothing older.
+    /// The slot of the sequencer's log below which no node needs anything.
     pub(crate) async fn agreed_of_sequencer(&self, node: &Node) -> Result<u64> {
         let through = |heard: &Heard| heard.through(NodeId::SEQUENCER);
         let agreed = through(&self.cache.lock().agreed);
@@ -77,10 +82,11 @@ impl Cluster {
         Ok(through(&self.cache.lock().agreed))
     }
 
-    /// Counts who lives. Whatever they agree on holds for all who join later, too. Errors: this node does not count any more.
+    /// Counts the live nodes. Their agreement also holds for nodes that join later. Errors: this
+    /// node does not count any more.
     pub(crate) async fn count(&self, node: &Node) -> Result<()> {
-        // What those who count had heard before the list is read: who joins while it is on its way is not in it, and may
-        // begin below what others say since.
+        // The agreement of counted nodes before the list is read. A node that joins during the read
+        // is not in the list, and may begin below what the others have sent since.
         let before = self.agreeable(node);
         let first = self.lock().neighbours.first_uncounted();
         let rows = node_registry::list_from(&node.store, first).await?;
@@ -94,7 +100,7 @@ impl Cluster {
             let agreed = before.minimum(&after);
             let mut cache = self.cache.lock();
             cache.agreed.merge(&agreed);
-            // Long before any deletion goes that a slot has decided: all hear of it.
+            // Long before any deletion from a slot is dropped, all nodes apply the slot.
             let sequenced = agreed.through(NodeId::SEQUENCER);
             Arc::make_mut(&mut cache.dropped).advance(NodeId::SEQUENCER, sequenced);
         }

@@ -1,23 +1,25 @@
-//! What nodes tell each other: every second, what has committed since the receiver last heard, and how they stand.
+//! Announcements: every second, each node sends every other one its new commits and its own state.
 //!
 //! ```text
-//!  every second, to each member ──▶ the commits of own slots behind what it has heard, and how this node stands
-//!                               ◀── how that one stands: what it has heard by now
+//!  every second, to each member ──▶ the commits of own slots after its frontier, and this node's state
+//!                               ◀── its state: its applied frontier by now
 //! ```
 //!
-//! The answer says where the next announcement begins, so what was lost is told again, and what comes twice, late or in
-//! another order merges to the same. Where a receiver finds a gap (memory of old commits is bounded), or hears nothing of a
-//! member for [`SILENCE_MAX`], it reads that log in the store ([`follower`](crate::cluster::follow)).
+//! The answer tells where the next announcement begins. Lost commits are therefore sent again, and
+//! messages that arrive twice, late or reordered merge to the same state. A receiver may find a
+//! gap, because memory of old commits is bounded, or receive nothing from a member for
+//! [`SILENCE_MAX`]. It then reads that log in the store ([`follow`](crate::cluster::follow)).
 //!
-//! **Pruning.** A commit is left out if for every key it wrote there is a newer version that this receiver will have heard
-//! of no later than this message: one in the message's own range, or one at a position it has heard. The paper leaves out
-//! what is superseded at the sender: the receiver would pass over both, and say that it has heard what it cannot show.
+//! **Pruning.** A commit is omitted if every key that it wrote has a newer version that this
+//! receiver applies no later than this message: one in the message's own range, or one within its
+//! frontier. The paper omits what is superseded at the sender. The receiver would then pass over
+//! both, and claim a frontier that it cannot show.
 //!
 //! Invariants
-//! - Only what is durable is announced (P5).
-//! - Everything between `from` and `through` is decided, and in the message or superseded there; a receiver that has not
-//!   heard all before `from` does not pass over it.
-//! - What is heard of a peer only grows, in whatever order its messages come.
+//! - Only durable commits are announced (P5).
+//! - Every commit between `from` and `through` is decided, and in the message or superseded there.
+//!   A receiver that has not applied everything before `from` does not advance over it.
+//! - The frontier of a peer's log only grows, in any order of its messages.
 //!
 //! From AFT, section 4.1.
 
@@ -42,19 +44,20 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Between two announcements to a node that has heard all.
+/// The interval between two announcements to a node that is up to date.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// After so long without an announcement of a member its log is read in the store.
+/// After this long without an announcement, a member's log is read in the store.
 const SILENCE_MAX: Duration = Duration::from_secs(3);
-/// A member that has not said for so long how it stands is complained of: a dead one is none any more by then.
+/// A member that has not sent its state for this long is logged. A dead node is no longer a member
+/// by then.
 const UNHEARD_MAX: Duration = Duration::from_secs(10);
-/// About how much memory the commits of one message take.
+/// The approximate memory of one message's commits.
 const ANNOUNCED_BYTES_MAX: usize = 1 << 20;
-/// A commit that takes more than this is left to the receiver, who reads it in the store.
+/// A larger commit is omitted, and the receiver reads it in the store.
 const RECORD_BYTES_MAX: usize = 16 << 20;
 
 impl Cluster {
-    /// Begins to tell the others about `node`.
+    /// Starts to announce `node` to the others.
     pub(crate) fn announce_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (this, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
@@ -66,7 +69,7 @@ impl Cluster {
         });
     }
 
-    /// Logs that nothing begins or commits here any more, or that it does again.
+    /// Logs when the clock stops begins and commits here, and when they resume.
     fn tell_of_clock(&self) {
         let mut cluster = self.lock();
         let ahead = cluster.neighbours.ahead();
@@ -79,12 +82,12 @@ impl Cluster {
             tracing::error!(
                 ?ahead,
                 most = ?AHEAD_MAX,
-                "this machine's clock is ahead of those of the other nodes: transactions and writes are refused here until it is set right"
+                "this machine's clock is ahead of the other nodes': transactions and writes are refused here until it is corrected"
             );
         } else {
             tracing::info!(
                 ?ahead,
-                "this machine's clock agrees with the other nodes': transactions go on"
+                "this machine's clock agrees with the other nodes': transactions continue"
             );
         }
     }
@@ -104,7 +107,7 @@ impl Cluster {
                 peer.was_member = true;
                 let is_silent = now.since(peer.announced) >= SILENCE_MAX;
                 if now.since(peer.stood) >= UNHEARD_MAX
-                    && let Some(lasts) = peer.unheard.failed(now, "it does not say how it stands")
+                    && let Some(lasts) = peer.unheard.failed(now, "it does not send its state")
                 {
                     unheard.push((id, address.clone(), lasts));
                 }
@@ -123,22 +126,22 @@ impl Cluster {
                 node = id.0,
                 ?address,
                 ?lasts,
-                "a member is not heard: until it is, or is gone, all is kept that was overwritten, and the store grows; is its address right, \
-                 and do these two reach each other?"
+                "a member does not announce itself: until it does, or is presumed dead, overwritten versions are kept and the store grows; \
+                 is its address right, and can the two nodes reach each other?"
             );
         }
         for (id, address) in free {
             let (this, node) = (Arc::clone(self), Arc::clone(node));
             self.context.spawn(async move {
                 if let Err(error) = this.announce_to(&node, id, &address).await {
-                    tracing::debug!(%error, node = id.0, "a node does not hear");
+                    tracing::debug!(%error, node = id.0, "an announcement failed");
                 }
                 this.lock().neighbours.peer(id, now).is_being_told = false;
             });
         }
     }
 
-    /// Tells a node all that it has not heard.
+    /// Sends a node everything after its frontier.
     async fn announce_to(&self, node: &Arc<Node>, to: NodeId, address: &Address) -> Result<()> {
         loop {
             let (announcement, point) = self.announcement(node, to);
@@ -148,7 +151,7 @@ impl Cluster {
             let (dropped, through) = (announcement.standing.dropped.clone(), announcement.through);
             let message = Message::Announce(announcement);
             let Answer::Standing(standing) = self.ask(node, to, address, &message).await? else {
-                return Err(Error::unavailable("a node answers what was not asked"));
+                return Err(Error::unavailable("unexpected kind of answer"));
             };
             let has_heard = standing.heard.through(node.id) >= through;
             let all = {
@@ -168,14 +171,14 @@ impl Cluster {
         }
     }
 
-    /// What `to` has not heard of the own log, and the point that rests on.
+    /// The commits of the own log after `to`'s frontier, and the point that they depend on.
     fn announcement(&self, node: &Node, to: NodeId) -> (Announcement, DurabilityPoint) {
         let standing = self.standing(node);
         let (decided, last) = (node.log.decided_through(), node.log.last());
         let now = self.context.clock.monotonic();
         let heard = self.lock().neighbours.peer(to, now).heard.clone();
         let cache = self.cache.lock();
-        // Of one that has not said what it has heard nothing is known but that.
+        // For a node that has not sent its frontier, only its absence is known.
         let from = heard
             .as_ref()
             .map_or(decided, |heard| heard.through(node.id))
@@ -242,7 +245,7 @@ impl Cluster {
         )
     }
 
-    /// How this node stands.
+    /// The state of this node.
     pub(crate) fn standing(&self, node: &Node) -> Standing {
         let horizon = self.own_horizon(node);
         let cluster = self.lock();
@@ -261,7 +264,7 @@ impl Cluster {
         }
     }
 
-    /// Another node says how it stands.
+    /// Receives the state of another node.
     pub(crate) fn hear_standing(&self, node: &Node, from: NodeId, standing: &Standing) {
         node.log.observe(standing.timestamp);
         let (now, wall) = (self.context.clock.monotonic(), self.context.clock.now());
@@ -271,7 +274,7 @@ impl Cluster {
         };
         let mut cache = self.cache.lock();
         Arc::make_mut(&mut cache.dropped).merge(&standing.dropped);
-        // Members tell of their own logs; what others have heard of those is on its way.
+        // Members announce their own logs, so what others have applied of those is on its way.
         let behind = cache.heard.behind(&standing.heard);
         drop(cache);
         let neighbours = &mut cluster.neighbours;
@@ -296,7 +299,7 @@ impl Cluster {
         drop(cluster);
         if let Some(lasted) = heard_again {
             let lasted = UNHEARD_MAX + lasted;
-            tracing::info!(node = from.0, ?lasted, "a member is heard again");
+            tracing::info!(node = from.0, ?lasted, "a member announces again");
         }
         node.work.notify_one();
         if is_behind {
@@ -304,7 +307,7 @@ impl Cluster {
         }
     }
 
-    /// Another node says what has happened there.
+    /// Receives another node's announcement.
     pub(crate) fn hear_announced(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -323,7 +326,7 @@ impl Cluster {
             .into_iter()
             .map(|record| Arc::new(CommitRecord::from(record)))
             .collect();
-        // Whatever commits here from now on comes above it (T-1), also before it is merged.
+        // Later commits here get higher timestamps (T-1), even before the announcement is merged.
         for record in &records {
             node.log.observe(record.version.timed());
         }

@@ -1,25 +1,31 @@
-//! What others announce becomes visible together, once what it supersedes has been read ahead.
+//! Announcement batches: announcements become visible together, after a prefetch of the values that
+//! replace cached ones.
 //!
 //! ```text
-//!  announcements ──▶ gathered: until every member has told something, or for a while
-//!                      the newest of each key that is read here ──▶ its value, from the store into the cache
-//!                        all of them at one instant ──▶ index, what is heard
+//!  announcements ──▶ gathered: until every member has sent one, or for a bounded time
+//!                      the newest version of each key that is read here
+//!                        ──▶ its value, from the store into the cache
+//!                      all of them at one instant ──▶ index, applied frontier
 //! ```
 //!
-//! Whatever is announced supersedes values in the cache, and whoever reads such a key next waits for the store. Of many nodes
-//! announcements come all the time, so a hot key would be waited for as often as there are nodes in each second. So they
-//! are merged together, and nobody waits for a value whose last predecessors were read here ([`DataCache::warmth`]).
+//! Announced commits supersede values in the cache, and the next reader of such a key waits for the
+//! store. With many nodes announcements arrive all the time, so readers of a hot key would wait as
+//! often per second as there are nodes. Announcements are therefore merged in batches, and the
+//! values of keys that were read here recently are prefetched ([`DataCache::warmth`]).
 //!
 //! [`DataCache::warmth`]: crate::cache::data_cache::DataCache::warmth
 //!
 //! Invariants
-//! - What is gathered is not heard: begins, horizons and tokens of commits go by what is merged. It is said to have been received
-//!   ([`Standing`](crate::cluster::messages::Standing)), so that nobody announces it again: what it supersedes may be left out of a later
-//!   announcement, as that is merged no earlier.
-//! - Announcements are merged in the order in which they came.
-//! - What is merged together is pruned as one message is: a commit is passed over if every key of it has a newer version there.
-//! - None waits longer than [`Config::gathered_for`] and [`READ_AHEAD_MAX`], whether or not the store answers. So a commit is
-//!   seen everywhere within an announcement's second and that.
+//! - Gathered announcements are not applied: begins, horizons and commit tokens use the merged
+//!   frontier. This node reports them as received
+//!   ([`Standing`](crate::cluster::messages::Standing)), so no node sends them again. A later
+//!   announcement may omit what they supersede, because it is merged no earlier.
+//! - Announcements are merged in the order in which they arrived.
+//! - A batch is pruned like one message: a commit is passed over if every key of it has a newer
+//!   version there.
+//! - None waits longer than [`Config::gathered_for`] and [`READ_AHEAD_MAX`], whether or not the
+//!   store answers. A commit is therefore visible everywhere within an announcement's second plus
+//!   that time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -43,35 +49,36 @@ use crate::{
 #[allow(unused_imports, reason = "the page links to it")]
 use crate::config::Config;
 
-/// What is announced does not wait longer for values to be read ahead.
+/// The longest time that announcements wait for the prefetch.
 const READ_AHEAD_MAX: Duration = Duration::from_millis(250);
-/// Values read ahead at a time, and in all before what is gathered is merged.
+/// The most values prefetched at a time, and the most in all for one batch.
 const AT_ONCE: usize = 64;
 const VALUES_MAX: usize = 4_096;
-/// About how much memory may be gathered; more is merged at once.
+/// The approximate memory for gathered announcements; beyond it they are merged at once.
 const BYTES_MAX: usize = 16 << 20;
 
-/// What a node tells of its log.
+/// An announcement of a node's log.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) from: NodeId,
-    /// All up to here is decided, and told of or heard; none: something before it was not.
+    /// Everything up to here is decided, and announced or applied; `None` if an earlier slot was
+    /// missing.
     pub(crate) through: Option<u64>,
     pub(crate) records: Vec<Arc<CommitRecord>>,
 }
 
-/// What others have told, and is not merged.
+/// Announcements of others that are not merged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     told: VecDeque<Told>,
     /// How many were merged before these.
     merged: u64,
-    /// Up to where logs are told of, beyond what is heard.
+    /// The slots up to which logs are announced, beyond the applied frontier.
     through: BTreeMap<NodeId, u64>,
-    /// Who has announced something, or that there is nothing, since something was merged.
+    /// The nodes that have announced since the last merge, even if they had nothing.
     announced: BTreeSet<NodeId>,
     bytes: usize,
-    /// Somebody waits to merge them.
+    /// Whether a task waits to merge them.
     is_awaited: bool,
 }
 
@@ -85,7 +92,7 @@ impl Gathered {
         self.told.push_back(told);
     }
 
-    /// Up to where the logs are told of that are.
+    /// The slots up to which logs are announced.
     pub(crate) fn through(&self) -> impl Iterator<Item = (NodeId, u64)> {
         self.through.iter().map(|(log, slot)| (*log, *slot))
     }
@@ -110,7 +117,7 @@ fn bytes_of(told: &Told) -> usize {
 }
 
 impl Cluster {
-    /// Gathers what a node announces, if that is anything, and sees to it that it is merged.
+    /// Gathers a node's announcement, if it has any commits, and ensures that it is merged.
     pub(crate) fn gather(self: &Arc<Self>, node: &Arc<Node>, from: NodeId, told: Option<Told>) {
         let others = self.others(node);
         let Some(mut cluster) = self.of(node.id) else {
@@ -143,7 +150,7 @@ impl Cluster {
         }
     }
 
-    /// Merges what is gathered until nothing is.
+    /// Merges until nothing is gathered.
     async fn merge_in_time(&self, node: &Arc<Node>) {
         let mut wait = self.context.config.gathered_for;
         loop {
@@ -153,7 +160,8 @@ impl Cluster {
                 () = self.context.clock.sleep(wait) => {}
             }
             let end = self.lock().gathered.end();
-            // What comes from now on waits until the next round, which begins only once this one's values are read.
+            // Later arrivals wait until the next round, which begins only once this one's values
+            // are read.
             let closed = self.context.clock.monotonic();
             tokio::select! {
                 biased;
@@ -174,13 +182,13 @@ impl Cluster {
         }
     }
 
-    /// Reads the values of what is gathered up to `end` where they supersede what was read here.
+    /// Prefetches the values gathered up to `end` where they supersede values that were read here.
     async fn read_ahead(&self, node: &Arc<Node>, end: u64) {
         let wanted = self.lock().wanted(&self.cache, end);
         let reads = stream::iter(wanted).for_each_concurrent(
             AT_ONCE,
             |(attempt, write, warmth)| async move {
-                // One that fails is read by whoever needs it.
+                // If one fails, the next reader reads it.
                 let Ok(Some(item)) = node.store.version(&write.key, attempt).await else {
                     return;
                 };
@@ -196,8 +204,8 @@ impl Cluster {
     }
 }
 
-/// Those of `records`, which go in one message, that their receiver needs; `is_superseded` says whether it knows of a version
-/// of a key above another.
+/// The records of one message that their receiver needs; `is_superseded` says whether the receiver
+/// knows a higher version of a key.
 pub(crate) fn prune(
     records: Vec<Arc<CommitRecord>>,
     is_superseded: impl Fn(&Key, Version) -> bool,
@@ -223,7 +231,7 @@ pub(crate) fn prune(
 }
 
 impl ClusterState {
-    /// Up to which slot `log` is applied, by the frontier `heard`, or announced.
+    /// The slot up to which `log` is applied, by the frontier `heard`, or announced.
     pub(crate) fn received(&self, heard: &Heard, log: NodeId) -> u64 {
         let gathered = self.gathered.through.get(&log).copied().unwrap_or(0);
         heard.through(log).max(gathered)
@@ -256,7 +264,7 @@ impl ClusterState {
             .retain(|log, slot| *slot > cache.heard.through(*log));
     }
 
-    /// The newest values of what is gathered up to `end` that follow warm ones, and how warm those are.
+    /// The newest values gathered up to `end` that follow warm ones, and their warmth.
     fn wanted(&self, cache: &Cache, end: u64) -> Vec<(Attempt, Write, u8)> {
         let count = end.saturating_sub(self.gathered.merged) as usize;
         let mut newest = BTreeMap::new();

@@ -1,4 +1,7 @@
-//! Asking another node: one message, and its answer.
+//! Requests to another node: one message, and its answer.
+//!
+//! A plain request has a fixed deadline. A request *at length* waits as long as the node is alive,
+//! because the node may be storing a large value.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,11 +18,12 @@ use crate::{
     node::Node,
 };
 
-/// How long one is waited for that was asked at length, but for what it carries: a commit says within five seconds that it is undecided.
+/// The longest wait of a request at length, before the extra time for its size. A commit answers
+/// within five seconds that it is undecided.
 const AT_LENGTH_MAX: Duration = Duration::from_secs(6);
 
 impl Cluster {
-    /// Asks the node `to`. Errors: `Unavailable`, and it may have heard.
+    /// Asks the node `to`. Errors: `Unavailable`; the node may have received it.
     pub(crate) async fn ask(
         &self,
         node: &Node,
@@ -45,8 +49,8 @@ impl Cluster {
         }
     }
 
-    /// Asks the node `to` for what takes as long as it takes: a large value is on its way, or into the store. As long as the node
-    /// lives it is waited for, within bounds.
+    /// Asks the node `to` for work of unknown duration: a large value is on its way, or being
+    /// stored. It waits within bounds while the node is alive.
     pub(crate) async fn ask_at_length(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -71,7 +75,7 @@ impl Cluster {
         }
     }
 
-    /// The way, and what goes there.
+    /// The header and the body of a message.
     pub(crate) fn envelope(
         &self,
         node: &Node,

@@ -1,15 +1,17 @@
-//! Reading another node's log in the store: what its announcements did not bring.
+//! Reads another node's log in the store, for commits that its announcements did not bring.
 //!
-//! From the slot behind what is heard on: each commit that a slot announces has a row, and the row says what became of it.
-//! What is heard advances up to the first slot with a commit that is not decided; what is committed behind it is merged all
-//! the same. A log that is sealed and resolved is heard to its end.
+//! It starts at the slot after the applied frontier. Each commit that a slot announces has a row,
+//! and the row tells its outcome. The frontier advances up to the first slot with an undecided
+//! commit; commits after it are merged all the same. A log that is sealed and resolved is applied
+//! to its end.
 //!
-//! Slots are followed, never times: a commit whose timestamp lies below others that are known is found like any other.
+//! It follows slots, never times: a commit with a lower timestamp than other known ones is found
+//! like any other.
 //!
 //! Invariants
-//! - What is heard advances over a slot only once everything that committed in it was merged.
+//! - The frontier advances over a slot only once every commit of it was merged.
 //!
-//! From AFT, section 4.2, where the fault manager scans the commit set; ours reads what is behind a cursor.
+//! From AFT, section 4.2, where the fault manager scans the commit set; ours reads from a cursor.
 
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ const SLOTS_AT_ONCE: usize = 64;
 /// Rows read at a time.
 const ROWS_AT_ONCE: usize = 16;
 
-/// What became of a commit that a log announces.
+/// The outcome of a commit that a log announces.
 enum Announced {
     Undecided,
     Aborted,
@@ -43,17 +45,17 @@ enum Announced {
 }
 
 impl Cluster {
-    /// Reads what `log` announces behind what is heard of it. Returns the last slot there is: everything that has committed up
+    /// Reads the slots of `log` after its frontier. Returns the last existing slot: every commit up
     /// to there is merged.
     pub(crate) async fn follow(&self, node: &Arc<Node>, log: NodeId) -> Result<u64> {
-        // Asked before: what is read after it is all there will ever be.
+        // Read first: if it is sealed, the slots read afterwards are all there will ever be.
         let row = node_registry::get(&node.store, log).await?;
         let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
         let heard = self.cache.lock().heard.through(log);
         if heard == u64::MAX {
             return Ok(heard);
         }
-        // A node's log has one writer, which writes one slot after the other: no slot of it is void.
+        // A node's log has one writer, which writes its slots in order, so none of them is void.
         let mut cursor = Cursor {
             next: SlotIndex(heard + 1),
             epoch: Epoch(0),
@@ -70,7 +72,7 @@ impl Cluster {
                 let mut cache = self
                     .cache
                     .of(node.id)
-                    .ok_or_else(|| Error::unavailable("the node starts over"))?;
+                    .ok_or_else(|| Error::unavailable("the node restarts"))?;
                 cache.merge(node.id, &records);
                 if is_decided {
                     cache.advance(log, slot.index.0);
@@ -108,15 +110,16 @@ impl Cluster {
             }
         };
         let Some(read) = node.store.again(read).await? else {
-            // Trimmed is what all who count have heard: this node is none of them any more.
+            // A trimmed slot was applied by all counted nodes, so this node is no longer one of
+            // them.
             node.store.fall();
-            return Err(Error::unavailable("the node was taken for gone"));
+            return Err(Error::unavailable("the node was presumed dead"));
         };
         node.store.seen(read.point)?;
         Ok(read)
     }
 
-    /// What a slot's commits came to: the records, and whether all are decided.
+    /// The outcome of a slot's commits: the records, and whether all are decided.
     pub(crate) async fn outcomes(
         &self,
         node: &Node,
@@ -150,7 +153,7 @@ impl Cluster {
     }
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 async fn announced(store: &Store, id: TransactionId, attempt: Attempt) -> Result<Announced> {
     let (decision, point) = store.decision(&id).await?;
     let Some(decision) = decision else {
@@ -170,7 +173,7 @@ async fn announced(store: &Store, id: TransactionId, attempt: Attempt) -> Result
             state: State::Undecided | State::Prepared,
             ..
         } if other == attempt => Announced::Undecided,
-        // Closed, or the row of a later attempt of the name: this one cannot commit any more.
+        // Closed, or the row of a later attempt of the id: this one cannot commit any more.
         _ => Announced::Aborted,
     })
 }

@@ -1,4 +1,4 @@
-//! A call that one node passes on to another, and its answer, as they are sent.
+//! The wire form of a call that one node forwards to another, and of its answer.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use crate::{
     model::{Attempt, Call, Key, Outcome, TransactionId},
 };
 
-/// A call on its way to the node of its transaction.
+/// A call on its way to the owner of its transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Forwarded {
     pub(crate) id: TransactionId,
@@ -28,10 +28,10 @@ pub(crate) enum Asked {
     Status,
 }
 
-/// What its node says.
+/// The owner's answer.
 pub(crate) type Reply = Result<Said, Refused>;
 
-/// To each call what it asks for.
+/// The result of each kind of call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Said {
     Value(Option<Bytes>),
@@ -40,7 +40,7 @@ pub(crate) enum Said {
     Outcome(u8),
 }
 
-/// An error as it is sent: which, and what it says.
+/// An error as it is sent: its kind and its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
     kind: u8,
@@ -72,10 +72,10 @@ pub(crate) fn outcome(number: u8) -> Result<Outcome> {
 }
 
 pub(crate) fn not_understood() -> Error {
-    Error::unavailable("a node answers what was not asked")
+    Error::unavailable("unexpected kind of answer")
 }
 
-/// What is an error at its owner is the same error here.
+/// An error of the owner is the same error here.
 const INVALID: &str = "the node of the transaction refuses it";
 
 impl From<Error> for Refused {
@@ -143,17 +143,18 @@ impl From<Refused> for Error {
 }
 
 impl Asked {
-    /// Whether nobody but the transaction's node can do it.
+    /// Whether only the transaction's owner can do it.
     pub(crate) fn is_only_there(&self) -> bool {
         matches!(self, Self::Get(_) | Self::Write(..) | Self::Send(..))
     }
 
-    /// Whether it changes what the transaction comes to, if it is done late.
+    /// Whether executing it late would change the transaction's result.
     pub(crate) fn must_not_come_late(&self) -> bool {
         matches!(self, Self::Write(..) | Self::Send(..))
     }
 
-    /// What its client is told where the transaction's node lives and does not do it: the same as by that node itself.
+    /// The client's error if the owner is alive and does not do it: the same as from the owner
+    /// itself.
     pub(crate) fn refused(&self, why: NoAnswer) -> Error {
         match (self, why) {
             (_, NoAnswer::TooMuchBuffered) => Error::TooMuchBuffered,

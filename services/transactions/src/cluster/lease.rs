@@ -1,4 +1,8 @@
-//! Whether this node may answer, and who else is a member.
+//! The lease check: whether this node may answer, and whether its clock is close enough to the
+//! others.
+//!
+//! Every answer from memory passes [`Cluster::may_answer`] first, because others collect and close
+//! without this node once its lease has expired.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +18,8 @@ use crate::{
 pub(super) const AHEAD_MAX: Duration = Duration::from_secs(10);
 
 impl Cluster {
-    /// Errors: `Unavailable` once this node must answer no more: others do as if it were gone.
+    /// Errors: `Unavailable` once this node must not answer any more: others act as if it were
+    /// gone.
     pub(crate) fn may_answer(&self, node: &Node) -> Result<()> {
         let is_over = self
             .membership
@@ -26,20 +31,21 @@ impl Cluster {
         node.store.standing()
     }
 
-    /// Errors: `Unavailable` while this machine's clock is so far ahead that everybody would have to go above it.
+    /// Errors: `Unavailable` while this machine's clock is so far ahead that every other node would
+    /// have to exceed it.
     pub(crate) fn check_clock(&self) -> Result<()> {
         if self.context.is_alone() || self.context.config.is_broken(Broken::AcceptsAnyClock) {
             return Ok(());
         }
         if self.lock().neighbours.ahead() > AHEAD_MAX {
             return Err(Error::unavailable(
-                "this machine's clock is ahead of those of the other nodes",
+                "this machine's clock is ahead of the other nodes'",
             ));
         }
         Ok(())
     }
 
-    /// The members but this node.
+    /// The members except this node.
     pub(crate) fn others(&self, node: &Node) -> BTreeMap<NodeId, Address> {
         let mut nodes = self.membership.members().nodes;
         nodes.remove(&node.id);

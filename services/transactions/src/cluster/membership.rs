@@ -1,17 +1,19 @@
-//! Membership: who is a transaction node, and until when this process may answer as one.
+//! Membership: which processes are transaction nodes, and until when this one may answer as a node.
 //!
-//! A node answers from what it has heard, and others do without it (they collect what it might read, close what it
-//! might commit) once they know that it answers no more. So each node has a lease: past [`Membership::may_answer_until`]
-//! it ends all that is open, forgets what it knows, and begins again under a new id. Others take it for gone only later,
-//! whatever any clock says.
+//! A node answers from its applied frontier. Other nodes act without it once they know that it no
+//! longer answers: they collect what it might read, and close what it might commit. So each node
+//! has a lease. Past [`Membership::may_answer_until`] it ends all open attempts, drops its state,
+//! and restarts under a new id. The others presume it dead only later, at any setting of the
+//! clocks.
 //!
 //! Invariants
-//! - A view's number grows by one with each change, of the members or of the offices that this node leads.
+//! - A view's number grows by one with each change of the members or of the elections that this
+//!   node leads.
 //! - A process is one node at a time: [`Membership::join`] with a new id ends the one before.
-//! - At most one node leads an office at any moment, counted by what it may answer.
+//! - At most one node leads an election at any moment, counting only nodes that may answer.
 //!
-//! AFT, section 4.3, leaves membership to whoever polls from outside, and a node that is taken for dead goes on; here
-//! the lease ends it first.
+//! In AFT, section 4.3, an outside monitor polls for dead nodes, and a node that is presumed dead
+//! continues. Here the lease ends it first.
 
 use std::{collections::BTreeMap, fmt::Debug};
 
@@ -19,61 +21,62 @@ use async_trait::async_trait;
 use ports::Monotonic;
 use tokio::sync::watch;
 
-use crate::{
-    Result,
-    model::{Address, NodeId},
-};
+use crate::{Result, model::NodeId};
 
 mod coordinated;
 mod roster;
 
 pub use self::coordinated::Coordinated;
+pub use crate::model::Address;
 
 /// The members at some moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
-    /// The number of this view: it grows by one with each change, also of what this node leads.
+    /// The number of this view. It grows by one with each change, also of what this node leads.
     pub view: u64,
-    /// Every member by its id, this node among them once it has joined.
+    /// Every member by its id, including this node once it has joined.
     pub nodes: BTreeMap<NodeId, Address>,
 }
 
-/// What one node does for all.
+/// A role that one elected node fills for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Office {
-    /// Decides up to where what is superseded may be collected, and sees to the logs of nodes that are gone.
+    /// Decides up to where superseded versions may be collected, and resolves the logs of dead
+    /// nodes.
     Collector,
-    /// Orders the commits of the sequenced keyspaces, which are one group as yet.
+    /// Orders the commits of the sequenced keyspaces, which form one group for now.
     Sequencer,
 }
 
-/// Who is a transaction node, and until when this one may answer.
+/// The membership of transaction nodes, and this node's lease.
 #[async_trait]
 pub trait Membership: Debug + Send + Sync {
-    /// This process is `node` from now on, and no longer the one it was. Returns once it is a member, with a lease and a
-    /// place in every election.
+    /// Makes this process `node`, and no longer its previous node. Returns once it is a member,
+    /// with a lease and a place in every election.
     ///
     /// Errors: `Unavailable`: it is no member; try again.
     async fn join(&self, node: NodeId) -> Result<()>;
 
-    /// Stops being a member, so that nobody waits for its lease to run out. Nothing is answered after it.
+    /// Stops being a member, so that no node waits for its lease to expire. It may not answer after
+    /// this.
     async fn leave(&self);
 
-    /// The members now, as far as this process knows.
+    /// The present members, as far as this process knows.
     fn members(&self) -> Members;
 
     /// Resolves once the view is above `view`.
     async fn changed(&self, view: u64) -> Members;
 
-    /// The instant until which this node may answer, by its own clock; none: for ever. It only grows while the node is a
-    /// member; before the first join, and once it has left, it lies in the past.
+    /// The instant until which this node may answer, by its own clock; `None` means forever. It
+    /// only grows while the node is a member. Before the first join, and after leaving, it lies in
+    /// the past.
     fn may_answer_until(&self) -> Option<Monotonic>;
 
-    /// Whether this node leads `office`. What it does in that office counts only while it may answer.
+    /// Whether this node leads `office`. Acts of a leader are valid only while it may answer.
     fn leads(&self, office: Office) -> bool;
 }
 
-/// The one node of a store that nobody else reaches: its lock is the lease.
+/// The only node of a store: its lock is the lease.
 #[derive(Debug)]
 pub struct Alone {
     members: watch::Sender<Members>,
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn whoever_is_alone_is_one_node_at_a_time_and_leads() {
         let alone = Alone::default();
-        assert_eq!(now(alone.changed(0)), None, "nobody has joined");
+        assert_eq!(now(alone.changed(0)), None, "no node has joined");
         now(alone.join(NodeId(3))).expect("at once").expect("joins");
         now(alone.join(NodeId(4))).expect("at once").expect("joins");
         let members = now(alone.changed(1)).expect("the view has changed");

@@ -1,4 +1,7 @@
 //! The messages between nodes, and their encoding.
+//!
+//! A message names its sender and its receiver, carries the store's secret, and begins with its
+//! kind. A node of another build refuses an unknown kind by its number, so builds can coexist.
 
 use std::fmt::Debug;
 
@@ -22,38 +25,38 @@ use crate::{
     },
 };
 
-/// What is answered to a node: the version, or why not.
+/// The sequencer's answer: the version, or the refusal.
 pub(crate) type Ordered = Result<Version, Refused>;
 
-/// What a node is asked or told.
+/// A request or an announcement to a node.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Message {
-    /// How do you stand?
+    /// Requests the receiver's state.
     Ask,
-    /// This has happened here.
+    /// The sender's new commits, and its state.
     Announce(Announcement),
-    /// A call for a transaction of yours.
+    /// A call for a transaction of the receiver.
     Forward(Forwarded),
-    /// You are the sequencer: decide about this.
+    /// A wish for the receiver to decide as the sequencer.
     Sequence(Wish),
-    /// Give no timestamps there any more.
+    /// Requests that the receiver gives no more timestamps in that keyspace.
     StopTimestamps(KeyspaceId),
 }
 
-/// What it says to that.
+/// The answer to a message.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Answer {
-    /// To what was asked or announced.
+    /// The state of the node, in answer to a request for it or to an announcement.
     Standing(Standing),
-    /// To a call.
+    /// The answer to a call.
     Reply(Reply),
-    /// To a wish.
+    /// The answer to a wish.
     Ordered(Ordered),
-    /// No timestamps are given there, and what was given one is decided.
+    /// The node gives no timestamps in that keyspace, and the commits that had one are decided.
     Stopped,
-    /// That node is not here, or no more.
+    /// The addressed node is not here, or no longer.
     NotHere,
-    /// What kind of message this is, is not known.
+    /// The kind of the message is unknown.
     Unknown(u8),
 }
 
@@ -64,7 +67,7 @@ const UNKNOWN: u8 = 4;
 const ORDERED: u8 = 5;
 const STOPPED: u8 = 6;
 
-/// Between whom.
+/// The sender and the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Way {
     pub(crate) from: NodeId,
@@ -72,34 +75,34 @@ pub(crate) struct Way {
     pub(crate) secret: Secret,
 }
 
-/// How a node stands. All but its clock only grows.
+/// The state of a node. All fields except its clock only grow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {
     /// Its wall clock, in milliseconds.
     pub(crate) wall_ms: u64,
-    /// The highest timestamp it has given or heard of.
+    /// The highest timestamp that it has given or seen.
     pub(crate) timestamp: Timestamp,
-    /// What it has heard.
+    /// Its applied frontier.
     pub(crate) heard: Heard,
-    /// What everybody who runs there had heard at the begin.
+    /// The oldest frontier of its open transactions.
     pub(crate) horizon: Heard,
     /// Up to where deletions may be dropped.
     pub(crate) dropped: Heard,
-    /// How often it has noted what died in packs that others take care of.
+    /// How often it has noted dead values in packs of other owners.
     pub(crate) noted: u64,
 }
 
-/// What has happened in the log of a node since the receiver last heard of it.
+/// The slots of a node's log after the receiver's frontier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Announcement {
     pub(crate) standing: Standing,
-    /// The first slot it tells of.
+    /// The first slot it covers.
     pub(crate) from: u64,
-    /// Up to here everything is decided.
+    /// The slot up to which everything is decided.
     pub(crate) through: u64,
-    /// The last slot there is.
+    /// The last existing slot.
     pub(crate) last: u64,
-    /// What has committed in between, but for what a newer version of every key supersedes.
+    /// Their commits, except those superseded by a newer version of every key.
     pub(crate) records: Vec<Announced>,
 }
 
@@ -172,7 +175,7 @@ impl Message {
         }
     }
 
-    /// What was sent, and between whom. Errors: the kind of a message that is not known.
+    /// Decodes a message and its sender and receiver. Errors: the number of an unknown kind.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Way, Self), u8> {
         let (kind, body) = unframe(bytes).ok_or(0_u8)?;
         let damaged = |_| kind;
@@ -210,7 +213,7 @@ impl Answer {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let refuse = || Error::unavailable("a node answers what this build does not know");
+        let refuse = || Error::unavailable("a node sent an answer that this build does not know");
         let (kind, body) = unframe(bytes).ok_or_else(refuse)?;
         match kind {
             STANDING => Ok(Self::Standing(read(body)?)),
@@ -224,7 +227,7 @@ impl Answer {
     }
 }
 
-/// A message of each kind, as `from` sends it to `to` without knowing the secret: for tests of those who carry messages.
+/// One message of each kind, sent from `from` to `to` without the secret, for tests of transports.
 #[doc(hidden)]
 pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
     let way = Way {
@@ -267,12 +270,12 @@ pub fn messages_of_a_stranger(from: NodeId, to: NodeId) -> Vec<Bytes> {
     messages.iter().map(|message| message.encode(way)).collect()
 }
 
-/// What says that no node is here that could be asked.
+/// The answer that no node is here.
 pub fn not_here() -> Bytes {
     Answer::NotHere.encode()
 }
 
-/// What a node answers. Errors: it is gone, or of another build.
+/// Decodes a node's answer. Errors: the node is gone, or of another build.
 pub(crate) fn understood(answer: &[u8]) -> Result<Answer> {
     match Answer::decode(answer)? {
         Answer::NotHere => Err(Error::unavailable("the node is gone")),
@@ -398,7 +401,7 @@ mod tests {
         assert!(Answer::decode(&[9, 1]).is_err() && Answer::decode(&[]).is_err());
     }
 
-    /// Whatever bytes come: no panic, and no more memory than they name.
+    /// Arbitrary bytes cause no panic, and allocate no more memory than they declare.
     #[test]
     fn hostile_bytes_are_refused() {
         let mut random = fastrand::Rng::with_seed(7);

@@ -1,11 +1,15 @@
-//! The other nodes, as this one knows them.
+//! The other nodes as this one knows them: their frontiers, horizons and clocks.
+//!
+//! Agreement on collection needs a bound from every node that must be counted: each one whose log
+//! is not resolved, even if it is no longer a member. A node without a known bound blocks the
+//! agreement.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 
 use crate::{
     broken::Broken,
@@ -13,28 +17,28 @@ use crate::{
     storage::{frontier::Heard, node_registry::NodeRow},
 };
 
-/// What is known of another node.
+/// The last known state of another node.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// What it has heard; none: it has not said so yet.
+    /// Its applied frontier; `None` if it has not sent one yet.
     pub(crate) heard: Option<Heard>,
-    /// What everybody who runs there had heard at the begin; none as before.
+    /// The oldest frontier of its open transactions; `None` as above.
     pub(crate) horizon: Option<Heard>,
-    /// Which deletions it knows that may be gone.
+    /// The deletions that it knows may be gone.
     pub(crate) told_dropped: Heard,
-    /// When its own announcements last brought this node up to what they tell.
+    /// When its own announcements last brought this node up to date with them.
     pub(crate) announced: Monotonic,
-    /// When it last said how it stands, and what was complained of since.
+    /// When it last sent its state, and whether the silence since was logged.
     pub(crate) stood: Monotonic,
-    pub(crate) unheard: Outage,
-    /// By how much its wall clock is ahead of this node's, in milliseconds.
+    pub(crate) unheard: LogThrottle,
+    /// How far its wall clock is ahead of this node's, in milliseconds.
     pub(crate) ahead_ms: i64,
-    /// What it has not decided, and since when: it is decided up to here, and there is more.
+    /// The slot up to which it has decided, if more slots follow, and since when.
     pub(crate) undecided: Option<(u64, Monotonic)>,
-    /// How often it had noted what died in others' packs.
+    /// How often it had noted dead values in others' packs.
     pub(crate) noted: u64,
     pub(crate) is_being_told: bool,
-    /// Whether it was seen to be a member.
+    /// Whether it was seen as a member.
     pub(crate) was_member: bool,
 }
 
@@ -42,12 +46,12 @@ pub(super) struct Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
     pub(super) peers: BTreeMap<NodeId, Peer>,
-    /// The nodes whose logs nobody has sealed, as the registry last said.
+    /// The nodes whose logs are not resolved, by the last registry read.
     pub(crate) live: BTreeSet<NodeId>,
     pub(super) first_uncounted: NodeId,
-    /// Logs of which others have heard more, or that are silent.
+    /// Logs that are silent, or of which others have applied more.
     pub(crate) behind: BTreeSet<NodeId>,
-    /// The log says that this machine's clock is too far ahead.
+    /// Whether the clock check failed and was logged: this machine's clock is too far ahead.
     pub(crate) is_refused: bool,
 }
 
@@ -59,7 +63,7 @@ impl Neighbours {
             told_dropped: Heard::default(),
             announced: now,
             stood: now,
-            unheard: Outage::default(),
+            unheard: LogThrottle::default(),
             ahead_ms: 0,
             undecided: None,
             noted: 0,
@@ -68,12 +72,14 @@ impl Neighbours {
         })
     }
 
-    /// Whether `node`, of which nobody has resolved the log, has been a member: if it is none now, it is gone.
+    /// Whether `node`, whose log is not resolved, has been a member: if it is no longer, it is
+    /// gone.
     pub(crate) fn was_member(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_some_and(|peer| peer.was_member)
     }
 
-    /// Of how many it has not been heard for too long how they stand: until it is, nothing is collected that they may need.
+    /// The number of members without a recent state. Until they send one, nothing is collected that
+    /// they may need.
     pub(crate) fn unheard(&self) -> u64 {
         self.peers
             .values()
@@ -81,13 +87,13 @@ impl Neighbours {
             .count() as u64
     }
 
-    /// What all who must be counted have heard, whoever runs there: each that lives, but for `own`; none: of some
-    /// nothing is known.
+    /// The minimum frontier of all open transactions on counted nodes, which are all live ones
+    /// except `own`. `None` if the state of one is unknown.
     pub(crate) fn minimum(&self, own: NodeId, broken: Option<Broken>) -> Option<Heard> {
         self.minimum_of(self.live.iter().filter(|live| **live != own), broken)
     }
 
-    /// The same of these nodes.
+    /// The same minimum over these nodes.
     pub(crate) fn minimum_of<'node>(
         &self,
         nodes: impl Iterator<Item = &'node NodeId>,
@@ -108,13 +114,13 @@ impl Neighbours {
         Some(minimum.unwrap_or_else(Heard::everything))
     }
 
-    /// From which node on the registry has to be listed: all before have ended. One that has an id and no row as yet may
-    /// still put it.
+    /// The first node from which the registry must be listed: all before have ended. A node that
+    /// has an id and no row yet may still put the row.
     pub(crate) fn first_uncounted(&self) -> NodeId {
         self.first_uncounted
     }
 
-    /// What the registry says of the nodes from the first uncounted one on.
+    /// Takes in the registry's rows from the first uncounted node on.
     pub(crate) fn count(&mut self, rows: &[NodeRow]) {
         self.live = rows
             .iter()
@@ -129,7 +135,7 @@ impl Neighbours {
         }
     }
 
-    /// Up to where `log` is known everywhere to have lost deletions.
+    /// The slot up to which all nodes know that `log` may have lost deletions.
     pub(crate) fn told_dropped(&self, own: NodeId, log: NodeId) -> u64 {
         let others = self.live.iter().filter(|live| **live != own);
         let told = others.map(|live| {
@@ -140,24 +146,24 @@ impl Neighbours {
         told.min().unwrap_or(u64::MAX)
     }
 
-    /// `log` is to be read in the store.
+    /// Schedules `log` to be read in the store.
     pub(crate) fn fall_behind(&mut self, log: NodeId) {
         self.behind.insert(log);
     }
 
-    /// The logs to be read in the store.
+    /// Takes the logs to be read in the store.
     pub(crate) fn take_behind(&mut self) -> BTreeSet<NodeId> {
         std::mem::take(&mut self.behind)
     }
 
-    /// `log` was read in the store.
+    /// Notes that `log` was read in the store.
     pub(crate) fn caught_up(&mut self, log: NodeId, now: Monotonic) {
         if let Some(peer) = self.peers.get_mut(&log) {
             peer.announced = now;
         }
     }
 
-    /// Members whose logs have not moved for `age`, and the slot behind which they do not.
+    /// Members whose logs have not advanced for `age`, and the slot where each is stuck.
     pub(crate) fn hanging(&self, now: Monotonic, age: Duration) -> Vec<(NodeId, u64)> {
         let hanging = self.peers.iter().filter_map(|(node, peer)| {
             let (slot, since) = peer.undecided?;
@@ -166,12 +172,12 @@ impl Neighbours {
         hanging.collect()
     }
 
-    /// By how much this node's wall clock is ahead of the median of all.
+    /// How far this node's wall clock is ahead of the median of all.
     pub(crate) fn ahead(&self) -> Duration {
         let mut others: Vec<i64> = self.peers.values().map(|peer| peer.ahead_ms).collect();
         others.push(0);
         others.sort_unstable();
-        // Of an even number the higher one: of two nobody knows whose is right.
+        // With an even number, the higher one: of two clocks, either may be right.
         let median = others[others.len() / 2];
         Duration::from_millis(u64::try_from(-median).unwrap_or(0))
     }

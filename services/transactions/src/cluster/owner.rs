@@ -1,4 +1,5 @@
-//! Which node owns an attempt.
+//! Which node owns an attempt: calls are forwarded there, because an open attempt exists only in
+//! its owner's memory.
 
 use crate::{
     Result,
@@ -9,7 +10,7 @@ use crate::{
     storage::node_registry,
 };
 
-/// Another node, whose transaction is asked about.
+/// Another node that owns a transaction.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub(crate) node: NodeId,
@@ -17,8 +18,9 @@ pub(crate) struct Owner {
 }
 
 impl Cluster {
-    /// The node of an attempt; none: it is gone. One that has joined is heard of as a member here a little later: until then
-    /// its row, which is there before its first begin, says where it is reached.
+    /// The node that owns an attempt; `None` if it is gone. A node that has just joined appears as
+    /// a member here a little later. Until then its row, written before its first begin, holds its
+    /// address.
     pub(crate) async fn owner_of(&self, node: &Node, attempt: Attempt) -> Result<Option<Owner>> {
         let owner = |address| Owner {
             node: attempt.node,
@@ -27,7 +29,7 @@ impl Cluster {
         if let Some(address) = self.membership.members().nodes.remove(&attempt.node) {
             return Ok(Some(owner(address)));
         }
-        // Whoever is no member any more knows of none.
+        // A node that is no longer a member knows of none.
         self.may_answer(node)?;
         let was_member = self.lock().neighbours.was_member(attempt.node);
         if was_member || self.context.config.is_broken(Broken::TakesTheNewForGone) {

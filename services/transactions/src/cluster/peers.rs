@@ -1,17 +1,19 @@
-//! How nodes ask each other: one call to one node, its messages and their bounds.
+//! The transport between nodes: one call to one node, its messages and their bounds.
 //!
-//! A call is a question and its answer, both as bytes, so that whoever carries them knows nothing of what they say. It may
-//! be lost, late or doubled: every message can be repeated, and none is more than news or a question. What a node promises
-//! it promises by its log and its rows.
+//! A call is a question and its answer, both as bytes, so the transport knows nothing of their
+//! content. It may be lost, late or duplicated: every message can be repeated, and none is more
+//! than news or a question. A node's promises are in its log and its rows.
 //!
-//! A message says to which node it goes, not only to which address: a process that starts over is another node at the same
-//! address. One whose kind is not known is refused by its number, so nodes of two builds can work beside each other.
+//! A message names its receiving node, not only an address: a process that restarts is another node
+//! at the same address. A message of an unknown kind is refused by its number, so nodes of two
+//! builds can work side by side.
 //!
-//! It also carries a secret that only those know who reach the store: whoever may call the listener is not yet a node, and a
-//! stranger's news would be believed by all.
+//! A message also carries a secret that only processes with access to the store know. A caller of
+//! the listener need not be a node, and every node would believe a stranger's news.
 //!
-//! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call. What clients wait for is asked *at length*: it may take longer, by what it
-//! carries ([`more_time_for`]), as long as its node says in between how it stands ([`looks`](crate::cluster::probe)).
+//! Bounds: [`message_bytes_max`] a message, [`CALL_MAX`] a call. Work that clients wait for is
+//! requested *at length*. It may take longer, in proportion to its size ([`more_time_for`]), as
+//! long as its node meanwhile answers liveness probes ([`probe`](crate::cluster::probe)).
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
@@ -20,16 +22,18 @@ use bytes::Bytes;
 
 use crate::{Error, Result, model::Address};
 
-/// The longest message of any kind, and the longest answer: a value of the largest size, and what stands around it.
+/// The longest message of any kind, and the longest answer: a value of the largest size and its
+/// envelope.
 pub const MESSAGE_BYTES_MAX: usize = (64 << 20) + (64 << 10);
 
-/// The longest announcement: its commits up to one of the largest, and how its node stands.
+/// The longest announcement: its commits up to one of the largest, and the state of its node.
 const ANNOUNCEMENT_BYTES_MAX: usize = 20 << 20;
 
-/// The longest wish of a sequencer: what a transaction has read, a number for each key, and what it writes.
+/// The longest wish to a sequencer: a transaction's reads, with a number for each key, and its
+/// writes.
 const SEQUENCE_BYTES_MAX: usize = 2 << 20;
 
-/// The longest question, and the longest message of a kind that is not known here.
+/// The longest question, and the longest message of an unknown kind.
 const QUESTION_BYTES_MAX: usize = 4 << 10;
 
 /// The kinds of messages: the first byte of each.
@@ -49,12 +53,12 @@ pub const fn message_bytes_max(kind: u8) -> usize {
     }
 }
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 pub const CALL_MAX: Duration = Duration::from_secs(2);
-/// How much longer a call may take for each MiB that it carries.
+/// The extra time of a call for each MiB that it carries.
 const MORE_FOR_A_MIB: Duration = Duration::from_millis(125);
 
-/// How much longer than others a call may take that carries `bytes`, on its way and into the store.
+/// The extra time of a call that carries `bytes`, for its way and its storage.
 pub fn more_time_for(bytes: usize) -> Duration {
     MORE_FOR_A_MIB * (bytes >> 20) as u32
 }
@@ -62,32 +66,32 @@ pub fn more_time_for(bytes: usize) -> Duration {
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// Nobody says anything: what was asked may have been done.
+    /// No answer: the request may have been done.
     #[error("no answer from a node: {0}")]
     Silence(Arc<str>),
-    /// The node lives, and has no memory for the message: nothing was done.
-    #[error("a node has no memory for what it is told")]
+    /// The node is alive, and has no memory for the message: nothing was done.
+    #[error("a node has no memory for the message")]
     TooMuchBuffered,
-    /// The node lives, and cannot answer now: what was asked may have been done.
+    /// The node is alive, and cannot answer now: the request may have been done.
     #[error("a node cannot answer: {0}")]
     Unavailable(Arc<str>),
 }
 
-/// What is not known of something that was asked at length.
+/// Why the result of a request at length is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unheard {
-    /// Its node is gone, or says nothing whatever it is asked.
+    /// Its node is gone, or answers nothing.
     Silence(Error),
-    /// Its node lives, and has nothing more to do for it.
+    /// Its node is alive, and will do nothing more for it.
     Refused(NoAnswer),
-    /// Its node lives, and may still do it, at any time.
+    /// Its node is alive, and may still do it at any time.
     Late(NoAnswer),
 }
 
-/// The way to the other nodes.
+/// The transport to the other nodes.
 #[async_trait]
 pub trait Peers: Debug + Send + Sync {
-    /// Takes `message` to the node at `address`, and its answer back. Nothing is promised of order, nor that a message
-    /// arrives once.
+    /// Sends `message` to the node at `address`, and returns its answer. No order is promised, nor
+    /// that a message arrives only once.
     async fn call(&self, address: &Address, message: Bytes) -> Result<Bytes, NoAnswer>;
 }

@@ -1,12 +1,14 @@
-//! Looks at another node: whether it lives, asked while something is waited for that it was asked at length.
+//! Liveness probes: whether a peer is alive while a request at length to it is slow to return.
 //!
-//! A node that is busy is asked by many, and none of them knows more by a question of its own. So one looks for all who wait
-//! for the same node, from the first of them until nobody waits any more, once in [`LOOK_EVERY`] at the most. Whoever comes later joins
-//! in: that a node says nothing is true of the node, not of a call.
+//! Many requests may wait for one busy node, and separate probes would tell none of them more. One
+//! probe therefore serves all requests that wait for the same node. It runs from the first of them
+//! until none waits any more, and asks once in [`LOOK_EVERY`] at most. Later requests join it:
+//! silence is a property of the node, not of a request.
 //!
 //! Invariants
-//! - One question at a time is under way to each node, however many wait for it.
-//! - A node counts as silent only if it left [`LOOKS`] questions in a row without an answer, which began at least [`LOOK_EVERY`] apart.
+//! - One question at a time is under way to each node, however many requests wait for it.
+//! - A node counts as silent only if it left [`LOOKS`] questions in a row unanswered, which began
+//!   at least [`LOOK_EVERY`] apart.
 
 use std::{
     collections::BTreeMap,
@@ -30,23 +32,24 @@ use crate::{
     node::Node,
 };
 
-/// After how long without an answer a node is asked how it stands, and the least from one such question to the next.
+/// How long a node may be silent before it is probed, and the least time between two probes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often in a row it does not answer that before it counts as silent: who is dead is missed by then too.
+/// How many probes in a row must fail before a node counts as silent. The lease of a dead node has
+/// expired by then too.
 const LOOKS: usize = 2;
 
-/// Ends with the reason once a node says nothing any more, or is gone.
+/// Resolves with the reason once a node is silent or gone.
 pub(crate) type Silence = Shared<BoxFuture<'static, Error>>;
 
-/// At whom is being looked. Whoever waits holds the look; nothing is left of one that nobody waits for.
+/// The running probes. Each waiting request holds its probe, which ends with the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Looks(Mutex<BTreeMap<NodeId, WeakShared<BoxFuture<'static, Error>>>>);
 
 impl Looks {
-    /// The look at `to` that is under way, or else a new one.
+    /// Joins the running probe of `to`, or starts one.
     fn join(&self, to: NodeId, look: impl FnOnce() -> BoxFuture<'static, Error>) -> Silence {
         let mut looks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that has ended is old news.
+        // A probe that has ended is stale.
         let under_way = |look: &WeakShared<_>| {
             look.upgrade()
                 .filter(|look: &Silence| look.peek().is_none())
@@ -62,7 +65,7 @@ impl Looks {
 }
 
 impl Cluster {
-    /// Waits until the node `to` says nothing any more, or is gone.
+    /// Waits until the node `to` is silent or gone.
     pub(crate) fn silence_of(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -92,7 +95,8 @@ impl Cluster {
         }
     }
 
-    /// Asks the node `to` how it stands. Who refuses to say so for now lives as well. Errors: it says nothing, or is gone.
+    /// Asks the node `to` for its state. A node that refuses for now is alive as well. Errors: it
+    /// is silent, or gone.
     async fn lives(&self, node: &Node, to: NodeId, address: &Address) -> Result<()> {
         let (peers, message) = self.envelope(node, to, &Message::Ask)?;
         match self.call_in_time(peers, address, message).await {

@@ -1,20 +1,25 @@
-//! Versions behind the horizon: what no transaction that runs, or ever will, may need.
+//! The collector: deletes versions below the horizon, which no present or future transaction may
+//! need.
 //!
-//! The horizon is what every running transaction had heard when it began. Of the versions of a key, the newest at or below
-//! it is what the oldest of them may read; everything older goes. The unit is the version, not the transaction: the
-//! paper's Algorithm 2 frees a transaction once all its keys are overwritten, so that a counter beside a fresh key would
-//! keep all its versions for ever.
+//! The horizon is the oldest frontier of all running transactions. Of a key's versions, the newest
+//! at or below the horizon is the one that the oldest transaction may read; all older ones are
+//! deleted. The unit is the version, not the transaction. The paper's Algorithm 2 frees a
+//! transaction once all its keys are overwritten, so a counter written beside a fresh key would
+//! keep all its versions forever.
 //!
-//! Each log is followed in the order of its slots, which names the keys to look at. Dies anywhere: what stands behind the
-//! last noted cursor is done again, and finding nothing is fine. Of the own log memory knows most: slots and rows are read
-//! from the store only where it has forgotten them.
+//! The collector follows each log in the order of its slots, which name the keys to examine. After
+//! a crash, the slots after the last noted cursor are processed again, and finding nothing is fine.
+//! For the own log, slots and rows are read from the store only where memory has evicted them.
 //!
 //! Invariants
-//! - Nothing is collected above the horizon, and horizons only grow: design note 0003, section 6.4, lemma 2.
-//! - Memory forgets a version before the store does, so that no reader finds a choice whose value is gone.
-//! - Chunks before the version that names them, versions before their row.
-//! - A store in memory answers at once, and a process may have one worker: whoever walks through many versions lets others go first
-//!   every hundred or so ([`consume_budget`]), or commits wait behind all of them.
+//! - Nothing is collected above the horizon, and horizons only grow: design note 0003, section 6.4,
+//!   lemma 2.
+//! - The index forgets a version before the store does, so that no reader chooses a version whose
+//!   value is gone.
+//! - Chunks are deleted before the version that names them, and versions before their row.
+//! - A store in memory answers at once, and a process may have one worker. A walk through many
+//!   versions therefore yields every hundred or so ([`consume_budget`]), or commits would wait for
+//!   all of it.
 //!
 //! From AFT, section 5, Algorithm 2.
 
@@ -51,14 +56,15 @@ mod shared;
 
 /// Slots read at a time.
 const SLOTS_AT_ONCE: usize = 64;
-/// Rows and keys looked at, at a time.
+/// How many rows and keys are read at a time.
 const LOOKS_AT_ONCE: usize = 16;
-/// Keys planned for together; one large transaction may have more.
+/// How many keys are planned together; one large transaction may have more.
 const KEYS_AT_ONCE: usize = 1_024;
-/// After so many slots a cursor is noted, for who comes after a death.
+/// A cursor is noted after this many slots, for the next start after a crash.
 const SLOTS_UNNOTED_MAX: u64 = 1_000;
 
-/// What goes of the versions of `entries`, where `horizon` is what all who run have heard.
+/// Plans which versions of `entries` to delete; `horizon` is the oldest frontier of all running
+/// transactions.
 pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> Vec<Superseded> {
     let mut plan = Vec::new();
     for (key, entry) in entries {
@@ -79,7 +85,8 @@ pub(crate) fn plan(entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) ->
 }
 
 impl Collection {
-    /// Collects what the next slots of a log have superseded. False: there are none below the horizon.
+    /// Collects versions that a log's next slots superseded. Returns false if there are none below
+    /// the horizon.
     pub(crate) async fn collect(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -113,7 +120,7 @@ impl Collection {
         Ok(true)
     }
 
-    /// Everything before `collected` is collected.
+    /// Notes that everything before `collected` is collected.
     async fn note_collected(
         &self,
         node: &Arc<Node>,
@@ -133,7 +140,7 @@ impl Collection {
         Ok(())
     }
 
-    /// The next slots of the own log, as far as memory has them.
+    /// The next slots of the own log, as far as they are in memory.
     fn walk_recent(&self, node: &Arc<Node>, tended: &Tended, through: u64) -> Option<Walked> {
         let cache = self.cache.of(node.id)?;
         if tended.node != node.id {
@@ -144,7 +151,7 @@ impl Collection {
             .walk(tended.collected.next.0, through, KEYS_AT_ONCE)
     }
 
-    /// Collects what the next slots of a log say was superseded. Returns up to where.
+    /// Collects versions that the next slots of a log superseded. Returns the position reached.
     async fn collect_from_log(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -159,7 +166,7 @@ impl Collection {
             .await?;
         let is_below = |slot: &&Slot| slot.index.0 <= through;
         let below: Vec<&Slot> = read.slots.iter().take_while(is_below).collect();
-        // Behind the last record there are at most seals.
+        // After the last record there are at most seals.
         let is_whole = below.len() == read.slots.len();
         let collected = if is_whole {
             Some(read.cursor)
@@ -211,7 +218,7 @@ impl Collection {
         .await
     }
 
-    /// Collects of these keys what nobody below the horizon may need.
+    /// Collects the versions of these keys that no transaction below the horizon may need.
     async fn collect_keys(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -226,7 +233,7 @@ impl Collection {
         });
         let entries: BTreeMap<_, _> = looks.buffered(LOOKS_AT_ONCE).try_collect().await?;
         let plan = self.plan(&entries, horizon);
-        // Each change of an entry that is held elsewhere copies it.
+        // A change to an entry that is referenced elsewhere copies it.
         drop(entries);
         self.collect_planned(node, plan, may_be_released).await
     }
@@ -243,7 +250,7 @@ impl Collection {
         plan
     }
 
-    /// Deletes the versions of a plan, and the rows of those that may be released.
+    /// Deletes the versions of a plan, and their rows that may be released.
     async fn collect_planned(
         &self,
         node: &Arc<Node>,
@@ -265,7 +272,7 @@ impl Collection {
         .await
     }
 
-    /// What is known of `key`: a load if it has to be.
+    /// The index entry of `key`, loaded if necessary.
     pub(crate) async fn entry(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -303,7 +310,7 @@ impl Committing {
         }
     }
 
-    /// How many keys it writes, as far as the entry says.
+    /// The number of keys that it writes, as far as the entry tells.
     fn keys(&self) -> usize {
         match &self.writes {
             WriteSet::Inline(writes) => writes.len(),
@@ -330,7 +337,7 @@ impl Committing {
     }
 }
 
-/// Whether everything that `record` wrote is superseded, as far as `entries` say: the paper's condition.
+/// Whether every write of `record` is superseded, judged by `entries`: the paper's condition.
 fn is_wholly_superseded(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>) -> bool {
     record.writes.iter().all(|write| {
         let newest = entries

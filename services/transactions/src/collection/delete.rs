@@ -1,4 +1,7 @@
 //! Deletes versions that no transaction needs, and the rows that decide about them.
+//!
+//! Order matters: the index forgets a version first, then the store deletes its chunks, the
+//! version, and at last the row.
 
 use std::sync::Arc;
 
@@ -14,12 +17,13 @@ use crate::{
     storage::records::{CommitRecord, WriteSet},
 };
 
-/// Versions deleted at a time: a store that works off one after another keeps a commit waiting behind all of them.
+/// How many versions are deleted at a time. A store that executes deletions one after another would
+/// keep a commit waiting for all of them.
 const DELETIONS_AT_ONCE: usize = 16;
-/// Versions that memory forgets at a time: nobody reads or commits meanwhile.
+/// How many versions the index forgets at a time: no read or commit runs meanwhile.
 const FORGOTTEN_AT_ONCE: usize = 256;
 
-/// A version that goes.
+/// A version to delete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Superseded {
     pub(crate) key: Key,
@@ -27,10 +31,10 @@ pub(crate) struct Superseded {
 }
 
 impl Collection {
-    /// Deletes versions that nobody needs.
+    /// Deletes versions that no transaction needs.
     ///
-    /// The index drops them before, so that no read is led to what is gone, and again after, since a load may have seen
-    /// them meanwhile.
+    /// The index forgets them before, so that no read chooses a deleted version, and again after,
+    /// because a load may have read them meanwhile.
     pub(crate) async fn delete_versions(
         &self,
         node: &Arc<Node>,
@@ -80,7 +84,8 @@ impl Collection {
         }
     }
 
-    /// The window of a commit is over: its row goes, or is released for as long as versions are left.
+    /// Handles a commit whose window is over: drops its row, or releases it while versions are
+    /// left.
     pub(crate) async fn drop_or_release(
         &self,
         node: &Arc<Node>,
@@ -93,7 +98,7 @@ impl Collection {
             && self.is_left(node, record, 0).await?
         {
             node.store.release(&record.id, record.attempt).await?;
-            // Another node may have collected the last of them before it could see that.
+            // Another node may have collected the last of them before it could see the release.
             if self.context.is_alone() || self.is_left(node, record, 0).await? {
                 return Ok(());
             }
@@ -101,8 +106,8 @@ impl Collection {
         drop_row(node, record).await
     }
 
-    /// Whether any version of `record` is left, looking outwards from one of its writes: whether keys are overwritten in
-    /// their order, against it or at random, few are looked at.
+    /// Whether any version of `record` is left. It searches outwards from one of its writes, so
+    /// that few are read whether keys are overwritten in order, in reverse, or at random.
     async fn is_left(&self, node: &Arc<Node>, record: &CommitRecord, from: usize) -> Result<bool> {
         let count = record.writes.len();
         let outwards = (0..count).flat_map(|distance| {
@@ -112,7 +117,7 @@ impl Collection {
         });
         for place in outwards {
             let key = &record.writes[place].key;
-            // Among several nodes an index says what is needed, not what is there.
+            // Among several nodes an index shows which versions are needed, not which exist.
             let known = self
                 .cache
                 .lock()
@@ -132,7 +137,8 @@ impl Collection {
     }
 }
 
-/// A version of `record`, of `key`, was collected: if its row is released and that was the last, it goes.
+/// A version of `record`, of `key`, was collected: if the row is released and that was the last,
+/// drops the row.
 pub(crate) async fn drop_released(
     collection: &Collection,
     node: &Arc<Node>,
@@ -152,7 +158,7 @@ pub(crate) async fn drop_released(
     Ok(())
 }
 
-/// Parts before the row that names them.
+/// Parts are deleted before the row that names them.
 async fn drop_row(node: &Node, record: &CommitRecord) -> Result<()> {
     node.store
         .delete_write_set(record.attempt, &WriteSet::Parts(record.parts))

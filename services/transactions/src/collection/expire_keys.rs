@@ -1,4 +1,7 @@
-//! Walks the idempotency keys whose window is over: each row goes, or is released for as long as it has versions.
+//! Expires idempotency keys whose window is over: each row is dropped, or released while it has
+//! versions.
+//!
+//! Random ids are noted as dropped before their rows go, so that a repeat is answered `Expired`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,11 +24,11 @@ use crate::{
     },
 };
 
-/// Rows looked at, at a time.
+/// Rows read at a time.
 const ROWS_AT_ONCE: usize = 16;
 
 impl Collection {
-    /// Walks the next names that are due. False: none is.
+    /// Expires the next keys that are due. Returns false if none is.
     pub(crate) async fn walk_names(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
         let Some((end, names_max)) = self.idempotency_keys.due() else {
             return Ok(false);
@@ -62,7 +65,7 @@ impl Collection {
         Ok(true)
     }
 
-    /// Says of random names that they are about to go.
+    /// Notes that random ids are about to be dropped.
     async fn note_random(&self, node: &Node, names: &[(Bytes, Arc<Item>)]) -> Result<()> {
         let mut last = BTreeMap::<_, u64>::new();
         for (sort, item) in names {
@@ -89,7 +92,7 @@ impl Collection {
         let id = layout::kept_name_of(&sort)
             .ok_or_else(|| Error::Corrupt("decode a kept name".into()))?;
         let (decision, point) = node.store.decision(&id).await?;
-        // Begun again since, it is kept under another period.
+        // If the id was begun again since, it is kept in another bucket.
         match decision.filter(|decision| Some(decision.attempt) == attempt) {
             Some(Decision {
                 attempt,
@@ -97,8 +100,9 @@ impl Collection {
                 ..
             }) => {
                 if !self.is_sent(node, attempt, stored.effects).await? {
-                    // For another window: its row says that its effects count. A random one's is too short to be kept in again and
-                    // again while there are too many names.
+                    // Kept for another window: from its row a successor learns that its effects
+                    // take effect. The window of a random id is too short to keep it again and
+                    // again while there are too many keys.
                     let now = self.context.clock.now().0;
                     let later = end_of_period(now, self.context.config.named_window);
                     self.idempotency_keys

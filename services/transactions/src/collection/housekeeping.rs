@@ -1,14 +1,17 @@
-//! The one task of a node that keeps the store small: collection, retention, names, and the sweep after a death.
+//! Housekeeping: a node's one task that keeps the store small by collection, retention, expiry of
+//! idempotency keys, and the sweep after a crash.
 //!
-//! It is armed by work: woken when a transaction ends, it waits a moment so that more may gather, and works until nothing is
-//! left below the horizon. While something is within its window it sleeps until that is over; with nothing collectable and
-//! nothing in a window it sleeps without a call to any port. One task, so that no two steps of it race.
+//! Work arms it. The end of a transaction wakes it; it waits a moment to gather more, and works
+//! until nothing is left below the horizon. While some slot is within its window it sleeps until
+//! the window is over. With nothing collectable and no open window it sleeps without a call to any
+//! port. It is one task, so that no two of its steps race.
 //!
-//! It tends every log that is not trimmed: the own one, and those of earlier starts, which are resolved.
+//! It processes every log that is not trimmed: the own one, and those of earlier starts, which are
+//! resolved.
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::FencedLog;
 
 use crate::{
@@ -32,40 +35,41 @@ use crate::{
     },
 };
 
-/// How long it waits for more once it is woken.
+/// How long it waits for more work once it is woken.
 const GATHERING: Duration = Duration::from_millis(100);
-/// How long a write of a call that timed out may be on its way.
+/// How long the write of a timed-out call may still be on its way.
 const LATE_WRITE: Duration = Duration::from_mins(1);
-/// How long a pass goes on with what it has found. What may be collected is agreed on at its begin, and slots may leave their
-/// window as fast as they are looked at.
+/// The longest time of one pass. The collectable horizon is agreed at its begin, and slots may
+/// leave their window as fast as they are processed.
 const PASS_MAX: Duration = Duration::from_secs(1);
-/// Between two steps of a sweep.
+/// The pause between two steps of a sweep.
 const SWEEP_PAUSE: Duration = Duration::from_millis(250);
-/// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
+/// Pages of versions or rows in a step: ten million items take less than half an hour.
 const SWEEP_PAGES_AT_ONCE: usize = 16;
 
 struct Housekeeping {
     collection: Arc<Collection>,
     node: Arc<Node>,
-    /// Logs of earlier starts that are not looked at yet.
+    /// Logs of earlier starts that are not opened yet.
     rows: Vec<NodeRow>,
     logs: Vec<Tended>,
     sweep: Option<Sweep>,
-    /// For whom it is to be swept next.
+    /// Nodes for the next sweep.
     unswept: Vec<NodeId>,
-    /// From when on nothing of those that are swept for can arrive any more.
+    /// When no write of the swept nodes can arrive any more.
     sweep_from: Monotonic,
-    /// Whether this node tends what those that are gone have left.
+    /// Whether this node leads as the collector, and so processes the logs of dead nodes.
     is_in_office: bool,
-    /// When the periods of names are listed again: others keep names too. None: not among others, or not in office.
+    /// When to list the retention buckets of idempotency keys again, because other nodes add keys
+    /// too. `None` for a single node, or one that does not lead.
     names_listed_next: Option<Monotonic>,
-    /// What had been heard when they were listed last, and whether it was the same the time before: then nobody has names to
-    /// keep until more is heard.
+    /// The frontier at the last listing, and whether it was unchanged since the one before: then no
+    /// node adds keys until the frontier advances.
     names_heard: (Heard, bool),
 }
 
 impl Collection {
-    /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
+    /// Starts housekeeping for `node`, and for the earlier starts with these `rows`.
     pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
         if !self.context.config.collects {
             return;
@@ -103,13 +107,13 @@ impl Collection {
         self.context.spawn(house.run());
     }
 
-    /// For how long something may still arrive of who ended at `since`. Whoever was only taken for dead may write until its
-    /// last transaction has ended, and no later.
+    /// How long writes of a node that ended at `since` may still arrive. A node that was only
+    /// presumed dead may write until its last transaction has ended, and no later.
     pub(crate) fn late_writes(&self, since: Monotonic) -> Duration {
         (since + self.context.config.life_max + LATE_WRITE).since(self.context.clock.monotonic())
     }
 
-    /// Old readers no longer keep everything that was superseded since, once that is too much.
+    /// Evicts the snapshots of old readers once too many bytes were superseded since their begin.
     fn overtake(&self) {
         let mut attempts = self.attempts.lock();
         let (_, superseded_bytes) = self.cache.frontier();
@@ -118,7 +122,7 @@ impl Collection {
             if kept <= self.context.config.superseded_bytes_max {
                 return;
             }
-            tracing::info!(attempt = %oldest.attempt, kept, "an old reader no longer keeps versions");
+            tracing::info!(attempt = %oldest.attempt, kept, "the snapshot of an old reader is evicted");
             attempts.overtake(&oldest);
             self.context.counters.overtaken();
         }
@@ -127,7 +131,7 @@ impl Collection {
 
 impl Housekeeping {
     async fn run(mut self) {
-        let (mut delays, mut outage) = (Store::delays(), Outage::default());
+        let (mut delays, mut outage) = (Store::delays(), LogThrottle::default());
         loop {
             let passed = self.pass().await;
             let now = self.collection.context.clock.monotonic();
@@ -135,7 +139,7 @@ impl Housekeeping {
                 Ok(wait) => {
                     delays = Store::delays();
                     if let Some(lasted) = outage.ended(now) {
-                        tracing::info!(?lasted, "the store is tidied again");
+                        tracing::info!(?lasted, "housekeeping works again");
                     }
                     wait
                 }
@@ -144,7 +148,7 @@ impl Housekeeping {
                         return;
                     }
                     if let Some(lasts) = outage.failed(now, &error.to_string()) {
-                        tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
+                        tracing::warn!(%error, ?lasts, "housekeeping fails at the moment");
                     }
                     self.collection.context.pause(&mut delays).await;
                     continue;
@@ -168,7 +172,8 @@ impl Housekeeping {
         }
     }
 
-    /// Does what there is to do, for a while. Returns when there may be more if nobody says so before.
+    /// Runs one pass, for a bounded time. Returns the time until the next one may have work, unless
+    /// it is woken sooner.
     async fn pass(&mut self) -> Result<Option<Duration>> {
         self.node.store.look()?;
         let node = Arc::clone(&self.node);
@@ -178,7 +183,8 @@ impl Housekeeping {
         if !self.has_work() {
             return Ok(self.due());
         }
-        // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
+        // A node that was presumed dead no longer receives news, and must not decide which versions
+        // are superseded.
         if self.collection.context.is_alone() {
             self.collection.loader.still_counts(&self.node).await?;
         } else {
@@ -212,7 +218,7 @@ impl Housekeeping {
         if !self.collection.context.is_alone()
             && let Some(agreeable) = self.collection.cluster.agreeable_to_members(&self.node)
         {
-            // Who counts is asked of the registry if this is more than before.
+            // The registry is read to count nodes if the horizon has advanced.
             horizon.merge(&agreeable);
         }
         let is_behind = |tended: &Tended| {
@@ -227,7 +233,8 @@ impl Housekeeping {
         is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
     }
 
-    /// Among several nodes one tends what those that are gone have left, and the names.
+    /// Among several nodes, the leader processes the logs of dead nodes, and expires idempotency
+    /// keys.
     fn take_office(&mut self) {
         if self.collection.context.is_alone() {
             return;
@@ -252,12 +259,12 @@ impl Housekeeping {
         }
     }
 
-    /// Walks the next names that are due. False: none is.
+    /// Expires the next idempotency keys that are due. Returns false if none is.
     async fn walk_names(&self) -> Result<bool> {
         Ok(self.is_in_office && self.collection.walk_names(&self.node).await?)
     }
 
-    /// Learns of the names that others keep, who leave them to the one in office.
+    /// Lists the idempotency keys of other nodes, which leave their expiry to the leader.
     async fn hear_of_names(&mut self) -> Result<()> {
         if self
             .collection
@@ -292,7 +299,7 @@ impl Housekeeping {
         Some(next.since(self.collection.context.clock.monotonic()))
     }
 
-    /// When there may be work if nobody says so before.
+    /// The time until there may be work, unless it is woken sooner.
     fn due(&self) -> Option<Duration> {
         let names = if self.is_in_office {
             self.collection.idempotency_keys.names_due()
@@ -307,18 +314,19 @@ impl Housekeeping {
             .min()
     }
 
-    /// One step of every log. False: nothing was to do.
+    /// Runs one step for every log. Returns false if there was nothing to do.
     async fn tidy_logs(&mut self) -> Result<bool> {
         let (collection, node) = (Arc::clone(&self.collection), Arc::clone(&self.node));
         let mut is_busy = false;
         for place in 0..self.logs.len() {
-            // Anew for each log: what the one before has released must be looked at by this one.
+            // Recomputed for each log: the previous log's step may have released rows that this one
+            // must see.
             let retained: Vec<(NodeId, u64)> = self
                 .logs
                 .iter()
                 .map(|tended| (tended.node, tended.retained.next.0))
                 .collect();
-            // The row of a record whose slot is still there is not released.
+            // The row of a record whose slot still exists is not released.
             let may_be_released = |record: &CommitRecord| {
                 let slot = retained.iter().find(|(log, _)| *log == record.position.log);
                 slot.is_none_or(|(_, next)| record.position.slot < *next)
@@ -336,7 +344,7 @@ impl Housekeeping {
         Ok(is_busy)
     }
 
-    /// Looks up where the logs of earlier starts stand.
+    /// Reads the positions of the logs of earlier starts.
     async fn open_logs(&mut self) -> Result<()> {
         if self.logs.is_empty() {
             self.collection
@@ -362,7 +370,7 @@ impl Housekeeping {
         }
         let is_alone = self.collection.context.is_alone();
         while let Some(row) = self.rows.last() {
-            // Left to this node again, after a moment without its lease.
+            // This node has led before, and leads again after a moment without its lease.
             if self.logs.iter().any(|tended| tended.node == row.node) {
                 self.rows.pop();
                 continue;
@@ -412,7 +420,7 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// Those who ended while it was swept for others have their turn.
+    /// Nodes that ended during a sweep are swept next.
     fn begin_sweep(&mut self) {
         if self.sweep.is_none() {
             let unswept = std::mem::take(&mut self.unswept);
@@ -436,7 +444,7 @@ impl Housekeeping {
         )
     }
 
-    /// One page, if it is time.
+    /// Sweeps one page, if it is due.
     async fn sweep(&mut self) -> Result<()> {
         if self.sweep_due() != Some(Duration::ZERO) {
             return Ok(());
@@ -458,17 +466,17 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// All is looked at.
+    /// Ends a sweep that has read everything.
     async fn end_sweep(&mut self) -> Result<()> {
         let Some(mut sweep) = self.sweep.take() else {
             return Ok(());
         };
         for swept in std::mem::take(&mut sweep.nodes) {
-            // What committed is on its way; the rest goes.
+            // Effects of committed transactions are being sent; the others are deleted.
             outbox::left_by(&self.node.store, swept).await?;
             node_registry::mark_swept(&self.node.store, swept).await?;
         }
-        // Nobody writes items any more that name packs of theirs.
+        // No dead node writes items any more that name packs of theirs.
         self.node.packs.takes_over();
         if !self
             .collection
@@ -481,7 +489,8 @@ impl Housekeeping {
         Ok(())
     }
 
-    /// When the next slot's window is over; none: no slot is within one, or something else has to happen first.
+    /// When the next slot's window is over; `None` if no slot is within one, or another event must
+    /// come first.
     fn logs_due(&self) -> Option<Duration> {
         let now = self.collection.context.clock.monotonic();
         let due = self.logs.iter().filter_map(|tended| {
@@ -492,7 +501,7 @@ impl Housekeeping {
                     .next_due(self.collection.context.config.retry_window)?,
                 Some(_) => tended.young_until?.since(now),
             };
-            // Where a window is over, whatever else is in the way says so when it goes.
+            // If its window is over, its other obstacles wake this task when they end.
             (!left.is_zero() || self.collection.is_retainable(&self.node, tended)).then_some(left)
         });
         due.min()

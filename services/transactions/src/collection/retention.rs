@@ -1,21 +1,28 @@
-//! Rows and slots past their windows, and deletions that nobody can see any more.
+//! Retention: drops rows and slots after their windows, and deletions that no transaction can see
+//! any more.
 //!
-//! A slot is done once each of its entries is decided, its owner has heard so and has cleaned up, the collector has passed
-//! it, and the window is over in which its clients may ask again. Then:
+//! A slot is done once each of its entries is decided, its owner has learned the decision and
+//! cleaned up, the collector has passed it, and the window for repeats by its clients is over.
+//! Then:
 //!
-//! - what did not commit is deleted once more: a write of a call that timed out may have landed behind the first time;
-//! - a deletion that is still the newest version of its key goes, and with it the key: all horizons have passed it, so
-//!   nothing older can come back or is needed;
-//! - a decision row goes, unless versions are left that it decides about: then it is *released*, and goes with the last
-//!   of them. Names are kept for a longer window, in [`names`](crate::idempotency_keys).
+//! - The data of uncommitted attempts are deleted once more, because a write of a timed-out call
+//!   may have landed after the first deletion.
+//! - A deletion that is still the newest version of its key is dropped, and with it the key. All
+//!   horizons have passed it, so nothing older can reappear or is needed.
+//! - A decision row is dropped, unless it still decides about existing versions. Then it is
+//!   *released*, and dropped with the last of them. Rows of client ids are kept for a longer
+//!   window, by [`idempotency_keys`](crate::idempotency_keys).
 //!
-//! Then the log is trimmed. Dies anywhere: the slots are still there, and are done again.
+//! Then the log is trimmed. After a crash the slots are still there, and are processed again.
 //!
 //! Invariants
-//! - A row is dropped only once nobody can commit its attempt: its owner has ended it, or its log was sealed and
-//!   resolved. What a resolver closed is kept as long as a name is, since its owner may only be paused.
-//! - A row stays while effects of its commit are unsent: by it a successor tells that they count.
-//! - What is dropped of generated ids was noted before, so that nobody takes it for never committed.
+//! - A row is dropped only once its attempt cannot commit: its owner has ended it, or its log was
+//!   sealed and resolved. A row that a resolver closed is kept as long as one of a client id,
+//!   because its owner may only be paused.
+//! - A row stays while effects of its commit are unsent: from the row a successor learns that they
+//!   take effect.
+//! - Before rows of generated ids are dropped, their attempts are noted, so that no caller takes
+//!   one for never committed.
 //!
 //! The paper keeps records until all keys are overwritten, and has no deletions.
 
@@ -43,22 +50,22 @@ use crate::{
     },
 };
 
-/// Slots done at a time, and trimmed together.
+/// How many slots are processed at a time, and trimmed together.
 const SLOTS_AT_ONCE: usize = 64;
 /// Entries done at a time.
 const ENTRIES_AT_ONCE: usize = 16;
-/// By how much the clock of an earlier start may have been ahead of this one's.
+/// How far the clock of an earlier start may have been ahead of this one's.
 const CLOCK_SLACK: Duration = Duration::from_secs(10);
 
-/// What remains to be done about an entry once its data are dealt with.
+/// The remaining work for an entry once its data are done.
 enum Rest {
     Nothing,
-    /// The row is kept as long as names are.
+    /// The row is kept as long as those of client ids.
     Keep(TransactionId, Attempt),
 }
 
 impl Collection {
-    /// Does the next slots of a log whose windows are over. False: there are none.
+    /// Processes the next slots of a log whose windows are over. Returns false if there are none.
     pub(crate) async fn retain(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -69,7 +76,8 @@ impl Collection {
             return Ok(false);
         }
         if !self.context.is_alone() {
-            // Whoever misses a deletion anywhere has to know why, so all are told before any goes.
+            // A reader that misses a deletion must know the reason, so all nodes are told before
+            // any is dropped.
             self.drops(
                 tended.node,
                 Cursor {
@@ -107,7 +115,7 @@ impl Collection {
             return Ok(false);
         };
         self.note_dropped(node, tended, &entries).await?;
-        // Before any deletion goes: whoever misses one knows why.
+        // Before any deletion is dropped, so that a reader that misses one knows the reason.
         self.drops(tended.node, done);
         let is_own = tended.node == node.id;
         let resting = stream::iter(entries).map(|entry| self.retain_entry(node, entry, is_own));
@@ -124,7 +132,7 @@ impl Collection {
         Ok(true)
     }
 
-    /// Up to which slot nothing but a window can stand in the way.
+    /// The slot up to which only a window can block retention.
     pub(crate) fn retainable(&self, node: &Node, tended: &Tended) -> u64 {
         if tended
             .young_until
@@ -146,12 +154,12 @@ impl Collection {
         }
     }
 
-    /// Whether nothing but a window can stand in the way of a log's next slot.
+    /// Whether only a window can block a log's next slot.
     pub(crate) fn is_retainable(&self, node: &Node, tended: &Tended) -> bool {
         self.told(node, tended, self.retainable(node, tended)) >= tended.retained.next.0
     }
 
-    /// How much of `through` all other nodes have been told that it may be dropped.
+    /// The slot, at most `through`, up to which all other nodes know that deletions may be dropped.
     fn told(&self, node: &Node, tended: &Tended, through: u64) -> u64 {
         if self.context.is_alone() {
             return through;
@@ -164,9 +172,10 @@ impl Collection {
         )
     }
 
-    /// What is left of a slot's window; none: it is over. Slots of the own log are aged by the clock that never goes back;
-    /// those of earlier starts only have the wall clock, or the age of this start.
-    /// Chunks that such a start may still write can be found by its entries alone: these wait until nothing more comes.
+    /// The time left in a slot's window; `None` if it is over. The monotonic clock measures the age
+    /// of own slots. For those of earlier starts there is only the wall clock, or the age of this
+    /// start. Chunks that such a start may still write are found only through its entries, which
+    /// therefore wait until no more can arrive.
     fn left_of_window(&self, tended: &Tended, slot: &StoredSlot) -> Option<Duration> {
         tended.last?;
         let window = self.context.config.retry_window;
@@ -186,12 +195,12 @@ impl Collection {
         (left > Duration::ZERO).then_some(left)
     }
 
-    /// From now on deletions before `until` may be gone.
+    /// Notes that from now on deletions before `until` may be gone.
     pub(crate) fn drops(&self, log: NodeId, until: Cursor) {
         Arc::make_mut(&mut self.cache.lock().dropped).advance(log, until.next.0 - 1);
     }
 
-    /// From now on rows of these attempts may be missing although they committed.
+    /// Notes that from now on rows of these attempts may be missing although they committed.
     async fn note_dropped(
         &self,
         node: &Node,
@@ -254,7 +263,7 @@ impl Collection {
                         let record =
                             Arc::new(node.store.record(&id, attempt, &stored, point).await?);
                         self.drop_tombstones(node, &record).await?;
-                        // By its row the next start tells what is still to be sent.
+                        // From its row the next start learns which effects are unsent.
                         if named || !is_sent {
                             return Ok(Rest::Keep(id, attempt));
                         }
@@ -282,7 +291,7 @@ impl Collection {
         }
     }
 
-    /// Whether nothing is left in the outbox of a commit.
+    /// Whether the outbox of a commit is empty.
     pub(crate) async fn is_sent(
         &self,
         node: &Node,
@@ -292,7 +301,7 @@ impl Collection {
         Ok(effects == 0 || !node.store.has_unsent(attempt).await?)
     }
 
-    /// A named begin: what it led to has an entry of its own, unless it wrote nothing.
+    /// The begin of a client id: its attempt has an entry of its own, unless it wrote nothing.
     async fn retain_begun(&self, node: &Node, id: TransactionId, attempt: Attempt) -> Result<Rest> {
         let (decision, _) = node.store.decision(&id).await?;
         match decision
@@ -312,7 +321,7 @@ impl Collection {
         }
     }
 
-    /// Deletes the deletions of `record` that are still the newest versions of their keys.
+    /// Drops the deletions of `record` that are still the newest versions of their keys.
     async fn drop_tombstones(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -328,7 +337,7 @@ impl Collection {
             .filter(|write| write.place == Place::Gone)
         {
             if !self.context.is_alone() {
-                // Memory may have been left out what superseded it.
+                // The index may lack the version that superseded it.
                 self.cache.lock().index.forget(&write.key);
             }
             let entry = self.entry(node, &write.key).await?;
@@ -339,7 +348,8 @@ impl Collection {
             {
                 continue;
             }
-            // Older ones went when the collector passed; what a load has brought back goes with it, oldest first.
+            // The collector has deleted the older ones; those that a load has restored are deleted
+            // with it, oldest first.
             for record in &entry.versions {
                 let gone = Superseded {
                     key: write.key.clone(),
@@ -352,7 +362,7 @@ impl Collection {
     }
 }
 
-/// Nothing of a log stands before this.
+/// Whether a log has nothing before this position.
 pub(crate) fn is_trimmed(tended: &Tended) -> bool {
     tended.last.is_some_and(|last| {
         tended.retained

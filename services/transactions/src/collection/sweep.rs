@@ -1,15 +1,16 @@
-//! What no log names, after a node ended without leaving.
+//! The sweep: finds data that no log names, after a node ended without shutting down in order.
 //!
-//! A death between two packets can leave a version whose slot was lost, or the row of a begin whose slot was; a death in
-//! housekeeping, a released row behind its last version. All of that is found by walking all buckets of versions and of
-//! rows once, some pages at a time, a while after the start. Nobody reads any of it meanwhile: a version without a committed
-//! row does not count.
+//! A crash between two packets can leave a version or a begin's row whose slot was lost. A crash in
+//! housekeeping can leave a released row after its last version. The sweep finds all of that by one
+//! walk over all buckets of versions and of rows, a few pages at a time, a while after the start.
+//! No reader sees any of it meanwhile, because a version without a committed row does not take
+//! effect.
 //!
-//! Then every pack is counted that is not this node's own: the dead may have known alone what had died in it, and may have left
-//! objects without rows.
+//! Then it counts every pack that is not this node's own. A dead node may have been the only one to
+//! know which values had died there, and may have left objects without rows.
 //!
-//! Only what belongs to the nodes swept for is judged: their logs are sealed and resolved, so nothing of theirs is still
-//! to be decided.
+//! The sweep deletes only data of the dead nodes that it runs for: their logs are sealed and
+//! resolved, so every attempt of theirs is decided.
 
 use std::sync::Arc;
 
@@ -32,26 +33,26 @@ use crate::{
 const PAGE_ITEMS: usize = 100;
 /// Packs counted in one page.
 const PACKS_AT_ONCE: usize = 16;
-/// Items judged at a time.
+/// Items checked at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// How far a sweep has come.
 #[derive(Debug)]
 pub(crate) struct Sweep {
-    /// For whom.
+    /// The dead nodes that it runs for.
     pub(crate) nodes: Vec<NodeId>,
     /// When the next page is due.
     pub(crate) next: Monotonic,
     buckets: Buckets,
-    /// Of versions first, then of rows.
+    /// The bucket: those of versions first, then those of rows.
     bucket: u32,
     scan: Option<Scan>,
-    /// Packs that are still to be counted, once versions and rows are done.
+    /// Packs that remain to be counted, once versions and rows are done.
     packs: Option<Vec<PackId>>,
 }
 
 impl Sweep {
-    /// From the start, for these nodes; none: for nobody.
+    /// A new sweep for these nodes; `None` if there are none.
     pub(crate) fn of(nodes: Vec<NodeId>, buckets: Buckets) -> Option<Self> {
         let next = Monotonic::default();
         let (scan, packs) = (None, None);
@@ -65,7 +66,7 @@ impl Sweep {
         })
     }
 
-    /// Whether versions and rows are done, and packs are counted.
+    /// Whether versions and rows are done, and packs are being counted.
     pub(crate) fn is_at_packs(&self) -> bool {
         self.page().is_none()
     }
@@ -74,7 +75,7 @@ impl Sweep {
         self.nodes.contains(&attempt.node)
     }
 
-    /// The page to look at: first all buckets of versions, then all of rows.
+    /// The next page: first all buckets of versions, then all of rows.
     fn page(&self) -> Option<Scan> {
         let start = || {
             let bucket = (self.bucket % self.buckets.count()) as u8;
@@ -90,7 +91,7 @@ impl Sweep {
 }
 
 impl Collection {
-    /// Looks at the next page. False: that was the last.
+    /// Sweeps the next page. Returns false if that was the last.
     pub(crate) async fn sweep(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -126,8 +127,8 @@ impl Collection {
         Ok(true)
     }
 
-    /// Counts some of the packs that the dead have left, or what was dead in others they may have known alone. False: those
-    /// were the last.
+    /// Counts some of the packs of dead nodes, or dead values in other packs that only they may
+    /// have known of. Returns false if those were the last.
     async fn sweep_packs(&self, node: &Arc<Node>, sweep: &mut Sweep) -> Result<bool> {
         let packs = match &mut sweep.packs {
             Some(packs) => packs,
@@ -145,7 +146,7 @@ impl Collection {
         Ok(true)
     }
 
-    /// Deletes a version that does not count.
+    /// Deletes a version that is not committed.
     async fn sweep_version(
         &self,
         node: &Node,
@@ -169,7 +170,7 @@ impl Collection {
         Ok(())
     }
 
-    /// Gives back a row that nobody will decide or ask about.
+    /// Deletes a row that no node will decide or ask about.
     async fn sweep_row(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -186,7 +187,7 @@ impl Collection {
                 self.context.counters.swept();
                 node.store.forget(id, attempt).await.map(drop)
             }
-            // Its owner's log is resolved: it came late.
+            // Its owner's log is resolved: it arrived late.
             State::Prepared => {
                 self.context.counters.swept();
                 if self.context.is_alone() {
@@ -196,7 +197,7 @@ impl Collection {
                 }
                 node.store.drop_aborted(id, attempt).await
             }
-            // Whoever has a name without a row is refused like one whose row is closed.
+            // A caller of a client id without a row is refused like one whose row is closed.
             State::Aborted if id.generated().is_none() => {
                 node.store.drop_aborted(id, attempt).await
             }

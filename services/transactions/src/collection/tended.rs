@@ -1,34 +1,35 @@
-//! A log under the care of housekeeping.
+//! The progress of housekeeping in one log: how far it is collected, and how far it is retained.
 
 use ports::Monotonic;
 use primitives::{Cursor, FencedLog};
 
 use crate::{model::NodeId, storage::frontier::Heard};
 
-/// A log under its care.
+/// The progress of one log.
 #[derive(Debug)]
 pub(crate) struct Tended {
     pub(crate) node: NodeId,
     pub(crate) log: FencedLog,
-    /// The last slot, of a log to which nothing is added.
+    /// The last slot of a log that is sealed.
     pub(crate) last: Option<u64>,
-    /// Versions that anything before it superseded are collected.
+    /// Versions superseded before this position are collected.
     pub(crate) collected: Cursor,
-    /// The last cursor of those that was noted.
+    /// The last of those cursors that was noted in the store.
     pub(crate) noted: u64,
-    /// Nothing is kept of what stands before it.
+    /// Nothing before this position is kept.
     pub(crate) retained: Cursor,
-    /// Of an earlier start's log: when its next slot is old enough.
+    /// For the log of an earlier start: when its next slot is old enough.
     pub(crate) young_until: Option<Monotonic>,
-    /// Up to which attempt it was noted that rows may be gone.
+    /// The last attempt for which it was noted that rows may be gone.
     pub(crate) dropped: u64,
-    /// Since when nothing can be added to it, as far as this node knows; of the own log, since when it serves.
+    /// When the log became immutable, as far as this node knows; for the own log, when this node
+    /// began to serve.
     pub(crate) since: Monotonic,
-    /// What had been heard everywhere when it was last looked at, among several nodes.
+    /// The frontier common to all nodes at the last look, among several nodes.
     pub(crate) looked: Heard,
 }
 
-/// Up to which slot a log can be collected.
+/// The slot up to which a log can be collected.
 pub(crate) fn collectable(tended: &Tended, horizon: &Heard) -> u64 {
     tended
         .last

@@ -1,4 +1,6 @@
-//! Deletes what attempts wrote that did not commit.
+//! Deletes the data of attempts that did not commit.
+//!
+//! The rows of such attempts are closed first, so no commit can name the data any more.
 
 use futures_util::{Stream, StreamExt};
 
@@ -12,7 +14,7 @@ use crate::{
     },
 };
 
-/// Deletes what an attempt wrote that did not commit.
+/// Deletes the data of an attempt that did not commit.
 pub(crate) async fn delete_uncommitted(
     store: &Store,
     attempt: Attempt,
@@ -24,8 +26,8 @@ pub(crate) async fn delete_uncommitted(
     store.delete_write_set(attempt, set).await
 }
 
-/// What an entry says was written ahead by an attempt that is decided or can commit no more: it goes, but for what its record
-/// names.
+/// Deletes what an entry announced as spilled, except for what the attempt's record names. The
+/// attempt is decided, or cannot commit any more.
 pub(crate) async fn tidy_spilled(
     store: &Store,
     id: &TransactionId,
@@ -62,8 +64,8 @@ pub(crate) async fn tidy_spilled(
     Ok(())
 }
 
-/// Waits for all steps, also behind one that fails, and says how the first one failed: whoever is dropped while they write in the
-/// sequencer's log end the node.
+/// Runs all steps to their end even if one fails, and returns the first error. A task that is
+/// dropped while it writes in the sequencer's log would end the node.
 pub(crate) async fn all_of(steps: impl Stream<Item = Result<()>>) -> Result<()> {
     steps.fold(Ok(()), async |all, step| all.and(step)).await
 }
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
     use crate::Error;
 
-    /// T11: who decides about what a node left may be writing for others as well.
+    /// T11: the task that resolves a node's log may be writing a slot for others as well.
     #[test]
     fn a_step_that_fails_has_those_beside_it_come_to_their_end() {
         simulated::run(async {

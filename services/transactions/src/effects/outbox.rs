@@ -1,22 +1,25 @@
-//! The outbox: effects of committed transactions on their way out.
+//! The outbox: sends the effects of committed transactions.
 //!
 //! ```text
-//!  round one of a commit: the outbox row of the attempt, with its effects; large ones in parts of their own
+//!  round one of a commit: the outbox row of the attempt, with its effects; large ones in parts
+//!    of their own
 //!  the decision row commits, and is durable (P5)
-//!  for each effect in order: sent, durable there, the row says how far
+//!  for each effect in order: sent, durable there, the row counts it
 //!  parts and row are deleted
 //! ```
 //!
-//! The rows of a node lie in one partition, so whoever comes after a dead node finds by one scan what it left. The
-//! decision row says whether it counts: then it is sent, else deleted. A node is asked for until nothing is left of it.
+//! The rows of a node lie in one partition, so a successor finds the unsent effects of a dead node
+//! by one scan. The decision row tells whether they are sent or deleted. Successors scan a node's
+//! partition until it is empty.
 //!
 //! Invariants
 //! - Nothing is sent before the decision row that commits it is durable.
-//! - A row goes once all its effects are sent, and durable where they were sent to.
-//! - A death between two steps sends the same effect again, under the same id: at least once, never not.
+//! - A row is deleted once all its effects are sent, and durable at their destinations.
+//! - A crash between two steps sends the same effect again, under the same id: at least once, never
+//!   zero times.
 //!
-//! Bounds: `unsent_max` transactions, beyond which no effect is taken; [`SENDING_MAX`] of them at a time, while
-//! those whose destination fails wait, and nobody waits for them.
+//! Bounds: `unsent_max` transactions, beyond which no effect is accepted; [`SENDING_MAX`] of them
+//! are sent at a time. Those whose destination fails wait without blocking others.
 
 use std::{
     collections::BTreeMap,
@@ -49,11 +52,11 @@ use crate::{
     },
 };
 
-/// The transaction's id, of an outbox row.
+/// The transaction's id in an outbox row.
 const ID: &str = "id";
 /// The effects of an outbox row, or one of a part.
 const EFFECTS: &str = "effects";
-/// How many of them are sent, of an outbox row.
+/// The number of sent effects in an outbox row.
 const SENT: &str = "sent";
 
 /// Transactions whose effects are sent at a time.
@@ -65,7 +68,7 @@ const WRITES_AT_ONCE: usize = 8;
 /// Outbox rows read in one page.
 const PAGE_ROWS: usize = 100;
 
-/// For destinations that fail: as long as the node lives.
+/// For destinations that fail: repeated as long as the node lives.
 const SEND_AGAIN: Backoff = Backoff {
     first: Duration::from_millis(20),
     longest: Duration::from_secs(30),
@@ -77,24 +80,24 @@ const SEND_AGAIN: Backoff = Backoff {
 enum Stored {
     /// Themselves.
     Inline(Vec<Effect>),
-    /// Too large for that: so many parts of their own.
+    /// Too large for that: the number of separate parts.
     Parts(u32),
 }
 
-/// Transactions that have effects to send, as this node knows them.
+/// Transactions with unsent effects, as this node knows them.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     unsent: Mutex<BTreeMap<Attempt, Unsent>>,
     sending: Semaphore,
 }
 
-/// What is left of one.
+/// The unsent effects of one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Unsent {
-    /// Who sends them.
+    /// The node that sends them.
     node: NodeId,
     effects: usize,
-    /// Whether the next one was refused when it was last tried.
+    /// Whether the last try of the next one was refused.
     is_failing: bool,
 }
 
@@ -108,12 +111,12 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Whether as many transactions have unsent effects as this node bears.
+    /// Whether this node has reached its limit of transactions with unsent effects.
     pub(crate) fn is_full(&self, unsent_max: usize) -> bool {
         self.unsent().len() >= unsent_max
     }
 
-    /// How many effects are unsent, and in how many transactions the next one fails.
+    /// The number of unsent effects, and of transactions whose next effect fails.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let unsent = self.unsent();
         let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
@@ -123,12 +126,13 @@ impl Outbox {
         )
     }
 
-    /// Whoever serves next finds them in the store.
+    /// The next serving node finds them in the store.
     pub(crate) fn clear(&self) {
         self.unsent().clear();
     }
 
-    /// `effects` of `attempt` are to be sent by `node`: not if it cannot go on, since then another does.
+    /// Registers `effects` of `attempt` to be sent by `node`, unless it cannot go on: then another
+    /// node sends them.
     fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
         let mut unsent = self.unsent();
         if node.store.standing().is_ok() {
@@ -143,7 +147,7 @@ impl Outbox {
         }
     }
 
-    /// Changes what `node` has to send of `attempt`, if it still has to; none: nothing is left.
+    /// Changes what `node` has to send of `attempt`, if it still has to; `None` removes it.
     fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
         let mut all = self.unsent();
         let Some(unsent) = all
@@ -164,11 +168,11 @@ impl Outbox {
     }
 }
 
-/// What an earlier node left.
+/// The unsent effects of an earlier node.
 #[derive(Debug)]
 pub(crate) struct Left {
     node: NodeId,
-    /// Committed attempts, the points at which they are, and how many of their effects are unsent.
+    /// Committed attempts, the points of their commits, and the numbers of their unsent effects.
     unsent: Vec<(Attempt, DurabilityPoint, usize)>,
 }
 
@@ -208,7 +212,8 @@ impl Row {
 }
 
 impl Store {
-    /// Writes what `attempt` is to send, should it commit. The row is there before its parts: none is without an owner.
+    /// Writes the effects of `attempt` before it commits. The row exists before its parts: none is
+    /// without an owner.
     pub(crate) async fn put_effects(
         &self,
         id: &TransactionId,
@@ -242,7 +247,8 @@ impl Store {
             .await
     }
 
-    /// Deletes the outbox row of `attempt`, and the parts it names: they are sent, or do not count.
+    /// Deletes the outbox row of `attempt`, and the parts it names: they are sent, or the attempt
+    /// did not commit.
     pub(crate) async fn delete_effects(&self, attempt: Attempt, parts: u32) -> Result<()> {
         for place in 0..parts {
             self.finish(&Update::delete(layout::effect(attempt, place)))
@@ -253,12 +259,12 @@ impl Store {
             .map(drop)
     }
 
-    /// Whether effects of `attempt` are not sent yet, should it have committed.
+    /// Whether `attempt` would have unsent effects, if it has committed.
     pub(crate) async fn has_unsent(&self, attempt: Attempt) -> Result<bool> {
         Ok(self.outbox_row(attempt).await?.is_some())
     }
 
-    /// Deletes what `attempt`, which did not commit, was to send.
+    /// Deletes the effects of `attempt`, which did not commit.
     pub(crate) async fn delete_outbox(&self, attempt: Attempt) -> Result<()> {
         match self.outbox_row(attempt).await? {
             Some(row) => self.delete_effects(attempt, row.parts()).await,
@@ -286,7 +292,7 @@ impl Store {
         Ok(decode(&part, "an effect")?)
     }
 
-    /// The first `sent` effects of `attempt` are sent.
+    /// Notes that the first `sent` effects of `attempt` are sent.
     async fn mark_sent(&self, attempt: Attempt, sent: u32) -> Result<()> {
         let actions = vec![Action::set_integer(SENT, i64::from(sent))];
         let update = Update::modify(layout::outbox_row(attempt), actions).when(Condition::Exists);
@@ -312,8 +318,8 @@ impl Effects {
             .spawn(async move { effects.deliver(&node, attempt, point).await });
     }
 
-    /// What the nodes before `own` left unsent. Their logs are resolved, so their attempts are decided; what does not
-    /// count is deleted.
+    /// Finds the unsent effects of the nodes before `own`. Their logs are resolved, so their
+    /// attempts are decided; effects of uncommitted ones are deleted.
     pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         if self.context.config.is_broken(Broken::ForgetsUnsent) {
@@ -334,7 +340,7 @@ impl Effects {
         Ok(left)
     }
 
-    /// What one node left unsent, whose log is resolved.
+    /// Finds the unsent effects of one node, whose log is resolved.
     pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
         if self.context.config.is_broken(Broken::ForgetsUnsent) {
             return Ok(Vec::new());
@@ -345,7 +351,7 @@ impl Effects {
         }])
     }
 
-    /// Sends what earlier nodes left.
+    /// Sends the effects of earlier nodes.
     pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
         for Left {
             node: earlier,
@@ -360,15 +366,15 @@ impl Effects {
                 let deliveries =
                     unsent.iter().map(|(attempt, point, _)| effects.deliver(&node, *attempt, *point));
                 join_all(deliveries).await;
-                // Whatever stands in its way: a node that is not marked is looked at again by the next start.
+                // Any failure is harmless: the next start scans a node that is not marked again.
                 if let Err(error) = node_registry::mark_sent(&node.store, earlier).await {
-                    tracing::debug!(%error, "that an earlier node's effects are sent was not noted");
+                    tracing::debug!(%error, "the completed outbox of an earlier node was not noted");
                 }
             });
         }
     }
 
-    /// Sends what is unsent of `attempt`, for as long as the node lives.
+    /// Sends the unsent effects of `attempt`, for as long as the node lives.
     async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
         let mut delays = SEND_AGAIN.delays();
         let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
@@ -399,7 +405,7 @@ impl Effects {
         self.outbox.change(node, attempt, |unsent| {
             if !unsent.is_failing {
                 let effects = unsent.effects;
-                tracing::warn!(%error, %attempt, effects, "effects cannot be sent, and stay until they are");
+                tracing::warn!(%error, %attempt, effects, "effects cannot be sent; retrying until they are");
             }
             Some(Unsent { is_failing: true, ..unsent })
         });
@@ -436,7 +442,7 @@ impl Effects {
         store.delete_effects(attempt, row.parts()).await
     }
 
-    /// Durable where it was sent to when it returns.
+    /// Sends one effect. It is durable at its destination when this returns.
     pub(crate) async fn send_one(&self, effect: Effect, id: Bytes) -> Result<()> {
         match effect {
             Effect::Message {
@@ -466,7 +472,7 @@ impl Effects {
     }
 }
 
-/// How many parts `effects` take beside their outbox row.
+/// The number of parts that `effects` take beside their outbox row.
 pub(crate) fn parts(effects: &[Effect], inline_bytes_max: usize) -> u32 {
     let bytes: usize = effects.iter().map(Effect::bytes_len).sum();
     if bytes <= inline_bytes_max {
@@ -476,7 +482,7 @@ pub(crate) fn parts(effects: &[Effect], inline_bytes_max: usize) -> u32 {
     }
 }
 
-/// What `node`, whose log is resolved, left unsent; what did not commit is deleted.
+/// The unsent effects of `node`, whose log is resolved; those of uncommitted attempts are deleted.
 pub(crate) async fn left_by(
     store: &Store,
     node: NodeId,

@@ -1,13 +1,15 @@
-//! Transaction ids: names that clients choose, ids that they draw at random, and ids that say who gave them, and when.
+//! Transaction ids: client ids, random ids, and server-generated ids.
 //!
-//! A generated id is 128 bits as 26 characters of Crockford's base 32: start in milliseconds (48), node (24),
-//! sequence (40), random (16). Whoever is asked about one that nothing at rest knows can tell by it whom to ask
-//! and whether its window is over. A client may choose a name of the same form (a ULID, say), so the form alone
-//! never decides anything about a name whose row is there.
+//! A generated id is 128 bits as 26 characters of Crockford's base 32: start in milliseconds (48),
+//! node (24), sequence (40), random (16). If the store knows nothing about a generated id, the id
+//! itself names the node to ask and shows whether its window is over. A client may choose an id of
+//! the same form (a ULID, say). The form alone therefore never decides anything about an id that
+//! has a row.
 //!
-//! A client that has no name for its transaction, and wants to be able to repeat the begin, draws one: [`RANDOM_PREFIX`] and
-//! 128 bits in hexadecimal digits. Nobody asks for such a name who did not begin it, so its outcome is kept for minutes and
-//! not for days. That is all that it says: otherwise it is a name as others are.
+//! A client without an id of its own that wants to repeat its begin safely sends a random one:
+//! [`RANDOM_PREFIX`] and 128 bits in hexadecimal digits. Only the client that began such a
+//! transaction asks for it, so its outcome is kept for minutes, not for days. In all other respects
+//! it is a client id.
 
 use std::{fmt, str};
 
@@ -23,10 +25,10 @@ use crate::{
 /// The longest id, in bytes.
 pub const ID_BYTES_MAX: usize = 128;
 
-/// What a name begins with that a client has drawn at random for one transaction.
+/// The prefix of an id that a client generated at random for one transaction.
 pub const RANDOM_PREFIX: &str = "random-";
 
-/// The lower hexadecimal digits of a random name, after its prefix.
+/// The number of lower-case hexadecimal digits in a random id, after its prefix.
 const RANDOM_DIGITS: usize = 32;
 
 /// Crockford's base 32.
@@ -40,11 +42,11 @@ const NODE_BITS: u32 = 24;
 const SEQUENCE_BITS: u32 = 40;
 const RANDOM_BITS: u32 = 16;
 
-/// What a client calls a transaction: 1 to [`ID_BYTES_MAX`] bytes of any value.
+/// A transaction's id: 1 to [`ID_BYTES_MAX`] bytes of any value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TransactionId(Bytes);
 
-/// What a generated id says.
+/// The contents of a generated id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generated {
     /// When it was given.
@@ -77,7 +79,7 @@ impl TransactionId {
         Self((0..GENERATED_BYTES).map(digit).collect())
     }
 
-    /// What it says if it has the form of a generated one.
+    /// Its contents, if it has the form of a generated id.
     pub fn generated(&self) -> Option<Generated> {
         if self.0.len() != GENERATED_BYTES || self.0[0] > b'7' {
             return None;
@@ -97,8 +99,8 @@ impl TransactionId {
         Some(Generated { start, attempt })
     }
 
-    /// Whether it has the form of a name drawn at random. One that is derived from such has not: a body that is run again late
-    /// begins what it begins within itself again, and is to find it committed.
+    /// Whether it has the form of a random id. An id derived from one has not: a function body that
+    /// runs again late begins its inner transactions again and must find them committed.
     pub fn is_random(&self) -> bool {
         self.0
             .strip_prefix(RANDOM_PREFIX.as_bytes())

@@ -1,28 +1,34 @@
-//! What becomes of packs of which most is dead, and of many small ones: what is live moves into another pack, and the objects go.
+//! The compactor: moves the live values of mostly dead packs, and of many small ones, into another
+//! pack, and deletes the objects.
 //!
 //! ```text
-//!  1  the directory, and the version item of every entry: live is what still points here
-//!  2  the row says that values are being moved; then what is live goes into a pack like any other value, beside what is written
-//!     at the moment
-//!  3  each item is moved by a write on condition that it still points to the old place
-//!  4  all of that is durable; then the row says that the pack is retired
-//!  5  a minute later the object goes, then the row
+//!  1  the directory, and the version item of every entry: an entry is live if its item still
+//!     points here
+//!  2  the row is marked as moving; then live values go into a pack like any other values, together
+//!     with present writes
+//!  3  each item is moved by a write on condition that it still points to the old position
+//!  4  all of that is durable; then the row is marked as retired
+//!  5  a minute later the object is deleted, then the row
 //! ```
 //!
-//! Dies after 2: the new pack is larger than it needs to be, until what is dead in it is counted. After 3: some items are
-//! moved, and the rest is done by whoever finds it again. After 4 and 5: the same, by the row. Whoever has read an item before 3
-//! and finds no object after 5 reads it again (`reading.rs`).
+//! After a crash in 2, the new pack is larger than necessary until its dead bytes are counted.
+//! After 3, some items are moved, and the next compaction of the pack does the rest. After 4 and 5
+//! the row leads to the same. A reader that read an item before 3 and finds no object after 5 reads
+//! the item again (`reading.rs`).
 //!
-//! After a death what is dead is not known for certain, and objects may lie there without rows: the sweep has every pack
-//! counted, those that a list of the dead node's objects names too. Whose packs these are says `custody.rs`, and what the mark of 2
-//! is for.
+//! After a crash the dead bytes are not known for certain, and objects may exist without rows. The
+//! sweep therefore has every pack counted, including those that only a list of the dead node's
+//! objects names. `ownership.rs` defines which node owns these packs, and the purpose of the mark
+//! in 2.
 //!
 //! Invariants
-//! - No object goes while an item names it, in whatever state the store may come back: it is durable that none does.
-//! - An item is moved on condition, so that what is collected meanwhile does not come back.
-//! - Nothing is on its way into a pack that is marked.
+//! - No object is deleted while an item names it, in any state to which the store may return: it is
+//!   durable that none does.
+//! - An item is moved conditionally, so that a version collected meanwhile does not reappear.
+//! - No value is on its way into a marked pack.
 //!
-//! From Rosenblum and Ousterhout's log-structured file system: cleaning by how much of a segment is live.
+//! From Rosenblum and Ousterhout's log-structured file system: cleaning by the live fraction of a
+//! segment.
 
 use std::{ops::Range, pin::pin, sync::Arc, time::Duration};
 
@@ -51,23 +57,23 @@ use crate::{
     },
 };
 
-/// Items looked at, or moved, at a time.
+/// Items read, or moved, at a time.
 pub(super) const ITEMS_AT_ONCE: usize = 16;
 /// Packs read, or their objects deleted, at a time.
 const PACKS_AT_ONCE: usize = 8;
-/// While an object store fails, packs are tended so often.
+/// The interval of tries while an object store fails.
 const AGAIN: Duration = Duration::from_secs(5);
-/// How often it is looked whether nobody holds a pack any more that is mostly dead.
+/// The interval of checks whether a mostly dead pack is still held.
 const LOOK_FOR_HOLDS: Duration = Duration::from_secs(1);
 
-/// A value that moves.
+/// A value to move.
 struct Moving {
     from: Located,
     filed: Filed,
     value: Bytes,
 }
 
-/// What was found in a pack.
+/// The contents of a pack.
 pub(super) struct Survey {
     /// The bytes of all its values.
     pub(super) bytes: u64,
@@ -91,7 +97,7 @@ fn pause(packs: &Packs, now: Monotonic, error: &Error) -> Option<Duration> {
 }
 
 impl Packing {
-    /// When there is something to do for packs; none: not before something dies in one.
+    /// When packs next need work; `None`: not before a value in one dies.
     pub(crate) fn packs_due(&self, node: &Node) -> Option<Duration> {
         if node.store.has_freed() {
             return Some(Duration::ZERO);
@@ -120,7 +126,7 @@ impl Packing {
         self.context.config.is_broken(Broken::CompactsHeldPacks)
     }
 
-    /// Some packs. False: nothing is to do at the moment.
+    /// Processes some packs. Returns false if there is nothing to do at the moment.
     pub(crate) async fn tidy_packs(self: &Arc<Self>, node: &Arc<Node>) -> Result<bool> {
         self.note_freed(node).await?;
         if self.objects.is_none() {
@@ -152,7 +158,7 @@ impl Packing {
                 Ok(true)
             }
             Err(error) if node.store.standing().is_err() => Err(error),
-            // Collection goes on whether or not the objects can be reached.
+            // Collection continues whether or not the object store can be reached.
             Err(error) => {
                 if let Some(lasts) = pause(&node.packs, now, &error) {
                     tracing::warn!(%error, ?lasts, "packs are not compacted at the moment");
@@ -162,7 +168,7 @@ impl Packing {
         }
     }
 
-    /// Steps 1 to 4, together: what moves shares packs.
+    /// Steps 1 to 4 for several packs, whose live values share new packs.
     async fn compact(self: &Arc<Self>, node: &Arc<Node>, work: Work) -> Result<()> {
         let why = work.why;
         let reads = work.packs.into_iter().map(|id| async move {
@@ -188,7 +194,7 @@ impl Packing {
         read_all
     }
 
-    /// Step 1, and the values that are to move; none: it is not there, or not worth it after all.
+    /// Step 1, and the values to move; `None` if the pack is missing, or no longer worth it.
     async fn read_live(
         &self,
         node: &Arc<Node>,
@@ -274,10 +280,11 @@ impl Packing {
                 Ok::<_, Error>(())
             }
         });
-        // All of them are waited for: once another batch begins none may be on its way.
+        // Waits for all of them: none may be on its way once another batch begins.
         let moved: Vec<_> = moves.buffer_unordered(ITEMS_AT_ONCE).collect().await;
         moved.into_iter().collect::<Result<()>>()?;
-        // What died of them may not be durable either: a store that goes back must not find its values gone.
+        // Their superseding commits may not be durable either: a store that returns to an earlier
+        // state must not miss these values.
         node.store.externalize(node.store.basis()).await?;
         for id in packs {
             rows::retire(&node.store, id).await?;
@@ -288,7 +295,8 @@ impl Packing {
         Ok(())
     }
 
-    /// What is still to be moved, out of which packs, once their rows say that it may be: somebody may have been faster.
+    /// The values that remain to be moved, with their packs, once the rows permit it: another node
+    /// may have been faster.
     async fn mark(
         &self,
         node: &Node,
@@ -297,7 +305,7 @@ impl Packing {
     ) -> Result<(Vec<PackId>, Vec<Moving>)> {
         let mut left = Vec::new();
         for id in packs {
-            // What is all dead needs no mark.
+            // A completely dead pack needs no mark.
             let moves = moving.iter().any(|moving| moving.from.pack == id);
             let marked = if moves {
                 rows::mark_moving(&node.store, id, node.id).await?
@@ -338,7 +346,7 @@ impl Packing {
         node.store.again(delete).await
     }
 
-    /// What a pack holds, and what of it is live; none: it is not there.
+    /// The entries of a pack, and the live ones among them; `None` if the pack is missing.
     pub(super) async fn survey(&self, node: &Arc<Node>, id: PackId) -> Result<Option<Survey>> {
         let Some(directory) = self.directory(node, id).await? else {
             return Ok(None);
@@ -396,12 +404,13 @@ impl Packing {
     }
 }
 
-/// A pack that does not decode stays as it is, so that somebody may look at it; others go on.
+/// A pack that does not decode stays as it is, so that an operator can look at it; other packs
+/// continue.
 pub(super) fn give_up_damaged(node: &Node, id: PackId, error: Error) -> Result<()> {
     if !matches!(error, Error::Corrupt(_)) {
         return Err(error);
     }
-    tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged, and is left as it is");
+    tracing::error!(%error, node = id.node.0, pack = id.number, "a pack is damaged and is left unchanged");
     node.packs.state().table.give_up(id);
     Ok(())
 }
@@ -411,7 +420,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    /// T9. Whoever reads the log wants to know that it goes on, and not of each time that it is tried.
+    /// T9. The log reports that a failure lasts, and not each try.
     #[test]
     fn that_packs_are_not_compacted_is_said_ever_more_seldom() {
         let packs = Packs::new(&Config::default());

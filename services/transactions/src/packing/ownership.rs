@@ -1,26 +1,29 @@
-//! Which packs a node takes care of, and what it hears of those that others do.
+//! Pack ownership: which packs a node compacts, and how it learns about dead bytes in them.
 //!
 //! ```text
-//!  a pack ── its owner, until the owner's log is resolved ──▶ whoever holds the collector's office
-//!  a version is collected anywhere ──▶ its bytes are added to the row of its pack, within a second ──▶ the others are told
-//!                                   that there is more (`noted`) ──▶ who takes care of packs reads their rows
+//!  a pack ── its owner, until the owner's log is resolved ──▶ the elected collector
+//!  a version is collected anywhere ──▶ its bytes are added to its pack's row, within a second
+//!    ──▶ the others are told that there is more (`noted`) ──▶ each owner of packs reads their rows
 //! ```
 //!
-//! What may still be written that names a pack only its owner knows, who holds it in memory. So nobody else judges it before
-//! nothing more of its owner is decided, and late writes are over.
+//! Only a pack's owner knows which items that name it may still be written, because the holds are
+//! in its memory. Other nodes therefore leave it alone until the owner's attempts are all decided,
+//! and late writes are over.
 //!
-//! **An owner that was paused** may wake up much later, between the put of a new pack and the move of an item into it. Then the
-//! pack out of which it moves was marked before the new one was put. Whoever takes packs over lists them first and reads the marks
-//! second, so it finds the mark of whatever may still move something into a pack of its list; and it moves all that is live out of
-//! what is marked, before it judges any other. Each move is on condition of the old place: the late one is refused.
+//! **An owner that was paused** may wake up much later, between the put of a new pack and the move
+//! of an item into it. The pack that it moves values out of was marked before the new one was put.
+//! A node that takes packs over lists them first and reads the marks second. It thereby finds the
+//! mark of every move that may still go into a listed pack. It moves all live values out of marked
+//! packs before it examines any other. Each move is conditional on the old position: the late one
+//! is refused.
 //!
-//! Whoever holds the office for a moment beside another, or still works when it holds it no more, does no harm: an item moves once,
-//! and what it moves goes into packs of its own.
+//! Two collectors at a time, or one that continues after it lost the election, do no harm. An item
+//! moves once, and each node moves values into packs of its own.
 //!
 //! Invariants
-//! - Nobody judges a pack whose owner's log is not resolved, but its owner.
-//! - Nothing is judged of what was taken over while something is marked that was.
-//! - What dies while a pack is counted is in its row afterwards.
+//! - Only its owner examines a pack whose owner's log is not resolved.
+//! - No pack that was taken over is examined while one of them is marked.
+//! - Bytes that die while a pack is counted are in its row afterwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,17 +47,17 @@ use crate::{
 use super::compactor::ITEMS_AT_ONCE;
 use super::compactor::give_up_damaged;
 
-/// How long what has died in packs of others is gathered before their rows say so.
+/// How long dead bytes in others' packs are gathered before they are added to the rows.
 const NOTE_EVERY: Duration = Duration::from_secs(1);
-/// How often a pack is counted in which something dies meanwhile.
+/// How often a pack is counted if bytes in it die meanwhile.
 const COUNTS_MAX: usize = 3;
 
 impl Packing {
-    /// Takes packs over, and hears what others have noted, as far as that is due.
+    /// Takes packs over, and reads what others have noted, as far as that is due.
     pub(super) async fn look_after_rows(&self, node: &Node) -> Result<()> {
         let (is_take_over_due, is_look_due) = {
             let state = &mut *node.packs.state();
-            // Before the rows are read: what is noted meanwhile is looked for once more.
+            // Before the rows are read: later notes cause another read.
             (
                 state.is_take_over_due,
                 std::mem::take(&mut state.is_look_due),
@@ -62,7 +65,7 @@ impl Packing {
         };
         let looked = self.look_at_rows(node, is_take_over_due, is_look_due).await;
         if looked.is_err() && is_look_due {
-            // Nobody says it again.
+            // No node repeats the news.
             node.packs.more_is_noted();
         }
         looked
@@ -94,7 +97,7 @@ impl Packing {
             .map(|row| (row.node, *row))
             .collect();
         let found = rows::list(&node.store).await?;
-        // Whatever may still move something into what was found is marked by now.
+        // Every pack out of which values may still be moved into the found packs is marked by now.
         let marked = rows::list(&node.store).await?;
         let kept = self.context.clock.monotonic() + self.context.config.pack_kept;
         let ignores_marks = self.context.config.is_broken(Broken::JudgesHalfMoved);
@@ -133,7 +136,7 @@ impl Packing {
         Ok(())
     }
 
-    /// The rows follow what has died.
+    /// Adds dead bytes to the rows of their packs.
     pub(super) async fn note_freed(&self, node: &Node) -> Result<()> {
         let now = self.context.clock.monotonic();
         let (own, owed) = {
@@ -165,7 +168,7 @@ impl Packing {
         self.note_owed(node, owed).await
     }
 
-    /// The same at once, for who leaves.
+    /// As above, at once, for the shutdown.
     pub(crate) async fn note_all_freed(&self, node: &Node) -> Result<()> {
         self.note_freed(node).await?;
         let owed = std::mem::take(&mut node.packs.state().owed);
@@ -201,8 +204,9 @@ impl Packing {
         Ok(())
     }
 
-    /// Which packs have to be counted after the death of `nodes`, who may have known alone what had died in them: all, but those
-    /// that nobody else knows anything of; and what lies among the objects of the dead without a row.
+    /// The packs to count after the death of `nodes`, which may alone have known of dead values
+    /// there. These are all packs, except retired ones and, for a single node, its own, and objects
+    /// of the dead nodes without a row.
     pub(crate) async fn packs_to_count(
         &self,
         node: &Node,
@@ -213,7 +217,7 @@ impl Packing {
         };
         let rows = rows::list(&node.store).await?;
         let known: BTreeSet<PackId> = rows.iter().map(|(id, _)| *id).collect();
-        // A node alone has counted its own itself.
+        // A single node has counted its own itself.
         let counts = rows.iter().filter(|(id, row)| {
             let is_left_out = row.is_retired || self.context.is_alone() && id.node == node.id;
             !is_left_out
@@ -238,7 +242,7 @@ impl Packing {
         Ok(packs)
     }
 
-    /// Counts what is dead in a pack, whoever takes care of it: a hint to that one.
+    /// Counts the dead bytes of a pack, whichever node owns it: a hint to the owner.
     pub(crate) async fn count_pack(&self, node: &Arc<Node>, id: PackId) -> Result<()> {
         for _ in 0..COUNTS_MAX {
             let before = rows::get(&node.store, id).await?;
@@ -300,7 +304,7 @@ mod tests {
         }
     }
 
-    /// T9: another node says once that it has noted something.
+    /// T9: another node reports only once that it has noted dead bytes.
     #[test]
     fn what_others_have_noted_is_heard_once_the_rows_can_be_read() {
         simulated::run(async {

@@ -1,12 +1,16 @@
-//! Where the packs of a store lie among the objects: under a name of their own, drawn once.
+//! The location of a store's packs in the object store: a path prefix generated once for each
+//! store.
 //!
-//! Two stores may share a bucket, and a store that is given another bucket than before must notice before anybody misses a
-//! value. So the name stands in the store, and an object under it says that this is the place.
+//! Two stores may share a bucket, and a store that is configured with another bucket must detect
+//! that before a reader misses a value. So the store holds the prefix, and a marker object under it
+//! confirms that this is the bucket.
 //!
-//! The object comes first, and the row is durable before it is used: dies between, and an object without values stays.
+//! The object is created first, and the row is durable before it is used. A crash in between leaves
+//! an object without values.
 //!
-//! A store that was set back, to a backup or by a loss, while its objects were not, gives out numbers of nodes again, and packs
-//! that it does not know lie under them. So a new node begins to number its packs behind whatever lies there.
+//! A store that returned to an earlier state without its objects, by a backup or a loss, assigns
+//! node numbers again, and unknown packs exist under them. A new node therefore numbers its packs
+//! after those that exist.
 
 use futures_util::TryStreamExt as _;
 use ports::{
@@ -25,16 +29,16 @@ use crate::{
 
 use super::SharedObjects;
 
-/// What all packs lie under.
+/// The first part of the path of all packs.
 const PACKS: &str = "packs";
-/// The object that says whose they are.
+/// The marker object that identifies their store.
 const STORE: &str = "store";
 /// The row's attribute.
 const HOME: &str = "home";
 
 impl Packing {
-    /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `WrongObjects` if there are packs, and the
-    /// objects are not those they are among.
+    /// Finds the location of `store`'s packs, if it has any or an object store is configured.
+    /// Errors: `WrongObjects` if there are packs, and this object store does not hold them.
     pub(crate) async fn find_home(&self, store: &Store) -> Result<()> {
         let row = store.get(&layout::packs_home()).await?.value;
         let known = row.as_deref().and_then(home_of);
@@ -51,7 +55,8 @@ impl Packing {
 }
 
 impl Packing {
-    /// Has the packs of `node`, which has yet to serve, numbered behind what lies under its number already.
+    /// Makes `node`, which does not serve yet, number its packs after those that exist under its
+    /// number.
     pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
         let Some(objects) = self
             .objects
@@ -76,7 +81,7 @@ impl Packing {
         };
         let last = node.store.again(look).await?;
         if last > 0 {
-            tracing::warn!(%place, last, "there are packs that this store does not know: it was set back, and its objects were not");
+            tracing::warn!(%place, last, "there are packs that this store does not know: it was restored to an earlier state, and its objects were not");
             node.packs.pass(last);
         }
         Ok(())
@@ -88,7 +93,7 @@ fn home_of(row: &Item) -> Option<String> {
         .map(|home| String::from_utf8_lossy(home).into_owned())
 }
 
-/// Errors: there are packs after all.
+/// Checks that there are no packs. Errors: there are some.
 async fn has_none(store: &Store) -> Result<()> {
     let page = store.scan(&Scan::partition(layout::PACKS, 1)).await?.value;
     if page.items.is_empty() {
@@ -97,7 +102,7 @@ async fn has_none(store: &Store) -> Result<()> {
     Err(Error::WrongObjects("none was given".into()))
 }
 
-/// `home`, which others have drawn. Errors: it is not among these objects.
+/// Checks `home`, which another node has generated. Errors: it is not in this object store.
 async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Result<String> {
     let place = ObjectPath::from(format!("{home}/{STORE}"));
     let look = async || match objects.head(&place).await {
@@ -131,7 +136,7 @@ async fn move_in(packing: &Packing, store: &Store, objects: &SharedObjects) -> R
     store.externalize(point).await?;
     match outcome {
         Outcome::Done(_) => Ok(home),
-        // An answer that was lost; or somebody else was faster, perhaps with other objects.
+        // A lost answer; or another node was faster, perhaps with another object store.
         Outcome::Conflict(row) => {
             let home = row.as_deref().and_then(home_of).unwrap_or_default();
             live_there(store, objects, home).await

@@ -1,4 +1,7 @@
-//! Values go into packs, and packs to the object store.
+//! Gathers values into packs, and puts packs to the object store.
+//!
+//! Every put is create-only and repeated under the same name until its outcome is known. An
+//! existing object is accepted only if its content is equal.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -26,7 +29,7 @@ use crate::{
 };
 
 impl Packing {
-    /// Puts values into packs: of this node alone, beside whatever else goes there at the moment.
+    /// Puts values into packs of this node, shared with all other values of the moment.
     pub(crate) fn pack(self: &Arc<Self>, node: &Arc<Node>, entries: Vec<PackEntry>) -> Packed {
         let mut packed = Packed {
             located: Vec::new(),
@@ -70,7 +73,7 @@ impl Packing {
         packed
     }
 
-    /// Puts a pack that began to gather now, if it is not full before.
+    /// Puts a pack that began to gather now after a while, unless it fills sooner.
     fn put_after_a_while(self: &Arc<Self>, node: &Arc<Node>, id: PackId) {
         let (packing, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
@@ -96,7 +99,7 @@ impl Packing {
             tracing::debug!(%error, pack = pack.id.number, "a pack was not put");
             node.leaves_traces();
         }
-        // Nobody hears it only if the engine is on its way out.
+        // Sending fails only if the engine is being dropped.
         pack.told.send_replace(Some(put));
     }
 
@@ -116,7 +119,8 @@ impl Packing {
         self.put_object(&node.store, &path, payload).await?;
         if let Err(error) = rows::put(&node.store, pack.id, pack.bytes).await {
             if error == Error::NoRoom {
-                // Nothing names it, and it is tried again under another name: else objects pile up until there is room.
+                // Nothing names it, and the retry uses another name: otherwise objects would
+                // accumulate until there is space.
                 let _ = self.objects()?.delete(&path).await;
             }
             return Err(error);
@@ -129,7 +133,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Puts an object that nobody else ever puts, however often it has to be asked for. Errors: `Unavailable` if somebody has.
+    /// Puts an object under a name that only this put uses, repeating it as often as needed.
+    /// Errors: `Unavailable` if another writer has used the name.
     async fn put_object(
         &self,
         store: &Store,
@@ -149,10 +154,10 @@ impl Packing {
                     match self.has_content(path, &payload).await {
                         Ok(true) => return Ok(()),
                         Ok(false) => {
-                            tracing::error!(%path, "an object that this store has not put has the name of its next: \
+                            tracing::error!(%path, "an object that this store has not put has the name of its next pack: \
                             another process writes there for a copy of this store");
                             return Err(Error::unavailable(
-                                "an object of another process has this one's name",
+                                "another process put an object of this name",
                             ));
                         }
                         Err(error) => error,
@@ -167,7 +172,7 @@ impl Packing {
         }
     }
 
-    /// Whether an object that is there is what was to be put.
+    /// Whether an existing object equals the one to put.
     async fn has_content(&self, path: &ObjectPath, payload: &PutPayload) -> ports::Result<bool> {
         if self.context.config.is_broken(Broken::TakesAnyPackForItsOwn) {
             return Ok(true);
@@ -187,14 +192,14 @@ impl Packing {
         Ok(there.len() == payload.content_length() && there.iter().eq(expected))
     }
 
-    /// Errors: none was given, and something lies there.
+    /// Errors: the service was given no object store, but values lie in one.
     pub(crate) fn objects(&self) -> Result<&SharedObjects> {
         let missing =
             || Error::Corrupt("the value lies in an object store that was not given".into());
         self.objects.as_ref().ok_or_else(missing)
     }
 
-    /// What the names of this store's packs begin with.
+    /// The path prefix of this store's packs.
     pub(crate) fn home(&self) -> Result<&str> {
         self.home
             .get()
@@ -204,7 +209,8 @@ impl Packing {
 }
 
 impl Packing {
-    /// Puts into packs what of these values goes there. What they replace of the same attempt is dead.
+    /// Puts those of these values into packs that belong there. The values that they replace of the
+    /// same attempt are dead.
     pub(crate) fn pack_writes<'a>(
         self: &Arc<Self>,
         transaction: &Transaction,

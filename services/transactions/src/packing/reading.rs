@@ -1,8 +1,8 @@
-//! Reading from packs: by ranges, small ones beside each other by one.
+//! Reading from packs by ranges, with neighbouring small ranges merged into one request.
 //!
-//! A version item says where its value lies. It may be moved between the look at the item and that at the object: whoever finds
-//! no object looks at the item again. An item that goes on naming an object that is not there is damage, and no version that was
-//! collected.
+//! A version item holds the position of its value. The value may be moved between the read of the
+//! item and that of the object, so a reader that finds no object reads the item again. If an item
+//! keeps naming a missing object, the store is damaged; the version was not collected.
 
 use std::{ops::Range, sync::Arc};
 
@@ -20,15 +20,15 @@ use crate::{
     storage::records::{Place, Write},
 };
 
-/// Reads of one pack that lie within so many bytes are one.
+/// Reads of one pack within this many bytes are merged.
 const JOINED_BYTES_MAX: u64 = 64 << 10;
-/// How often a value is looked for that moves.
+/// How often a moving value is looked up.
 const LOOKS_MAX: usize = 3;
 /// Ranges of one pack read at a time.
 const RANGES_AT_ONCE: usize = 8;
 
 impl Packing {
-    /// A packed value; none: it is not there.
+    /// A packed value; `None` if it is missing.
     pub(crate) async fn packed_value(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -39,10 +39,11 @@ impl Packing {
             return Ok(None);
         };
         if self.objects.is_none() {
-            // Another node was given some since this one began; who cannot show all there is serves nothing.
+            // Another node was given an object store since this one began. A node that cannot read
+            // all values must not serve.
             node.store.fall();
             return Err(Error::unavailable(
-                "values of the store lie in an object store, and none was given",
+                "the store keeps values in an object store, and none is configured",
             ));
         }
         let mut missed = None;
@@ -72,7 +73,7 @@ impl Packing {
         Ok(None)
     }
 
-    /// So many bytes of a pack; none: it is not there. Small reads that are asked for at the same time are joined.
+    /// A range of a pack; `None` if the pack is missing. Concurrent small reads are merged.
     async fn read_pack(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -92,7 +93,7 @@ impl Packing {
             wanted.len() == 1
         };
         if is_first {
-            // Whoever asks before this task runs is served with it.
+            // Reads that arrive before this task runs are served with it.
             let (packing, node) = (Arc::clone(self), Arc::clone(node));
             self.context
                 .spawn(async move { packing.read_wanted(&node, pack).await });
@@ -111,7 +112,7 @@ impl Packing {
             |(range, wanted)| async move {
                 let read = self.read_range(node, pack, range.clone()).await;
                 for Wanted { range: part, told } in wanted {
-                    // Nobody hears it if its transaction has ended.
+                    // Sending fails if the reading transaction has ended.
                     let _ = told.send(
                         read.clone()
                             .map(|bytes| bytes.and_then(|bytes| cut(&bytes, &range, part))),
@@ -122,7 +123,7 @@ impl Packing {
         reads.await;
     }
 
-    /// The values at these places of a pack, in their order; none: there is no such pack.
+    /// The values at these positions of a pack, in order; `None` if there is no such pack.
     pub(super) async fn read_places(
         &self,
         node: &Arc<Node>,
@@ -163,7 +164,7 @@ impl Packing {
     }
 }
 
-/// What is wanted of a pack.
+/// A part of a pack to read.
 trait Part {
     fn range(&self) -> &Range<u64>;
 }
@@ -180,7 +181,7 @@ impl Part for Range<u64> {
     }
 }
 
-/// Parts, sorted by where they begin, with the ranges that bring several at once.
+/// Sorts parts by their begin and groups them into ranges that each serve several.
 fn join<T: Part>(parts: Vec<T>) -> Vec<(Range<u64>, Vec<T>)> {
     let mut joined: Vec<(Range<u64>, Vec<T>)> = Vec::new();
     for part in parts {
@@ -196,7 +197,8 @@ fn join<T: Part>(parts: Vec<T>) -> Vec<(Range<u64>, Vec<T>)> {
     joined
 }
 
-/// The bytes of `part`, where `bytes` are those of `range`. A copy, where it would keep much else in memory.
+/// The bytes of `part` from `bytes`, which are those of `range`. Copied where a slice would keep
+/// much other data in memory.
 fn cut(bytes: &Bytes, range: &Range<u64>, part: Range<u64>) -> Option<Bytes> {
     let part = (part.start - range.start) as usize..(part.end - range.start) as usize;
     let is_all = part.len() == bytes.len();

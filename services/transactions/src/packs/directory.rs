@@ -1,10 +1,11 @@
-//! What a pack says of itself: whose values it holds, behind them.
+//! The directory of a pack, after its values: which write each value belongs to.
 //!
 //! ```text
 //! value │ value │ ... │ directory: version byte, postcard │ its length u32 │ its CRC-32 u32 │ "LFPK"
 //! ```
 //!
-//! Values lie back to back in the order of the directory, so their places follow from their lengths.
+//! Values are stored back to back in the order of the directory, so their offsets follow from their
+//! lengths.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use crate::{
     storage::records::{decode, encode},
 };
 
-/// What stands behind the directory.
+/// The length of the part after the directory.
 pub(crate) const FOOTER_BYTES: u64 = 12;
 /// The last bytes of every pack.
 pub(crate) const MAGIC: &[u8; 4] = b"LFPK";
@@ -30,7 +31,7 @@ pub(crate) struct Filed {
     pub(crate) crc: u32,
 }
 
-/// The end of a pack, behind its values.
+/// Encodes the end of a pack, after its values.
 pub(crate) fn encode_end(filed: &[Filed]) -> Bytes {
     let directory = encode(&filed);
     let mut end = BytesMut::with_capacity(directory.len() + FOOTER_BYTES as usize);
@@ -41,13 +42,13 @@ pub(crate) fn encode_end(filed: &[Filed]) -> Bytes {
     end.freeze()
 }
 
-/// How many bytes of the end of a pack its directory takes, footer included, by the last bytes of it.
+/// The length of a pack's directory with its footer, given the last bytes of the pack.
 pub(crate) fn end_bytes(tail: &[u8]) -> Result<u64> {
     let (length, _) = footer(tail).ok_or_else(damaged)?;
     Ok(u64::from(length) + FOOTER_BYTES)
 }
 
-/// What a pack holds, by the end of it.
+/// Decodes the directory from the end of a pack.
 pub(crate) fn decode_end(end: &[u8]) -> Result<Vec<Filed>> {
     let (length, crc) = footer(end).ok_or_else(damaged)?;
     let rest = &end[..end.len() - FOOTER_BYTES as usize];
@@ -115,7 +116,7 @@ mod tests {
         }
     }
 
-    /// Whatever is cut or changed is noticed, and nothing of it is taken for a length.
+    /// Any truncation or change is detected, and none of it is used as a length.
     #[test]
     fn a_damaged_directory_is_refused() {
         let end = encode_end(&filed(3));

@@ -1,6 +1,7 @@
-//! The rows of packs: what there is, about how much of it is dead, and how far it is on its way out.
+//! The rows of packs: which packs exist, approximately how many of their bytes are dead, and
+//! whether they are being removed.
 //!
-//! Whoever takes care of a pack marks and deletes its row; what is dead is added by everybody who knows of some.
+//! The owner of a pack marks and deletes its row; every node adds the dead bytes that it knows of.
 
 use bytes::Bytes;
 use ports::{
@@ -18,17 +19,17 @@ use super::PackId;
 
 /// The bytes of its values.
 pub(crate) const BYTES: &str = "bytes";
-/// About how many of them nobody needs.
+/// The approximate number of dead bytes.
 pub(crate) const DEAD: &str = "dead";
-/// Who has begun to move values out of it.
+/// The node that has begun to move values out of it.
 pub(crate) const MOVING: &str = "moving";
-/// One: nothing in the store names it any more, and its object goes.
+/// One: nothing in the store names it any more, and its object will be deleted.
 pub(crate) const RETIRED: &str = "retired";
 
 /// Rows read in one page.
 pub(crate) const PAGE_ROWS: usize = 1_000;
 
-/// What a row says.
+/// The contents of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Row {
     pub(crate) bytes: u64,
@@ -37,12 +38,12 @@ pub(crate) struct Row {
     pub(crate) is_retired: bool,
 }
 
-/// What became of a mark.
+/// The result of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Marked {
     /// Values may be moved out of it.
     Moving,
-    /// Somebody has retired it: there is nothing to move.
+    /// It was retired already: there is nothing to move.
     Retired,
     /// It is gone.
     Gone,
@@ -68,7 +69,7 @@ impl Row {
     }
 }
 
-/// A pack was put, or found: a row that is there stays.
+/// Writes the row of a pack that was put or found; an existing row stays.
 pub(crate) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::set_integer(BYTES, bytes as i64)];
     store
@@ -77,7 +78,8 @@ pub(crate) async fn put(store: &Store, id: PackId, bytes: u64) -> Result<()> {
         .map(drop)
 }
 
-/// So many bytes more of a pack are dead. An answer that is lost has them counted twice, until somebody looks.
+/// Adds dead bytes to a pack. If the answer is lost, they are counted twice, until the pack is
+/// counted again.
 pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()> {
     let actions = vec![Action::Add(DEAD.into(), bytes as i64)];
     store
@@ -86,7 +88,8 @@ pub(crate) async fn add_dead(store: &Store, id: PackId, bytes: u64) -> Result<()
         .map(drop)
 }
 
-/// A pack was counted, whose row was `before`: so many bytes of it are dead. False: more has died meanwhile.
+/// Sets the counted dead bytes of a pack whose row was `before`. Returns false if more has died
+/// meanwhile.
 pub(crate) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> Result<bool> {
     let known = Condition::attribute(DEAD, Test::is_integer(before.dead as i64));
     let is_as_before = match before.dead {
@@ -98,12 +101,12 @@ pub(crate) async fn count(store: &Store, id: PackId, before: Row, dead: u64) -> 
     let update = Update::modify(layout::pack(id), actions).when(is_as_before);
     Ok(match store.finish(&update).await?.0 {
         Outcome::Done(_) => true,
-        // An answer that was lost, perhaps; or the row is gone, and there is nothing to say.
+        // Perhaps a lost answer; or the row is gone, and there is nothing to set.
         Outcome::Conflict(row) => row.is_none_or(|row| Row::decode(&row).dead == dead),
     })
 }
 
-/// `mover` begins to move values out of it.
+/// Marks that `mover` begins to move values out of it.
 pub(crate) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Result<Marked> {
     let is_there = vec![
         Condition::Exists,
@@ -118,7 +121,7 @@ pub(crate) async fn mark_moving(store: &Store, id: PackId, mover: NodeId) -> Res
     })
 }
 
-/// Nothing in the store names it any more, and that is durable.
+/// Marks that nothing in the store names it any more, and that this is durable.
 pub(crate) async fn retire(store: &Store, id: PackId) -> Result<()> {
     let actions = vec![Action::set_integer(RETIRED, 1)];
     store
@@ -135,7 +138,7 @@ pub(crate) async fn delete(store: &Store, id: PackId) -> Result<()> {
         .map(drop)
 }
 
-/// What it says now; none: there is none.
+/// Its present contents; `None` if there is no row.
 pub(crate) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
     Ok(store
         .get(&layout::pack(id))
@@ -144,7 +147,7 @@ pub(crate) async fn get(store: &Store, id: PackId) -> Result<Option<Row>> {
         .map(|item| Row::decode(&item)))
 }
 
-/// All there are.
+/// All rows.
 pub(crate) async fn list(store: &Store) -> Result<Vec<(PackId, Row)>> {
     list_while(store, PackId::FIRST, |_| true).await
 }

@@ -1,12 +1,14 @@
-//! What is known of packs: which may be compacted, and which are only kept for readers. One entry for each pack at rest.
+//! The table of packs: which may be compacted, and which are only kept for readers. One entry for
+//! each stored pack.
 //!
-//! Packs are in tiers by their size, as in a log-structured merge tree that merges by size: as many of one tier as are merged fit one
-//! pack of the tier above, and those of the highest are full. So there are few that are not, however slowly they are filled, and
-//! what stays live moves once for each tier.
+//! Packs are in tiers by size, as in a size-tiered log-structured merge tree. One merge takes a
+//! fixed number of packs of one tier, and its result fits one pack of the tier above. Packs of the
+//! highest tier are full. So few packs are not full, however slowly they fill, and a live value
+//! moves once for each tier.
 //!
 //! Invariants
-//! - What is dead in a pack only grows, but for a count; no more of it is dead than there is.
-//! - A row is written anew for every eighth of its pack that dies: so it is at most an eighth behind.
+//! - The dead bytes of a pack only grow, except for a count, and never exceed its size.
+//! - A row is rewritten for every eighth of its pack that dies: so it lags by an eighth at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,10 +23,10 @@ use crate::{config::Config, model::NodeId};
 
 use super::{Hold, PackId, rows::Row};
 
-/// In how many steps a row follows what dies in its pack.
+/// In how many steps a row follows the dead bytes of its pack.
 pub(crate) const STEPS: u64 = 8;
 
-/// What is to be compacted next.
+/// The next packs to compact.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub(crate) packs: Vec<PackId>,
@@ -39,35 +41,36 @@ pub(crate) enum Why {
     Dead,
     /// They are small.
     Small,
-    /// Whoever had begun to, and is gone, may still move something out of them.
+    /// A dead node had begun to compact them, and its writes may still move values out of them.
     HalfMoved,
 }
 
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// So many are merged, two or more.
+    /// The number of packs in one merge, two or more.
     pub(crate) merged: usize,
     /// The bytes of a full pack.
     pub(crate) full_bytes: u64,
     pub(crate) packs: BTreeMap<PackId, Known>,
-    /// More than half of them is dead.
+    /// Packs of which more than half is dead.
     pub(crate) wanting: BTreeSet<PackId>,
-    /// The others, but for those that nothing names, by their tiers.
+    /// The others by their tiers, except for unreferenced ones.
     pub(crate) live: BTreeSet<(u32, PackId)>,
-    /// Nothing names them: until when they are kept for who looked before.
+    /// Unreferenced packs, and until when each is kept for readers that looked it up before.
     pub(crate) retired: BTreeMap<PackId, Monotonic>,
     /// Nodes that may still write items that name their packs.
     pub(crate) unsettled: BTreeSet<NodeId>,
-    /// Packs of nodes that are gone, out of which something may still be moved: nothing else is compacted before they are.
+    /// Packs of dead nodes out of which values may still be moved: they are compacted before all
+    /// others.
     pub(crate) half_moved: BTreeSet<PackId>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) bytes: u64,
-    /// What its row says is dead.
+    /// The dead bytes in its row.
     pub(crate) noted: u64,
-    /// What has died here besides.
+    /// Further dead bytes known here.
     pub(crate) unnoted: u64,
     pub(crate) hold: Hold,
 }
@@ -101,14 +104,14 @@ impl Table {
         }
     }
 
-    /// A pack was put, and may be named from now on by whoever holds it.
+    /// Adds a pack that was put; items may name it while `hold` is held.
     pub(crate) fn insert(&mut self, id: PackId, bytes: u64, hold: Hold) {
         self.packs.insert(id, Known::new(bytes, 0, hold));
         self.judge(id);
     }
 
-    /// Takes a pack of a node that is gone in, as its row says. What is retired is kept until `kept`, since nobody knows for how
-    /// long it was.
+    /// Adds a pack of a dead node, by its row. A retired one is kept until `kept`, because it is
+    /// unknown since when it is retired.
     pub(crate) fn load(&mut self, id: PackId, row: Row, kept: Monotonic) {
         self.packs
             .entry(id)
@@ -120,19 +123,19 @@ impl Table {
         }
     }
 
-    /// Nobody judges the packs of these nodes until this is said again.
+    /// Leaves the packs of these nodes alone until the next call.
     pub(crate) fn leave_alone(&mut self, nodes: BTreeSet<NodeId>) {
         self.unsettled = nodes;
     }
 
-    /// Something may still be moved out of it, by whoever is gone.
+    /// Notes that writes of a dead node may still move values out of it.
     pub(crate) fn is_half_moved(&mut self, id: PackId) {
         if self.is_known(id) && !self.retired.contains_key(&id) {
             self.half_moved.insert(id);
         }
     }
 
-    /// Takes care of the packs of `own` alone from now on.
+    /// Owns only the packs of `own` from now on.
     pub(crate) fn give_back(&mut self, own: NodeId) {
         let others: Vec<_> = self
             .packs
@@ -150,7 +153,7 @@ impl Table {
         self.packs.contains_key(&id)
     }
 
-    /// So much more of a pack is dead. Returns what its row does not say, if that is due.
+    /// Adds dead bytes to a pack. Returns the bytes missing from its row, if an update is due.
     pub(crate) fn free(&mut self, id: PackId, bytes: u64) -> Option<u64> {
         let known = self.packs.get_mut(&id)?;
         known.unnoted += bytes;
@@ -162,7 +165,7 @@ impl Table {
         due
     }
 
-    /// Its row says that so much of it is dead: others have noted some of it.
+    /// Takes in the dead bytes in its row: other nodes have noted some of them.
     pub(crate) fn hear(&mut self, id: PackId, dead: u64) {
         if let Some(known) = self.packs.get_mut(&id) {
             known.noted = dead;
@@ -170,7 +173,7 @@ impl Table {
         }
     }
 
-    /// It was counted: of `bytes`, so many are dead.
+    /// Sets the result of a count: `dead` of `bytes`.
     pub(crate) fn counted(&mut self, id: PackId, bytes: u64, dead: u64) {
         self.leave_out(id);
         if let Some(known) = self.packs.get_mut(&id) {
@@ -195,7 +198,7 @@ impl Table {
         }
     }
 
-    /// Nobody is to compact it.
+    /// Excludes it from compaction.
     pub(crate) fn leave_out(&mut self, id: PackId) {
         self.wanting.remove(&id);
         if let Some(known) = self.packs.get(&id) {
@@ -203,8 +206,9 @@ impl Table {
         }
     }
 
-    /// Packs to compact, as many as that at the most: first those that somebody else has begun with; then, of those that nobody
-    /// writes items for any more, what is mostly dead, else small ones. `ignores_holds` as nobody may.
+    /// The next packs to compact, at most `packs_max`. First come those that another node has begun
+    /// with. Then, of those without holds, mostly dead ones, else small ones. `ignores_holds`
+    /// breaks a rule, for tests.
     pub(crate) fn next(&self, ignores_holds: bool, packs_max: usize) -> Work {
         if !self.half_moved.is_empty() {
             let packs = self.half_moved.iter().copied().take(packs_max).collect();
@@ -243,7 +247,7 @@ impl Table {
         })
     }
 
-    /// Whether some wait for their holders.
+    /// Whether some wait for the end of holds.
     pub(crate) fn is_waiting(&self) -> bool {
         let is_settled = |id: &PackId| !self.unsettled.contains(&id.node);
         self.wanting.iter().any(is_settled)
@@ -263,7 +267,7 @@ impl Table {
         (1..=least).rev().map(of)
     }
 
-    /// How often as many as are merged would still fit one pack.
+    /// How many merges of packs of this size would still fit one pack.
     pub(crate) fn tier(&self, bytes: u64) -> u32 {
         let merged = u64::try_from(self.merged).unwrap_or(u64::MAX);
         let sizes = iter::successors(Some(bytes.max(1)), |bytes| bytes.checked_mul(merged));
@@ -273,7 +277,7 @@ impl Table {
             .count() as u32
     }
 
-    /// Nothing names it any more.
+    /// Marks it as unreferenced.
     pub(crate) fn retire(&mut self, id: PackId, kept: Monotonic) {
         self.retired.insert(id, kept);
         self.leave_out(id);
@@ -285,13 +289,13 @@ impl Table {
         self.retired.values().min().map(|kept| kept.since(now))
     }
 
-    /// Those that have been kept long enough, as many as that at the most.
+    /// Those that have been kept long enough, at most `packs_max`.
     pub(crate) fn kept_long_enough(&self, now: Monotonic, packs_max: usize) -> Vec<PackId> {
         let due = self.retired.iter().filter(|(_, kept)| **kept <= now);
         due.take(packs_max).map(|(id, _)| *id).collect()
     }
 
-    /// Its object is damaged: nobody touches it, so that somebody may look.
+    /// Its object is damaged: it is never touched again, so that an operator can look at it.
     pub(crate) fn give_up(&mut self, id: PackId) {
         self.leave_out(id);
         self.half_moved.remove(&id);
@@ -304,7 +308,7 @@ impl Table {
         self.half_moved.remove(&id);
     }
 
-    /// How many there are, and the bytes of their values.
+    /// The number of packs, and the bytes of their values.
     pub(crate) fn sums(&self) -> (u64, u64) {
         (
             self.packs.len() as u64,
@@ -512,7 +516,7 @@ mod tests {
         assert_eq!(
             table.next(false, 9),
             first,
-            "also of who may still write, and whatever is live in them"
+            "even if its node may still write, and with any live values"
         );
         table.retire(of_other(1), at(60));
         table.remove(of_other(2));
@@ -522,7 +526,7 @@ mod tests {
         assert_eq!(
             table.next(false, 9).packs,
             [of_other(3)],
-            "what is retired is empty"
+            "retired packs are empty"
         );
         table.give_back(NODE);
         assert_eq!((dead(&table, 9), table.sums()), (vec![id(1)], (1, 10)));

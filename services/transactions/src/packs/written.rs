@@ -1,4 +1,5 @@
-//! What one attempt has put into packs.
+//! The packed values of one attempt: where they lie, and the holds that keep their packs from
+//! compaction until its items are written.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +7,16 @@ use crate::{Result, model::Key, storage::records::Write};
 
 use super::{Hold, Located, PackId, Packed};
 
-/// What an attempt has put into packs, for as long as it may write items that name them.
+/// The packed values of an attempt, kept as long as it may write items that name them.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) holds: Vec<Hold>,
-    /// Where the last value of each key lies, and how long it is.
+    /// The pack of each key's last value, and its length.
     pub(crate) places: BTreeMap<Key, (PackId, u64)>,
 }
 
 impl Written {
-    /// Where everything lay that it wrote and that is deleted now.
+    /// Takes the positions of all its writes, which are deleted now.
     pub(crate) fn take_places(&mut self) -> Vec<(PackId, u64)> {
         std::mem::take(&mut self.places).into_values().collect()
     }
@@ -30,12 +31,12 @@ pub(crate) struct OnTheirWay {
 }
 
 impl OnTheirWay {
-    /// Where the value of a write will lie, if it goes into a pack.
+    /// The future position of a write's value, if it goes into a pack.
     pub(crate) fn located(&self, write: &Write) -> Option<Located> {
         self.located.get(&write.write).copied()
     }
 
-    /// Waits until all of them lie there.
+    /// Waits until all of them are stored.
     pub(crate) async fn are_put(&self) -> Result<()> {
         match &self.packed {
             Some(packed) if self.is_waited_for => packed.is_put().await,

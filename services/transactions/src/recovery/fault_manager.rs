@@ -1,16 +1,19 @@
-//! What nodes leave that are gone, and commits that hang: whoever holds the office sees to it.
+//! The fault manager: the elected leader resolves the logs of dead nodes, and closes commits that
+//! hang.
 //!
-//! A node whose membership has ended answers nobody any more, so its log can be taken over: sealed, so that it can announce
-//! nothing new, and resolved like that of an earlier start. Then everybody follows it to its end, its effects are sent, and
-//! what it kept is tended like one's own.
+//! A node whose membership has ended answers no more calls, so its log can be taken over. It is
+//! sealed, so that it can announce nothing new, and resolved like that of an earlier start. Then
+//! every node follows it to its end, its effects are sent, and housekeeping processes its log like
+//! the leader's own.
 //!
-//! What cannot be read of one node keeps nobody from seeing to the others: that one is tried again, and the log says so.
+//! If one node's log cannot be read, the leader still processes the others. It retries that one,
+//! and logs the failure.
 //!
-//! It keeps nothing that is not in the store: dies anywhere, the next one does it again. Two at once do no harm: seals settle
-//! who is last, rows decide once.
+//! It keeps no state outside the store. After a crash the next leader repeats the work. Two leaders
+//! at once do no harm: seals settle which node writes last, and rows decide once.
 //!
-//! A node that has just begun has its row only once it is a member; but who is a member is heard later in one place than in
-//! another, so a node is taken for gone only when it is missing for a while.
+//! A new node has its row only once it is a member. Nodes learn of members at different times, so a
+//! node is presumed dead only after it has been missing for a while.
 //!
 //! From AFT, section 4.2 and 4.3.
 
@@ -20,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use ports::{Monotonic, Outage};
+use ports::{LogThrottle, Monotonic};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
 
 use crate::{
@@ -37,29 +40,29 @@ use crate::{
     },
 };
 
-/// Between two looks at who is a member: no call to any port.
+/// The interval between two checks of the membership, which call no port.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// For so long nobody takes a node for gone that is no member.
+/// How long a non-member must be missing before it is presumed dead.
 const MISSING_MIN: Duration = Duration::from_secs(1);
-/// The longest wait before a log that is damaged is tried again.
+/// The longest wait before a damaged log is tried again.
 const DAMAGED_WAIT_MAX: Duration = Duration::from_mins(5);
-/// A commit that is undecided for so long is closed.
+/// A commit that is undecided for this long is closed.
 const HANGING_MAX: Duration = Duration::from_secs(30);
 
-/// What the office has seen since it was taken.
+/// What the leader has observed since its election.
 #[derive(Debug, Default)]
 struct Seen {
-    /// The view of the members that the registry was compared with.
+    /// The membership view that the registry was compared with.
     view: Option<u64>,
     /// Nodes that are no members, and since when.
     missing: BTreeMap<NodeId, Monotonic>,
-    /// Nodes that are gone, and seen to.
+    /// Dead nodes that are processed.
     gone: BTreeSet<NodeId>,
     /// Nodes whose logs are damaged: each try leaves a seal there.
     damaged: BTreeMap<NodeId, Damaged>,
 }
 
-/// What is damaged is tried again ever more seldom.
+/// The growing delays between tries of a damaged log.
 #[derive(Debug)]
 struct Damaged {
     error: Error,
@@ -86,23 +89,19 @@ impl Seen {
 }
 
 impl Recovery {
-    /// Begins to see to what others leave, while this node holds the office.
+    /// Starts to process the logs of dead nodes, while this node leads.
     pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
         let (recovery, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
             let mut seen = Seen::default();
-            let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
+            let (mut of_the_gone, mut of_hanging) =
+                (LogThrottle::default(), LogThrottle::default());
             while node.store.standing().is_ok() {
                 if recovery.cluster.membership.leads(Office::Collector) {
                     let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
-                    recovery.say(
-                        &node,
-                        &mut of_the_gone,
-                        seen_to,
-                        "what nodes left that are gone",
-                    );
+                    recovery.say(&node, &mut of_the_gone, seen_to, "recovery of dead nodes");
                     let closed = recovery.close_hanging(&node).await;
-                    recovery.say(&node, &mut of_hanging, closed, "what hangs of others");
+                    recovery.say(&node, &mut of_hanging, closed, "closing hanging commits");
                 } else {
                     seen = Seen::default();
                 }
@@ -111,25 +110,25 @@ impl Recovery {
         });
     }
 
-    /// Has the log say that `what` is not seen to for a while, unless that is since this node cannot go on.
-    fn say(&self, node: &Node, outage: &mut Outage, done: Result<()>, what: &str) {
+    /// Logs that `what` is not being done, unless the reason is that this node cannot go on.
+    fn say(&self, node: &Node, outage: &mut LogThrottle, done: Result<()>, what: &str) {
         let now = self.context.clock.monotonic();
         match done {
             Ok(()) => {
                 if let Some(lasted) = outage.ended(now) {
-                    tracing::info!(?lasted, "{what} is seen to again");
+                    tracing::info!(?lasted, "{what} succeeds again");
                 }
             }
             Err(_) if node.store.standing().is_err() => {}
             Err(error) => {
                 if let Some(lasts) = outage.failed(now, &error.to_string()) {
-                    tracing::warn!(%error, ?lasts, "{what} is not all seen to at the moment");
+                    tracing::warn!(%error, ?lasts, "{what} is incomplete at the moment");
                 }
             }
         }
     }
 
-    /// Errors: why the first of them could not be seen to, once all others are.
+    /// Errors: the first failure, after all other nodes were processed.
     async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
         let members = self.cluster.membership.members();
         if seen.view == Some(members.view) && seen.missing.is_empty() {
@@ -167,7 +166,7 @@ impl Recovery {
                 }
                 Err(error) => {
                     node.store.standing()?;
-                    tracing::debug!(%error, gone = row.node.0, "a node that is gone is not seen to at the moment");
+                    tracing::debug!(%error, gone = row.node.0, "a dead node cannot be recovered at the moment");
                     if let Error::Corrupt(_) = error {
                         seen.put_off(row.node, &error, now);
                     }
@@ -180,7 +179,7 @@ impl Recovery {
         Ok(())
     }
 
-    /// Resolves the log of a node that is gone, if nobody has, and takes care of all it left.
+    /// Resolves the log of a dead node, unless that is done, and takes over all it left.
     async fn take_over(self: &Arc<Self>, node: &Arc<Node>, row: NodeRow) -> Result<()> {
         let row = if row.is_resolved {
             row
@@ -247,18 +246,18 @@ mod tests {
         model::Address,
     };
 
-    /// Nobody else is there.
+    /// A transport that reaches no node.
     #[derive(Debug)]
     struct Nobody;
 
     #[async_trait]
     impl Peers for Nobody {
         async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("nobody".into()))
+            Err(NoAnswer::Silence("no node".into()))
         }
     }
 
-    /// T9: a log that cannot be read is no reason to leave those of others.
+    /// T9: an unreadable log does not stop the recovery of the others.
     #[test]
     fn a_damaged_log_of_one_node_keeps_nobody_from_seeing_to_the_next() {
         simulated::run(async {

@@ -1,23 +1,29 @@
-//! A start among other nodes: it takes an id, becomes a member, and learns what all have heard.
+//! A start among other nodes: the node takes an id, becomes a member, and learns the common
+//! frontier.
 //!
 //! ```text
-//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log ──▶ what the others have heard ──▶ it serves
+//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log
+//!    ──▶ the others' frontiers ──▶ it serves
 //! ```
 //!
-//! Nothing has to be finished before: versions are found by loads, and logs of nodes that are gone are resolved by whoever
-//! holds that office ([`fault_manager`](crate::recovery::fault_manager)). It is a handful of calls, however much was ever committed.
+//! Nothing has to be finished before: loads find versions, and the leader resolves the logs of dead
+//! nodes ([`fault_manager`](crate::recovery::fault_manager)). A start is a handful of calls,
+//! however much was ever committed.
 //!
-//! **Why no version is collected that it needs.** Whoever collects lists the rows of nodes that live, and takes the minimum of
-//! what their oldest transactions had heard: of all of them, or nothing is collected. One that listed before this node's row
-//! was there had a minimum that no node it counted lies below; this node asks after its row is there, and begins with what
-//! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
-//! counts it.
+//! **Why no version is collected that it needs.** A collecting node lists the rows of live nodes,
+//! and takes the minimum of the oldest frontiers of their transactions. If one of them is unknown,
+//! nothing is collected. If the list was read before this node's row existed, its minimum lies at
+//! or below every counted node's frontier. This node asks the others after its row exists, and
+//! begins with the frontier of one of them, or with everything decided in the store. So its
+//! frontier lies at or above that minimum too, and every later list counts it.
 //!
-//! What another node has heard is believed only of the present incarnation of the store: who has yet to notice that the store has
-//! begun anew has heard what is lost, and slots and ids of that may be given again. It is a stranger ([`Secret`]).
+//! Another node's frontier is believed only within the present incarnation of the store. A node
+//! that has yet to notice that the store was reset may have applied lost commits, whose slots and
+//! ids may be given again. Such a node is a stranger ([`Secret`]).
 //!
-//! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
-//! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
+//! - The node becomes a member before it has a row: a row of a node that is no member marks a dead
+//!   node.
+//! - A crash loses an id, and perhaps leaves a row whose log is resolved as empty.
 //!
 //! From AFT, section 4.2, bootstrap, where a new node reads the commit set.
 
@@ -45,10 +51,10 @@ use crate::{
 };
 
 impl Recovery {
-    /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
+    /// Begins to serve beside others. Errors: those of any start; the next try takes another id.
     pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
         let id = self.become_one_of_several(&store).await?;
-        // Whoever marks a keyspace after this finds this node's row.
+        // A node that marks a keyspace after this finds this node's row.
         let marked = keyspace::list_marked(&store).await?;
         let secret = Secret::of(&store, &*self.context.entropy, self.context.config.broken).await?;
         let writer = self.begin_log(&store, id).await?;
@@ -84,7 +90,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// What a new node takes for heard, since its index is empty, and which deletions may be gone.
+    /// The initial frontier of a new node, since its index is empty, and the deletions that may be
+    /// gone.
     async fn heard_by_all(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -95,7 +102,7 @@ impl Recovery {
         let mut dropped = Heard::default();
         for row in &rows {
             node.log.observe(row.timestamp);
-            // What a resolved log holds is decided, and the index is empty.
+            // The commits of a resolved log are decided, and the index is empty.
             if row.is_resolved {
                 heard.finish(row.node, row.node);
             }
@@ -126,7 +133,8 @@ impl Recovery {
                     .hear_log(node, row.node, &mut heard, &mut dropped)
                     .await
                 {
-                    // Who holds the office says so, again and again; it keeps nobody from serving what else there is.
+                    // The leader keeps logging it; a damaged log does not prevent serving the
+                    // others' data.
                     Err(Error::Corrupt(_))
                         if !self
                             .cluster
@@ -157,7 +165,7 @@ impl Recovery {
         Ok(id)
     }
 
-    /// How the other members stand: those that answer.
+    /// The states of the other members that answer.
     async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
         let others = self.cluster.others(node);
         let asked = others.into_iter().map(|(other, address)| {
@@ -178,7 +186,7 @@ impl Recovery {
         Ok(standing.collect())
     }
 
-    /// Everything of a log that is decided by now counts as heard: nothing of it is in memory yet.
+    /// Applies every commit of a log that is decided by now: the index holds none of it yet.
     async fn hear_log(
         &self,
         node: &Node,

@@ -1,11 +1,12 @@
-//! Leaving in order: so that nobody searches the store for what a death might have left.
+//! Orderly shutdown, after which no node has to search the store for leftovers.
 //!
-//! A node that is told to stop takes no more calls, ends what is open and lets what is under way come to its end. Then all
-//! that it ever wrote stands in its log, or is cleaned up, and its row says so: the next start resolves its log as ever, and
-//! does not sweep for it.
+//! A node that is told to stop accepts no more calls, ends open attempts, and lets running work
+//! finish. Then everything it ever wrote is named in its log or cleaned up, and its row records
+//! that. The next start resolves its log as usual, and does not sweep for it.
 //!
-//! Dies anywhere before that word: it is missing, and the store is swept. Whatever could make the word untrue keeps it from
-//! being said: work that does not end in time, or data whose entry never came to stand in the log.
+//! If it crashes before that record, the record is missing, and the store is swept. The node does
+//! not write the record if it could be untrue: if work does not finish in time, or data were
+//! written whose entry never reached the log.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,18 +15,19 @@ use crate::{
     storage::node_registry,
 };
 
-/// How long what is under way has to come to its end.
+/// The longest wait for running work.
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 impl Recovery {
-    /// Ends this node's service for good. True: the next start need not search the store for what it left.
+    /// Ends this node's service permanently. Returns true if the next start need not search the
+    /// store for leftovers.
     pub(crate) async fn leave(self: &Arc<Self>) -> bool {
         let serving = {
             let node = self.serving.stop();
             node.map(|node| (node, self.attempts.close()))
         };
         let Some((node, open)) = serving else {
-            // It may be about to join.
+            // The node may be about to join.
             self.cluster.membership.leave().await;
             return false;
         };
@@ -64,7 +66,7 @@ impl Recovery {
         tracing::info!(
             node = node.id.0,
             has_left,
-            "transactions are served no more"
+            "transactions are no longer served"
         );
         has_left
     }

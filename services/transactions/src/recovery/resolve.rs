@@ -1,4 +1,6 @@
-//! Resolves the log of a node that is gone: it is sealed, and each of its entries is decided.
+//! Resolves the log of a dead node: seals it, and decides each of its entries.
+//!
+//! Every step can be repeated, and two resolvers at once do no harm, because a row is decided once.
 
 use std::sync::Arc;
 
@@ -20,14 +22,14 @@ use crate::{
     },
 };
 
-/// How an attempt is closed whose row was handed over to the sequencer.
+/// How to close an attempt whose row was handed over to the sequencer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Closing<'a> {
     /// There is no sequencer, so there is no such row.
     Never,
-    /// What the log had decided is settled already, and nobody else writes it.
+    /// The log's decisions are settled already, and no other node writes to it.
     ByRow,
-    /// The sequencer's log says it.
+    /// The sequencer's log decides.
     ByLog(&'a Arc<Node>),
 }
 
@@ -35,7 +37,7 @@ pub(crate) enum Closing<'a> {
 const ENTRIES_AT_ONCE: usize = 16;
 
 impl Recovery {
-    /// Resolves one log. Returns the row as it is then.
+    /// Resolves one log. Returns its row after that.
     pub(crate) async fn resolve(
         self: &Arc<Self>,
         store: &Store,
@@ -67,8 +69,9 @@ impl Recovery {
             commits.extend(committing);
         }
         let count = commits.len() + others.len();
-        // A name whose commit hangs is closed, and stays so for who asks; one that was only begun is forgotten. What was
-        // written ahead goes by what its commit came to, if there was one.
+        // The row of a client id whose commit hangs is closed, and stays so for later queries; a
+        // row that was only begun is deleted. Spilled data are deleted unless the attempt's commit
+        // names them.
         for entries in [commits, others] {
             let resolving =
                 stream::iter(entries).map(|entry| self.resolve_entry(store, entry, closing));
@@ -92,7 +95,7 @@ impl Recovery {
 }
 
 impl Recovery {
-    /// Decides an entry whose owner is gone, and deletes what does not count.
+    /// Decides an entry whose owner is gone, and deletes uncommitted data.
     async fn resolve_entry(
         self: &Arc<Self>,
         store: &Store,
@@ -100,7 +103,8 @@ impl Recovery {
         closing: Closing<'_>,
     ) -> Result<()> {
         match entry {
-            // Taken over by a later begin, committed, or nothing: all the same to this one.
+            // The row may be taken over by a later begin, committed, or absent: all the same to
+            // this attempt.
             Entry::Began { id, attempt } => store.forget(&id, attempt).await.map(drop),
             Entry::Committing {
                 id,
@@ -125,7 +129,7 @@ impl Recovery {
         }
     }
 
-    /// Whether an attempt has committed; from now on it has not, if it had not.
+    /// Whether an attempt has committed. If not, it is closed, and never will.
     async fn is_committed(
         self: &Arc<Self>,
         store: &Store,
@@ -152,7 +156,7 @@ impl Recovery {
                 Closing::ByLog(node) if prepared == attempt => {
                     self.serializable.close_prepared(node, id, attempt).await?.0
                 }
-                // A later attempt of the name has the row.
+                // A later attempt of the client id has the row.
                 Closing::ByLog(_) => return Ok(false),
             };
         }

@@ -1,13 +1,16 @@
-//! A start: a new node, and what the logs of earlier ones left.
+//! A start: takes a new node id, and resolves the logs of earlier nodes.
 //!
-//! Before the first begin, the log of every earlier start is sealed, so that its owner can announce nothing more; then
-//! each of its entries is decided, by closing what is not, and what does not count is deleted. The owner may be this very
-//! process, whose store went back, with tasks that do not know yet: their rows are closed before they come to them.
+//! Before the first begin, the log of every earlier start is sealed, so that its owner can announce
+//! nothing more. Then each of its entries is decided, which closes undecided ones, and uncommitted
+//! data are deleted. The owner may be this very process, whose store was reset, with tasks that do
+//! not know yet: their rows are closed before those tasks reach them.
 //!
-//! Every step can be repeated: a start that dies on the way is done again by the next one. Only then is a log marked as
-//! resolved, with the highest timestamp it had given, above which this node goes on (T-1).
+//! Every step can be repeated: the next start redoes one that crashed. Only after all steps is a
+//! log marked as resolved, together with the highest timestamp it had given, which this node
+//! exceeds (T-1).
 //!
-//! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
+//! From AFT, section 4.2, whose fault manager scans all commits; ours reads only what follows the
+//! last mark.
 
 use std::sync::Arc;
 
@@ -31,12 +34,12 @@ use crate::{
     },
 };
 
-/// A clock this far behind the last timestamp is worth a warning.
+/// A clock this far behind the last timestamp is logged as a warning.
 const BEHIND_MS_MAX: u64 = 10_000;
 
 impl Recovery {
-    /// Ends what the present node holds, and starts another. Errors: what the store answers; nothing is served then, and
-    /// the next try begins from the start.
+    /// Ends the present node, and starts another. Errors: those of the store; then no node serves,
+    /// and the next try begins again.
     pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
         self.stop_serving();
         let (clock, entropy) = (
@@ -53,7 +56,7 @@ impl Recovery {
         ));
         store.check_format().await?;
         if let Err(error) = self.packing.find_home(&store).await {
-            // Nobody waits for what this process has heard.
+            // No node waits for the lease of the previous one to expire.
             self.cluster.membership.leave().await;
             return Err(error);
         }
@@ -63,7 +66,8 @@ impl Recovery {
         let id = node_registry::take_id(&store).await?;
         node_registry::put_row(&store, id, self.context.clock.now(), &Address::default()).await?;
         let writer = self.begin_log(&store, id).await?;
-        // Before any row is judged that was handed over to it: from here on it decides nothing.
+        // Taken over before any row is closed that was handed over: from here on the earlier
+        // sequencer decides nothing.
         let mut marked = keyspace::list_marked(&store).await?;
         let sequencer = if marked.is_empty() {
             None
@@ -71,7 +75,7 @@ impl Recovery {
             Some(self.serializable.take_over_sequencer(&store, id).await?)
         };
         let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
-        // An earlier start marks nothing after this without noticing that it is none any more.
+        // An earlier start that marks a keyspace after this notices that it was succeeded.
         if !keyspace::list_marked(&store)
             .await?
             .keys()
@@ -122,9 +126,9 @@ impl Recovery {
         Ok(writer)
     }
 
-    /// Whatever rests on what the store may have lost goes.
+    /// Drops everything that depends on data the store may have lost.
     fn stop_serving(self: &Arc<Self>) {
-        let why = Error::unavailable("the node starts over");
+        let why = Error::unavailable("the node restarts");
         let open = {
             if let Some(node) = self.serving.stop() {
                 node.store.fall();
@@ -140,14 +144,15 @@ impl Recovery {
         };
         for transaction in open {
             let mut state = transaction.state();
-            // One that is committing hears from its own task.
+            // A committing attempt is answered by its own task.
             if state.phase == Phase::Open {
                 self.calls.end(&transaction, &mut state, &Err(why.clone()));
             }
         }
     }
 
-    /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave. Also returns their rows.
+    /// Resolves the logs of all nodes before `own`, and moves the clock above their timestamps.
+    /// Also returns their rows.
     async fn resolve_all(
         self: &Arc<Self>,
         store: &Store,
@@ -161,7 +166,7 @@ impl Recovery {
         };
         let mut highest = HybridClock::default();
         let mut rows = node_registry::list(store).await?;
-        // What a later start has handed over, its own sequencer may have decided.
+        // A later start's sequencer may have decided what that start handed over.
         rows.retain(|row| row.node < own);
         for row in &mut rows {
             if !row.is_resolved {
@@ -175,7 +180,7 @@ impl Recovery {
         if ahead_ms > BEHIND_MS_MAX {
             tracing::warn!(
                 ahead_ms,
-                "the last commit is ahead of this machine's clock: its time was set back"
+                "the last commit is ahead of this machine's clock: the clock was set back"
             );
         }
         Ok((highest, rows))

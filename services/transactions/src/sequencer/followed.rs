@@ -1,4 +1,5 @@
-//! What a node has read of the sequencer's log.
+//! A node's progress in reading the sequencer's log, and the commits it found whose rows may be
+//! unsettled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -13,37 +14,37 @@ use crate::{
     storage::records::{CommitRecord, SequencedSlot},
 };
 
-/// What a node has read of the sequencer's log.
+/// A node's progress in reading the sequencer's log.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     pub(crate) state: Mutex<State>,
-    /// Held by whoever reads.
+    /// Held by the task that reads.
     pub(crate) reading: sync::Mutex<()>,
     /// How many reads have begun.
     pub(crate) begun: AtomicU64,
-    /// The last of those that came to the tail.
+    /// The last read that reached the tail.
     pub(crate) done: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// Where to read on; none: nothing was read.
+    /// Where to read on; `None` if nothing was read yet.
     pub(crate) cursor: Option<Cursor>,
-    /// Who wrote the last slot.
+    /// The node that wrote the last slot.
     pub(crate) writer: Option<NodeId>,
-    /// Commits whose rows may not say so.
+    /// Commits whose rows may be unsettled.
     pub(crate) unsettled: BTreeMap<Attempt, Arc<CommitRecord>>,
     /// The same, by their slots.
     pub(crate) slots: VecDeque<(u64, Vec<Attempt>)>,
 }
 
 impl Followed {
-    /// The record of an attempt that the log says has committed, and whose row may not say so.
+    /// The record of an attempt that the log has committed and whose row may be unsettled.
     pub(crate) fn unsettled(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
         self.state().unsettled.get(&attempt).cloned()
     }
 
-    /// Who was the sequencer when this was last read.
+    /// The sequencer at the last read.
     pub(crate) fn writer(&self) -> Option<NodeId> {
         self.state().writer
     }

@@ -8,7 +8,7 @@ use crate::{Parts, Service, model::KeyspaceId, sequencer::wish::Request};
 
 use super::*;
 
-/// While it is set, what is changed in the store is answered later.
+/// While it is set, answers to changes of the store are delayed.
 #[derive(Debug, Default)]
 struct LateAnswers(AtomicBool);
 
@@ -33,8 +33,8 @@ fn commit(node: NodeId, sequence: u64) -> Wish {
     Wish::to_commit(&id, Attempt { node, sequence }, request)
 }
 
-/// T11: nobody takes the slot of a writer that was dropped for their own: they would be told that they have committed, and the
-/// log would hold somebody else.
+/// T11: no writer takes the slot of a dropped writer for its own. It would report a commit while
+/// the log holds another transaction.
 #[test]
 fn what_a_dropped_writer_left_is_nobody_elses_slot() {
     simulated::run(async {

@@ -1,16 +1,20 @@
-//! Who may commit: optimistic validation against the last writers of what was read.
+//! Optimistic validation: checks a commit's reads against the last writers of the keys.
 //!
-//! A transaction reads the keyspace as it was at one slot of the sequencer's log. It may commit if nobody has written since
-//! what it read: then it is as if it had read and written all at once, in its own slot. Nothing is validated of blind
-//! writes, nor of transactions that write nothing: those took place at their read timestamp.
+//! A transaction reads the keyspace as of one slot of the sequencer's log. It may commit if no
+//! other transaction has written what it read since then. It then behaves as if all its reads and
+//! writes happened at once, in its own slot. Blind writes need no validation. Neither do
+//! transactions that write nothing: they took place at their read timestamp.
 //!
 //! Invariants
-//! - No transaction passes that read a key which was written after its read timestamp, or by a member of its batch before
-//!   it. The reverse is not promised: two keys of one hash conflict, and whoever read below the oldest slot that is known is
-//!   told so, since what was written there is forgotten.
-//! - At most `writes_max` writes are remembered, but for those of one slot; the oldest slots go first.
+//! - No transaction passes that read a key which was written after its read timestamp, or by an
+//!   earlier member of its batch. The reverse is not promised: two keys of one hash conflict. A
+//!   transaction that read below the oldest known slot is refused as too old, because the writes
+//!   there are forgotten.
+//! - At most `writes_max` writes are remembered, besides those of one slot; the oldest slots go
+//!   first.
 //!
-//! Pure: no I/O, no clock. From Kung and Robinson's optimistic concurrency control, backward validation.
+//! Pure: no I/O, no clock. From Kung and Robinson's optimistic concurrency control, backward
+//! validation.
 
 #[cfg(test)]
 mod tests;
@@ -22,12 +26,13 @@ use sha2::{Digest, Sha256};
 
 use crate::model::Key;
 
-/// A key as the table knows it, the same in every build. Two keys may share one: then their transactions conflict for nothing.
+/// A key's hash in the table, the same in every build. Two keys may share one: then their
+/// transactions conflict needlessly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Trace(u64);
 
 impl Trace {
-    /// What `key` leaves.
+    /// The hash of `key`.
     pub(crate) fn of(key: &Key) -> Self {
         let hash = Sha256::new()
             .chain_update(key.keyspace().0.to_be_bytes())
@@ -39,7 +44,7 @@ impl Trace {
     }
 }
 
-/// What a transaction read: the keys, absent ones too, all as they were at one slot.
+/// The reads of a transaction: the keys, including absent ones, all as of one slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Observed {
     /// The slot.
@@ -48,12 +53,12 @@ pub(crate) struct Observed {
     pub(crate) keys: Vec<Trace>,
 }
 
-/// What validation came to.
+/// The result of validation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It may commit.
     Passes,
-    /// Somebody has written what it read.
+    /// Another transaction has written what it read.
     Conflicts,
     /// It read at a slot that is forgotten.
     TooOld,
@@ -63,16 +68,16 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct LastWriters {
     last: BTreeMap<Trace, u64>,
-    /// What each slot wrote, oldest first.
+    /// The writes of each slot, oldest first.
     slots: VecDeque<(u64, Vec<Trace>)>,
     writes: usize,
     writes_max: usize,
-    /// Whoever has read below this slot cannot be validated.
+    /// A transaction that read below this slot cannot be validated.
     oldest: u64,
 }
 
 impl LastWriters {
-    /// Nothing is known of what was written up to `oldest`.
+    /// An empty table; writes up to `oldest` are unknown.
     pub(crate) fn new(oldest: u64, writes_max: usize) -> Self {
         Self {
             last: BTreeMap::new(),
@@ -83,7 +88,7 @@ impl LastWriters {
         }
     }
 
-    /// A batch of those who want to commit in the next slot.
+    /// A batch of commits for the next slot.
     pub(crate) fn batch(&self) -> Batch<'_> {
         Batch {
             before: self,
@@ -91,7 +96,7 @@ impl LastWriters {
         }
     }
 
-    /// `slot`, which follows all noted before, has written these keys.
+    /// Notes the written keys of `slot`, which follows all noted before.
     pub(crate) fn note(&mut self, slot: u64, written: BTreeSet<Trace>) {
         self.last.extend(written.iter().map(|key| (*key, slot)));
         self.writes += written.len();
@@ -115,7 +120,7 @@ impl LastWriters {
     }
 }
 
-/// Those who want to commit in one slot, in their order there.
+/// The commits of one slot, in their order there.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     before: &'a LastWriters,
@@ -123,7 +128,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Whether the next one may commit; `observed` is none for a blind write.
+    /// Whether the next commit passes; `observed` is `None` for a blind write.
     pub(crate) fn validate(&self, observed: Option<&Observed>) -> Verdict {
         let Some(Observed { at, keys }) = observed else {
             return Verdict::Passes;

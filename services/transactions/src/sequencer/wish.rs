@@ -1,4 +1,6 @@
-//! What is asked of the sequencer: that an attempt commits, or that it never does.
+//! A request to the sequencer: that an attempt commits, or that it never does.
+//!
+//! Other nodes send it to the sequencer's node as a message.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,21 +10,21 @@ use crate::{
     storage::records::{SequencedCommit, StoredRecord},
 };
 
-/// Who wants to commit.
+/// An attempt that wants to commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// What it read; none: it does not ask whether that was written since.
+    /// Its reads to validate; `None` skips validation.
     pub(crate) observed: Option<Observed>,
     pub(crate) set: WriteSet,
     pub(crate) effects: u32,
 }
 
-/// What is asked of the sequencer.
+/// A request to the sequencer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wish {
     pub(crate) id: TransactionId,
     pub(crate) attempt: Attempt,
-    /// None: to say that it never commits, unless it has.
+    /// The commit. `None`: record that the attempt never commits, unless it has.
     pub(crate) request: Option<Request>,
 }
 
@@ -36,7 +38,7 @@ impl Wish {
         }
     }
 
-    /// To know what became of an attempt, for good.
+    /// Asks for the final outcome of an attempt.
     pub(crate) fn to_close(id: &TransactionId, attempt: Attempt) -> Self {
         Self {
             id: id.clone(),
@@ -45,7 +47,7 @@ impl Wish {
         }
     }
 
-    /// The same attempt, which is not to commit any more.
+    /// The same attempt, as a request to close it.
     pub(crate) fn closing(&self) -> Self {
         Self::to_close(&self.id, self.attempt)
     }
@@ -73,7 +75,7 @@ impl Wish {
         })
     }
 
-    /// About how long it is in a slot.
+    /// Its approximate length in a slot, in bytes.
     pub(crate) fn bytes_len(&self) -> usize {
         let writes = self
             .request
@@ -82,7 +84,7 @@ impl Wish {
         64 + self.id.as_bytes().len() + writes
     }
 
-    /// What its row will say if it has committed as `version`.
+    /// The record that its row will hold if it has committed as `version`.
     pub(crate) fn stored(&self, version: Version) -> Option<StoredRecord> {
         let (slot, place) = (version.slot()?, version.node.0);
         self.commit().map(|commit| commit.record(slot, place))

@@ -1,16 +1,20 @@
-//! How a node has the sequencer decide: its own, or that of another node, by messages that can be lost, late or doubled.
+//! How a node has the sequencer decide: its own sequencer, or another node's by messages that may
+//! be lost, late or duplicated.
 //!
-//! What is asked is asked until it is known what became of it: by the answer, by the log, or by the row. A repeat changes
-//! nothing, since an attempt stands in the log once: the sequencer looks at the row, which says it once the log has forgotten,
-//! and knows whether it has forgotten anything since.
+//! A node asks until it knows the outcome: from the answer, the log, or the row. Repeats are
+//! harmless, because an attempt is in the log once. The sequencer reads the row, which holds the
+//! outcome once the log has forgotten it. The generation tells whether the sequencer has forgotten
+//! anything since.
 //!
-//! `Conflict` and `SnapshotTooOld` are final: whatever was written since stays written since. So whoever hears them may close
-//! the row alone. After any other error it is for the log to say that an attempt never commits.
+//! `Conflict` and `SnapshotTooOld` are final, because later writes cannot undo the conflict. A node
+//! that receives one may close the row alone. After any other error, only the log can tell that an
+//! attempt never commits.
 //!
-//! A commit of a generated id is wanted only until its client was answered that its outcome is unknown. Whoever writes the same
-//! again, by whichever node, and then something newer, must not find the old write on top of it once this node reaches the
-//! sequencer: so from then on the attempt is closed instead. Of a chosen id that is for its next begin, and until then whoever
-//! repeats its commit wants it.
+//! A commit of a generated id is wanted only until its client was told that its outcome is unknown.
+//! The client may then write the same again, through any node, and then something newer. The old
+//! write must not land on top of that once this node reaches the sequencer. From then on the
+//! attempt is therefore closed instead. For a client id, the next begin closes it, and until then a
+//! caller that repeats the commit wants it.
 
 use std::sync::Arc;
 
@@ -34,10 +38,12 @@ use crate::{
 };
 
 impl Serializable {
-    /// Has the sequencer decide, whoever that is, for as long as it takes: to commit if it is asked before `wanted_until`, and
-    /// from then on to close. `seen`: the generation of this node's sequencer before the row was handed over, which nobody
-    /// had decided then. Errors: `Conflict`, `SnapshotTooOld`, `TransactionFinished`, and of this node's own sequencer `NoRoom` and `Corrupt`: it
-    /// has not committed, and will not; `Unavailable` once the node cannot go on, and it may have.
+    /// Has the present sequencer decide, however long it takes: to commit if asked before
+    /// `wanted_until`, and from then on to close. `seen` is the generation of this node's sequencer
+    /// before the row was handed over, when the row was undecided. Errors: `Conflict`,
+    /// `SnapshotTooOld`, `TransactionFinished`, and from this node's own sequencer `NoRoom` and
+    /// `Corrupt`: the attempt has not committed, and will not. `Unavailable` once the node cannot
+    /// go on: it may have committed.
     pub(crate) async fn sequence(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -66,7 +72,7 @@ impl Serializable {
             match answered {
                 Ok(record) => return Ok(record),
                 Err(error) if is_final(&error) => return Err(error),
-                // Nobody else has heard of it.
+                // No other node knows of it.
                 Err(error @ (Error::NoRoom | Error::Corrupt(_))) if node.sequencer().is_some() => {
                     return Err(error);
                 }
@@ -87,8 +93,9 @@ impl Serializable {
         }
     }
 
-    /// Has an attempt closed that its client was told to be unknown, for as long as it takes: it has committed by now, or never
-    /// will. Errors: `TransactionFinished`; `Unavailable` once the node cannot go on.
+    /// Closes an attempt whose client was told that its outcome is unknown, however long it takes.
+    /// After that it has committed, or never will. Errors: `TransactionFinished`; `Unavailable`
+    /// once the node cannot go on.
     async fn close_unwanted(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -106,7 +113,7 @@ impl Serializable {
                 if !std::mem::replace(&mut is_said, true) {
                     warn_of_sequencer(node, &error);
                 }
-                tracing::debug!(%error, "the sequencer is asked again to close what its client was not told");
+                tracing::debug!(%error, "the sequencer is asked again to close an attempt of unknown outcome");
             }
             node.store.standing()?;
             if let Some(known) = self.look_for(node, wish).await? {
@@ -116,8 +123,9 @@ impl Serializable {
         }
     }
 
-    /// Finds out about an attempt whose row was handed over: what the log says of it, and if that is nothing, nothing
-    /// ever. Returns the row as it is then. Errors: `Unavailable` also if no sequencer answers.
+    /// Finds the outcome of an attempt whose row was handed over. If the log has none, it is closed
+    /// and never commits. Returns the row as it is then. Errors: `Unavailable`, also if no
+    /// sequencer answers.
     pub(crate) async fn close_prepared(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -145,7 +153,7 @@ impl Serializable {
         };
         closed?;
         if node.has_closed(attempt) && !is_noted_now {
-            // By now the name may have gone whose row was not decided yet.
+            // The client id whose row was undecided may have been dropped by now.
             self.idempotency_keys
                 .keep_names(node, vec![(id.clone(), attempt)])
                 .await?;
@@ -153,8 +161,8 @@ impl Serializable {
         node.store.decision(id).await
     }
 
-    /// Before it is asked for the first time that an attempt of another node be closed its name is noted: no entry of a log may
-    /// name it, and then nothing else would ever drop its row. Whether it was.
+    /// Before the first request to close another node's attempt, its id is noted. No log entry may
+    /// name it, and then nothing else would ever drop its row. Returns whether it was noted.
     async fn note_closing(
         &self,
         node: &Arc<Node>,
@@ -171,7 +179,7 @@ impl Serializable {
         Ok(is_to_note)
     }
 
-    /// Has the row of a commit that stands in the log say so.
+    /// Settles the row of a commit in the log.
     pub(crate) async fn settle(
         &self,
         node: &Node,
@@ -181,7 +189,7 @@ impl Serializable {
         if let Some(sequencer) = node.sequencer() {
             sequencer.settle(record.attempt).await?;
         }
-        // Once more, unless this node's sequencer has decided it itself; the row changes once.
+        // Repeated unless this node's sequencer has decided it itself; the row changes once.
         if node
             .sequencer()
             .is_none_or(|sequencer| record.position.slot <= sequencer.sealed)
@@ -190,14 +198,14 @@ impl Serializable {
                 .settle_committed(&record.id, record.attempt, stored)
                 .await?;
         }
-        // Only now is it trimmed: what is in memory by then need not be read in the log.
+        // Only now is the log trimmed: commits in the index by then need not be read from it.
         match node.sequencer().filter(|_| self.context.is_alone()) {
             Some(sequencer) => sequencer.trim(u64::MAX).await,
             None => Ok(()),
         }
     }
 
-    /// What the log or the row says of an attempt; none: nothing yet.
+    /// The outcome of an attempt in the log or its row; `None` if there is none yet.
     async fn look_for(
         &self,
         node: &Arc<Node>,
@@ -265,7 +273,7 @@ impl Serializable {
                             .await?;
                         return Ok(Arc::new(record));
                     }
-                    // Whoever asks has handed it over before.
+                    // The asking node handed it over before.
                     Some(State::Undecided | State::Aborted) | None => {
                         return Err(refused(decision.as_ref(), &wish.id, wish.attempt));
                     }
@@ -280,7 +288,7 @@ impl Serializable {
         }
     }
 
-    /// Closes an attempt in this node's log, and has its row say what that says.
+    /// Closes an attempt in this node's log, and settles its row accordingly.
     async fn close_here(&self, node: &Arc<Node>, sequencer: &Sequencer, wish: &Wish) -> Result<()> {
         match self.decide_here(node, sequencer, wish, &[], None).await {
             Ok(_) | Err(Error::TransactionFinished(_)) => sequencer.settle(wish.attempt).await,
@@ -297,8 +305,7 @@ impl Serializable {
     ) -> Result<Arc<CommitRecord>> {
         let version = self.ask_writer(node, wish).await?.map_err(Error::from)?;
         let stored = wish.stored(version);
-        let stored =
-            stored.ok_or_else(|| Error::unavailable("a node answers what was not asked"))?;
+        let stored = stored.ok_or_else(|| Error::unavailable("unexpected kind of answer"))?;
         let record = Arc::new(CommitRecord {
             id: wish.id.clone(),
             attempt: wish.attempt,
@@ -345,7 +352,7 @@ impl Serializable {
             .await?
         {
             Answer::Ordered(ordered) => Ok(ordered),
-            _ => Err(Error::unavailable("a node answers what was not asked")),
+            _ => Err(Error::unavailable("unexpected kind of answer")),
         }
     }
 
@@ -368,7 +375,7 @@ impl Serializable {
             .ok_or_else(|| Error::unavailable("this is not the sequencer"))?;
         let Some(request) = wish.request() else {
             self.close_here(node, sequencer, wish).await?;
-            // The row says it, too.
+            // The row is settled, too.
             return Err(Error::TransactionFinished(Outcome::Aborted));
         };
         let writes = node.store.write_set(wish.attempt, &request.set).await?;
@@ -385,7 +392,7 @@ impl Serializable {
         );
         assert!(
             is_sequenced,
-            "whatever was handed over is decided by the sequencer's log"
+            "the sequencer's log decides every attempt that was handed over"
         );
         Ok(record.version)
     }
@@ -393,7 +400,7 @@ impl Serializable {
 
 fn warn_of_sequencer(node: &Node, error: &Error) {
     let sequencer = node.followed.writer().unwrap_or_default().0;
-    tracing::warn!(%error, sequencer, "no commit goes on here: the node that orders them does not answer; is its address right?");
+    tracing::warn!(%error, sequencer, "commits do not proceed here: the node that orders them does not answer; is its address right?");
 }
 
 #[cfg(test)]
@@ -412,18 +419,18 @@ mod tests {
         model::{Address, KeyspaceId},
     };
 
-    /// Nobody else is there.
+    /// A transport that reaches no node.
     #[derive(Debug)]
     struct Nobody;
 
     #[async_trait]
     impl Peers for Nobody {
         async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
-            Err(NoAnswer::Silence("nobody".into()))
+            Err(NoAnswer::Silence("no node".into()))
         }
     }
 
-    /// T9: however often it is tried to close an attempt while nobody orders.
+    /// T9: memory stays bounded however often attempts are to be closed while no sequencer serves.
     #[test]
     fn a_name_takes_one_place_while_nobody_closes_it() {
         simulated::run(async {
@@ -453,7 +460,7 @@ mod tests {
                 let closed = serializable.close_prepared(&node, &id, attempt).await;
                 assert!(
                     matches!(closed, Err(Error::Unavailable(_))),
-                    "nobody orders"
+                    "no node orders"
                 );
                 assert_eq!(places(), 1);
             }
@@ -471,7 +478,7 @@ mod tests {
             serializable
                 .close_prepared(&node, &id, attempt)
                 .await
-                .expect("somebody orders");
+                .expect("a node orders");
             assert_eq!(places(), 2, "it stays for a window from when it was closed");
         });
     }

@@ -1,13 +1,15 @@
-//! Reading the sequencer's log at every node: what it decides becomes visible, slot by slot.
+//! Reads the sequencer's log on every node: its decisions become visible slot by slot.
 //!
-//! A commit is acknowledged only after its slot is in the store, so whoever reads the log up to its tail has read all that was
-//! acknowledged before. That is where a snapshot is taken: nobody hands out read timestamps from memory, so there is no lease
-//! to wait out, and a sequencer that was deposed misleads nobody.
+//! A commit is acknowledged only after its slot is in the store. A node that reads the log to its
+//! tail has therefore read every commit acknowledged before, and takes its snapshots there. No node
+//! hands out read timestamps from memory. So there is no lease to wait out, and a deposed sequencer
+//! misleads no reader.
 //!
 //! Invariants
-//! - What is heard of the log advances over a slot only once all that it commits is in the index.
-//! - What a slot commits is remembered until a later slot says that the rows say so: a load that finds a row handed over
-//!   knows by it whether the commit counts.
+//! - The applied frontier of the log advances over a slot only once all commits of the slot are in
+//!   the index.
+//! - The commits of a slot are remembered until a later slot reports that their rows are settled. A
+//!   load that finds a row handed over thereby knows whether the commit took effect.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,13 +32,13 @@ use crate::{
     },
 };
 
-/// The wait before a log that could not be read is read again.
+/// The wait before reading again after the log could not be read.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// Slots read at a time.
 const SLOTS_AT_ONCE: usize = 64;
 
 impl Serializable {
-    /// Begins to read what the announcements of others do not bring.
+    /// Starts to read what the announcements of others do not bring.
     pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
@@ -54,27 +56,28 @@ impl Serializable {
                         serializable.context.clock.sleep(AGAIN_AFTER).await;
                     }
                 }
-                // Woken with every round of announcements, and when somebody has heard more.
+                // Woken by every round of announcements, and when another node has applied more.
                 node.following.notified().await;
             }
         });
     }
 
-    /// Reads the sequencer's log to its tail: all that was acknowledged before this was called is visible when it returns.
-    /// Errors: `Unavailable` also if somebody else has become the sequencer in this node's place.
+    /// Reads the sequencer's log to its tail: every commit acknowledged before this call is visible
+    /// when it returns. Errors: `Unavailable`, also if another node has replaced this one as the
+    /// sequencer.
     pub(crate) async fn follow_sequencer(&self, node: &Arc<Node>) -> Result<()> {
         let followed = &node.followed;
         let asked = followed.begun.load(Ordering::SeqCst);
         let _reading = followed.reading.lock().await;
         if followed.done.load(Ordering::SeqCst) > asked {
-            // Who read meanwhile began after this was asked.
+            // Another task's read began after this call.
             return node.store.standing();
         }
         let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
         if followed.cursor().is_none() {
             if self.cache.of(node.id).is_some() {
-                // Whatever the log decides is news to what is in memory.
+                // The decisions of the log are news to the index.
                 followed.pass(node.store.again(|| log.start()).await?);
             } else {
                 self.begin_to_follow(node, &log).await?;
@@ -103,7 +106,8 @@ impl Serializable {
         Ok(())
     }
 
-    /// Of a node that does not serve yet nothing is in memory: of what the log holds only what its rows do not say is kept.
+    /// A node that does not serve yet has an empty index. Of the log it keeps only decisions whose
+    /// rows are not settled.
     async fn begin_to_follow(&self, node: &Arc<Node>, log: &FencedLog) -> Result<()> {
         let mut cursor = node.store.again(|| log.start()).await?;
         let mut slots = Vec::new();
@@ -145,7 +149,7 @@ impl Serializable {
         Ok(())
     }
 
-    /// The slots behind what is heard.
+    /// The slots after the applied frontier.
     async fn read_behind(&self, node: &Node, log: &FencedLog) -> Result<Slots> {
         loop {
             let cursor = node.followed.cursor().expect("its start is known");
@@ -160,14 +164,15 @@ impl Serializable {
                 return Ok(read);
             }
             if node.followed.cursor() <= Some(cursor) {
-                // Trimmed is what all who count have heard, or what this node's successor has settled.
+                // A trimmed slot was applied by all counted nodes, or settled by this node's
+                // successor, so this node is fenced.
                 node.store.fall();
-                return Err(Error::unavailable("the node was taken for gone"));
+                return Err(Error::unavailable("the node was presumed dead"));
             }
         }
     }
 
-    /// What stands in the slot before `cursor` is decided: from now on everybody here sees it.
+    /// The slot before `cursor` is decided: from now on every reader here sees its commits.
     pub(super) fn hear_slot(
         &self,
         node: &Arc<Node>,

@@ -1,26 +1,32 @@
-//! Keyspaces: which are sequenced, and how one becomes so (T-3).
+//! Keyspaces: which are sequenced, and how a keyspace becomes sequenced (T-3).
 //!
-//! In a plain keyspace commits are ordered by the timestamps that nodes give; in a sequenced one by the slots of the
-//! sequencer's log, whatever their isolation: one commit order per keyspace, so that levels mix safely. The first
-//! serializable begin that uses a keyspace marks it, for good:
+//! In a plain keyspace, timestamps of the nodes order commits. In a sequenced one, the slots of the
+//! sequencer's log do, for commits of either isolation level. There is one commit order per
+//! keyspace, so that levels mix safely. The first serializable begin that uses a keyspace marks it
+//! permanently:
 //!
 //! ```text
-//!  plain ──▶ marking: the row says so
-//!        ──▶ every node stops giving timestamps there: what commits from then on goes to the sequencer, which decides
-//!            nothing there yet; what is under way with a timestamp is waited for. A node that does not answer is waited for
-//!            until its log is sealed and resolved; one that begins later reads the mark once it has its row
+//!  plain ──▶ marking: the row is marked
+//!        ──▶ every node stops giving timestamps there: later commits go to the sequencer, which
+//!            decides nothing there yet; running commits with a timestamp are waited for. A node
+//!            that does not answer is waited for until its log is sealed and resolved; one that
+//!            begins later reads the mark once it has its row
 //!        ──▶ sequenced: the row says so, durably; the sequencer decides, and snapshots are taken
 //! ```
 //!
-//! A node takes snapshots there only once it has read what all others had committed with timestamps.
+//! A node takes snapshots there only once it has read everything that other nodes committed with
+//! timestamps.
 //!
-//! Dies anywhere: every step can be repeated, and whoever was told to stop finishes what it finds half marked. A node that is alone
-//! finishes it at its start, before it serves, since the logs of all earlier starts are sealed and resolved by then.
+//! A crash may happen anywhere: every step can be repeated, and each node that was told to stop
+//! finishes a mark that it finds half done. A single node finishes it at its start, before it
+//! serves, because the logs of all earlier starts are sealed and resolved by then.
 //!
 //! Invariants
-//! - No commit is given a timestamp in a keyspace where one is given a slot: versions of before are older than all after.
-//! - A lone node that was taken for dead marks nothing that its successor does not find: it looks whether it serves after it
-//!   has written the mark, and its successor reads the marks after it has said that it does not.
+//! - No commit gets a timestamp in a keyspace where another gets a slot: versions from before are
+//!   older than all after.
+//! - A single node that was presumed dead marks nothing that its successor does not find. It checks
+//!   whether it still serves after it has written the mark, and its successor reads the marks after
+//!   it has declared the node dead.
 //! - A commit writes in keyspaces of one kind.
 
 use std::{
@@ -53,10 +59,10 @@ const SEQUENCED: i64 = 2;
 /// Rows read in one page.
 const PAGE_ROWS: usize = 1_000;
 
-/// The wait before nodes are asked again that did not answer.
+/// The wait before asking nodes again that did not answer.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// Every keyspace that is marked, and whether it is sequenced already.
+/// Every marked keyspace, and whether it is sequenced already.
 pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bool>> {
     let mut scan = Scan::partition(layout::KEYSPACES, PAGE_ROWS);
     let mut marked = BTreeMap::new();
@@ -74,20 +80,20 @@ pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bo
     }
 }
 
-/// Whether `keyspace` is sequenced, and nobody gives timestamps there any more.
+/// Whether `keyspace` is sequenced, so that no node gives timestamps there any more.
 async fn is_sequenced(store: &Store, keyspace: KeyspaceId) -> Result<bool> {
     let row = store.get(&layout::keyspace(keyspace)).await?.value;
     Ok(row.is_some_and(|row| row.integer(STATE) == Some(SEQUENCED)))
 }
 
-/// Says that `keyspace` is being marked, or is.
+/// Marks `keyspace`, unless it is marked already.
 pub(crate) async fn mark(store: &Store, keyspace: KeyspaceId) -> Result<DurabilityPoint> {
     let marking = vec![(Name::from(STATE), Value::Integer(MARKING))];
     let update = Update::put(layout::keyspace(keyspace), marking).when(Condition::Absent);
     store.update(update).await.map(|(_, point)| point)
 }
 
-/// Says that `keyspace`, which is marked, is sequenced.
+/// Sets `keyspace`, which is marked, to sequenced.
 pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<DurabilityPoint> {
     let is_marking = Condition::attribute(STATE, Test::is_integer(MARKING));
     let sequenced = vec![Action::set_integer(STATE, SEQUENCED)];
@@ -95,20 +101,21 @@ pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<D
     store.update(update).await.map(|(_, point)| point)
 }
 
-/// What a node knows of its keyspaces.
+/// A node's knowledge of its keyspaces.
 #[derive(Debug)]
 pub(crate) struct Keyspaces(Mutex<Marks>);
 
 /// Which keyspaces are marked.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// Which node knows it. None: no node serves.
+    /// The node that it belongs to; `None` if no node serves.
     serving: Option<NodeId>,
     /// Where this node gives no timestamps.
     sequenced: BTreeSet<KeyspaceId>,
-    /// Those of them where no node does, and all that was committed with timestamps is known here.
+    /// The keyspaces where no node gives timestamps and where this node has applied every commit
+    /// with a timestamp.
     wholly: BTreeSet<KeyspaceId>,
-    /// How many commits under way take a timestamp there.
+    /// The number of running commits with a timestamp in each keyspace.
     timed: BTreeMap<KeyspaceId, usize>,
     changed: watch::Sender<()>,
 }
@@ -128,7 +135,7 @@ impl Keyspaces {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `node` serves from now on, and has found these keyspaces marked; the values say which are sequenced.
+    /// `node` serves from now on, with these keyspaces marked; the values say which are sequenced.
     pub(crate) fn start(&self, node: NodeId, marked: &BTreeMap<KeyspaceId, bool>) {
         let mut marks = self.lock();
         marks.serving = Some(node);
@@ -154,7 +161,7 @@ impl Marks {
         !self.sequenced.is_empty()
     }
 
-    /// Those that somebody has begun to mark.
+    /// The keyspaces whose marking has begun and is not finished.
     pub(crate) fn half_marked(&self) -> Vec<KeyspaceId> {
         self.sequenced.difference(&self.wholly).copied().collect()
     }
@@ -178,7 +185,7 @@ impl Marks {
             0 => Ok(Kind::Timed),
             _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
             _ => Err(Error::Invalid(
-                "a transaction that writes in a sequenced keyspace writes in no plain one",
+                "a transaction cannot write in both sequenced and plain keyspaces",
             )),
         }
     }
@@ -190,16 +197,16 @@ enum Kind {
     Sequenced,
 }
 
-/// How a commit takes its place among the versions of its keys.
+/// How a commit gets its position among the versions of its keys.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// By the timestamp that this node gives it. Nobody marks its keyspaces before this is dropped.
+    /// By this node's timestamp. No node finishes marking its keyspaces before this is dropped.
     Timed { _under_way: TimedCommit },
     /// By its slot of the sequencer's log.
     Sequenced,
 }
 
-/// A commit under way that takes a timestamp.
+/// A running commit that takes a timestamp.
 #[derive(Debug)]
 pub(crate) struct TimedCommit {
     serializable: Arc<Serializable>,
@@ -252,7 +259,8 @@ impl Serializable {
         })
     }
 
-    /// Makes sure that `keyspace` is sequenced. Errors: `Unavailable` if that takes too long, and it goes on.
+    /// Ensures that `keyspace` is sequenced. Errors: `Unavailable` if that takes too long; it
+    /// continues.
     pub(crate) async fn sequence_keyspace(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -296,7 +304,7 @@ impl Serializable {
             }
             let point = finish_mark(&node.store, keyspace).await?;
             node.store.externalize(point).await?;
-            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
+            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced now");
         }
         self.stop_timestamps(node, keyspace).await?;
         if !self.context.is_alone() {
@@ -304,13 +312,13 @@ impl Serializable {
         }
         let mut known = self.keyspaces.lock();
         if known.serving != Some(node.id) {
-            return Err(Error::unavailable("the node starts over"));
+            return Err(Error::unavailable("the node restarts"));
         }
         known.wholly.insert(keyspace);
         Ok(())
     }
 
-    /// A node that is alone, and has just marked its first keyspace, is the sequencer from now on.
+    /// A single node that has just marked its first keyspace is the sequencer from now on.
     async fn take_over_alone(&self, node: &Arc<Node>) -> Result<()> {
         if !node_registry::is_live(&node.store, node.id).await? {
             node.store.fall();
@@ -326,7 +334,8 @@ impl Serializable {
         Ok(())
     }
 
-    /// From now on this node gives no timestamps in `keyspace`; returns once those it has given are decided about.
+    /// From now on this node gives no timestamps in `keyspace`. Returns once the commits that hold
+    /// one are decided.
     pub(crate) async fn stop_timestamps(
         &self,
         node: &Arc<Node>,
@@ -339,11 +348,11 @@ impl Serializable {
             // The view holds the sender.
             let _ = changed.changed().await;
         }
-        // What a node had under way that cannot go on is decided once its log is resolved.
+        // Commits of a node that cannot go on are decided once its log is resolved.
         node.store.standing()
     }
 
-    /// Has every other node do so.
+    /// Makes every other node stop giving timestamps there.
     async fn stop_others(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
         let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
         loop {
@@ -367,7 +376,8 @@ impl Serializable {
                     stopped.insert(row.node);
                 }
             }
-            // Another node has heard from all of them meanwhile, also from who does not answer here.
+            // Another node may have received all answers meanwhile, including those that did not
+            // reach this one.
             if is_sequenced(&node.store, keyspace).await? {
                 return Ok(());
             }
@@ -375,7 +385,8 @@ impl Serializable {
         }
     }
 
-    /// Merges all that others have committed with timestamps: what memory holds may lack it, and nothing newer is to come.
+    /// Merges everything that others committed with timestamps. The index may lack some of it, and
+    /// nothing newer will come.
     async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
         for row in node_registry::list(&node.store).await? {
             if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {

@@ -1,11 +1,13 @@
-//! Being the sequencer of several nodes: whoever leads the office takes the log over, and keeps it short.
+//! The sequencer among several nodes: the elected leader takes the log over, and keeps it short.
 //!
-//! The first slot of a sequencer holds nothing but who it is: whoever reads the log knows whom to ask. A sequencer whose lease
-//! has run out, or that finds itself deposed, is a node that starts over; so a node takes the log over once, if ever.
+//! The first slot of a sequencer holds only its node id, so readers of the log know which node to
+//! ask. A sequencer whose lease expired, or that finds itself deposed, restarts its node under a
+//! new id. A node therefore takes the log over at most once.
 //!
-//! Whoever leads finishes what others began to mark. It may not have heard of that, and be no sequencer yet: so everybody else
-//! who was told finishes it as well, a while later, and thereby tells it. It has rows say what the log says where their owners have not, and trims what everybody
-//! has heard.
+//! The leader finishes marks that other nodes began. It may not know of one, and not be the
+//! sequencer yet. Therefore every other node that was told of a mark finishes it too, a while
+//! later, and thereby informs the leader. The leader settles rows that their owners have not
+//! settled, and trims slots that all nodes have applied.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,15 +16,16 @@ use crate::{
     serializable::Serializable,
 };
 
-/// Between two looks, of which most call no port.
+/// The interval between two rounds, of which most call no port.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Whoever does not lead finishes what has been half marked for so long: only if who began it has gone.
+/// A node that does not lead finishes marks that stay half done for this long: only if the node
+/// that began them is gone.
 const OTHERS_FINISH_AFTER: Duration = Duration::from_secs(2);
-/// The wait after the log could not be taken over: each try may leave a seal.
+/// The wait after the log could not be taken over, because each try may leave a seal.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Serializable {
-    /// Is the sequencer from when this node leads the office on, once there is something to order.
+    /// Becomes the sequencer when this node leads and there is something to order.
     pub(crate) fn sequence_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
         let (serializable, node) = (Arc::clone(self), Arc::clone(node));
         self.context.spawn(async move {
@@ -53,7 +56,7 @@ impl Serializable {
     async fn hold_office(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         let held = self.order_for_all(node).await;
         if let Err(error) = &held {
-            tracing::debug!(%error, "what is to be ordered waits at the moment");
+            tracing::debug!(%error, "commits cannot be ordered at the moment");
         }
         held
     }
@@ -79,7 +82,7 @@ impl Serializable {
             .is_broken(Broken::OfficeAloneFinishesMarks)
     }
 
-    /// Whether there is something that was begun to be marked; `finishes` it if nobody here is at it.
+    /// Whether a mark is half done; with `finishes`, finishes it unless a task here is at it.
     fn finish_marks(self: &Arc<Self>, node: &Arc<Node>, finishes: bool) -> bool {
         let half_marked = self.keyspaces.lock().half_marked();
         let is_half_marked = !half_marked.is_empty();
@@ -87,7 +90,7 @@ impl Serializable {
             for keyspace in half_marked {
                 let (serializable, node) = (Arc::clone(self), Arc::clone(node));
                 self.context.spawn(async move {
-                    // The next look comes to it again.
+                    // The next round tries again.
                     let _ = serializable.sequence_keyspace(&node, keyspace).await;
                 });
             }
@@ -95,7 +98,7 @@ impl Serializable {
         is_half_marked
     }
 
-    /// Takes the log over in the place of whoever led before.
+    /// Takes the log over from the previous leader.
     async fn become_sequencer(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
         self.follow_sequencer(node).await?;
         let clock = Arc::clone(&self.context.clock);
@@ -105,7 +108,7 @@ impl Serializable {
                 .await?;
         let (sequencer, _) = taken;
         sequencer.say_who(node.id).await?;
-        // What its predecessor has decided last, and its own slot.
+        // Reads the last decisions of its predecessor, and its own slot.
         self.follow_sequencer(node).await?;
         node.set_sequencer(sequencer);
         Ok(())

@@ -1,4 +1,9 @@
-//! The sequencer of this node decides: what waits is validated, in order, and written as one slot.
+//! The sequencer of this node orders commits: it validates waiting wishes in turn and writes them
+//! as one slot.
+//!
+//! The module joins the pure decisions of the [`sequencer`](crate::sequencer) with the index and
+//! the callers that wait. The log's lock is held while a slot is validated and written. Wishes that
+//! arrive meanwhile share the next slot.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,8 +25,9 @@ use crate::{
 };
 
 impl Serializable {
-    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start:
-    /// that has its row before it seals the log, and then closes by their rows what others handed over to it.
+    /// Becomes the sequencer of a single node, on the store as it is. Errors: `Unavailable`, also
+    /// if there is a later start. A later start writes its row before it seals the log, and then
+    /// closes by their rows the attempts that others handed over.
     pub(crate) async fn take_over_sequencer(
         &self,
         store: &Arc<Store>,
@@ -46,7 +52,7 @@ impl Serializable {
         Ok(taken.0)
     }
 
-    /// Has this node's sequencer decide. None: the row that was seen has to be looked at again.
+    /// Has this node's sequencer decide. `None`: the caller must read the row again.
     pub(crate) async fn order(
         &self,
         node: &Arc<Node>,
@@ -64,7 +70,7 @@ impl Serializable {
         });
         loop {
             let mut ordering = sequencer.ordering.lock().await;
-            // Whoever ordered before may have ordered this as well.
+            // The task that ordered before may have ordered this wish as well.
             match decided.try_recv() {
                 Ok(decided) => return decided,
                 Err(oneshot::error::TryRecvError::Closed) => {
@@ -77,7 +83,7 @@ impl Serializable {
         }
     }
 
-    /// Decides about what waits, up to the bound of a slot, and tells those who wait.
+    /// Decides the waiting wishes, up to the bound of a slot, and answers their callers.
     async fn order_waiting(
         &self,
         node: &Arc<Node>,
@@ -95,7 +101,7 @@ impl Serializable {
                     continue;
                 }
                 Some(answer) => {
-                    // Nobody hears it only if who asked is gone.
+                    // Sending fails only if the caller is gone.
                     let _ = waiting.told.send(answer);
                     continue;
                 }
@@ -159,8 +165,8 @@ impl Serializable {
         }
     }
 
-    /// Tells those who conflict with what was written, or with what their batch was to write: if that stands nowhere, the next
-    /// batch judges them anew.
+    /// Answers the wishes that conflict with the writes of the batch. If the slot was not written,
+    /// the next batch validates them again.
     fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
         let is_final = is_written || self.context.config.is_broken(Broken::RefusesBeforeSlot);
         for waiting in conflicting {

@@ -1,12 +1,12 @@
-//! What a node has heard: positions in logs, without a clock.
+//! The applied frontier of a node: positions in logs, without a clock.
 //!
 //! Invariants
-//! - [`Heard`] only grows. A log that is not in it is unheard.
-//! - A node's own log is heard up to the slot before the first whose entries are not all decided: [`Progress`]
-//!   finds it, in whatever order they are decided.
+//! - [`Heard`] only grows. A log that is not in it is unapplied.
+//! - A node's own log is applied up to the slot before the first whose entries are not all decided.
+//!   [`Progress`] finds it, in any order of decisions.
 //!
-//! From AFT, section 4, which follows commits by their timestamps; ours follows dense logs, so that nothing can be
-//! born below what was passed.
+//! From AFT, section 4, which follows commits by their timestamps. Ours follows dense logs, so no
+//! commit can appear below a position that was passed.
 
 use std::collections::BTreeMap;
 
@@ -14,27 +14,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{NodeId, Position};
 
-/// The most logs that [`Heard::behind`] names of those heard to their ends.
+/// The most logs that [`Heard::behind`] returns of those applied to their ends.
 const BEHIND_MAX: usize = 1_000;
 
-/// For each log, the slot up to which everything is decided and known here.
+/// For each log, the slot up to which everything is decided and applied here.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Heard {
-    /// Logs heard to their end, as ranges of node ids, first to last; ids grow, so ranges merge.
+    /// Logs applied to their end, as ranges of node ids, first to last; ids grow, so ranges merge.
     whole: BTreeMap<u32, u32>,
     /// The others.
     logs: BTreeMap<NodeId, u64>,
 }
 
 impl Heard {
-    /// All of every log there is and will be.
+    /// The frontier of every slot of every log, present and future.
     pub(crate) fn everything() -> Self {
         let mut heard = Self::default();
         heard.finish(NodeId(0), NodeId(u32::MAX));
         heard
     }
 
-    /// Up to which slot `log` is heard.
+    /// The slot up to which `log` is applied.
     pub(crate) fn through(&self, log: NodeId) -> u64 {
         match self.whole.range(..=log.0).next_back() {
             Some((_, last)) if *last >= log.0 => u64::MAX,
@@ -42,25 +42,25 @@ impl Heard {
         }
     }
 
-    /// Whether what stands at `position` is heard.
+    /// Whether the commit at `position` is applied.
     pub(crate) fn contains(&self, position: Position) -> bool {
         position.slot <= self.through(position.log)
     }
 
-    /// `log` is heard up to `slot`.
+    /// Applies `log` up to `slot`.
     pub(crate) fn advance(&mut self, log: NodeId, slot: u64) {
         if slot > self.through(log) {
             self.logs.insert(log, slot);
         }
     }
 
-    /// The logs of `first` to `last` are heard to their ends: nothing is added to them any more.
+    /// Applies the logs of `first` to `last` to their ends: nothing is added to them any more.
     pub(crate) fn finish(&mut self, first: NodeId, last: NodeId) {
         if first > last {
             return;
         }
         let (mut start, mut end) = (first.0, last.0);
-        // Ranges that overlap the new one, or touch it, become part of it.
+        // Ranges that overlap the new one, or are adjacent, become part of it.
         while let Some((&other_start, &other_end)) =
             self.whole.range(..=end.saturating_add(1)).next_back()
         {
@@ -74,12 +74,12 @@ impl Heard {
         self.logs.retain(|log, _| !(start..=end).contains(&log.0));
     }
 
-    /// Whether `log` is heard to its end.
+    /// Whether `log` is applied to its end.
     pub(crate) fn is_whole(&self, log: NodeId) -> bool {
         self.through(log) == u64::MAX
     }
 
-    /// What `other` has heard is heard.
+    /// Adds `other`'s frontier.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (first, last) in &other.whole {
             self.finish(NodeId(*first), NodeId(*last));
@@ -89,11 +89,12 @@ impl Heard {
         }
     }
 
-    /// Logs of which `other` has heard more: all, or the first [`BEHIND_MAX`] that it has heard to their ends.
+    /// Logs of which `other` has applied more: all, or the first [`BEHIND_MAX`] that it has applied
+    /// to their ends.
     pub(crate) fn behind(&self, other: &Self) -> Vec<NodeId> {
         let mut behind: Vec<NodeId> = Vec::new();
         for (first, last) in &other.whole {
-            // Between the ranges of both there are as few logs as there are nodes that ended lately.
+            // Between the ranges of both lie only as many logs as nodes that ended lately.
             let mut next = *first;
             while next <= *last && behind.len() < BEHIND_MAX {
                 match self.whole.range(..=next).next_back() {
@@ -114,7 +115,7 @@ impl Heard {
         behind
     }
 
-    /// What both have heard.
+    /// The frontier that both have applied.
     pub(crate) fn minimum(&self, other: &Self) -> Self {
         let mut minimum = Self::default();
         for (&start, &end) in &self.whole {
@@ -129,12 +130,12 @@ impl Heard {
     }
 }
 
-/// How far a log is done, its entries being done in any order.
+/// How far a log is done, where entries finish in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Progress {
-    /// The last slot there is.
+    /// The last existing slot.
     last: u64,
-    /// How many entries of a slot are still under way.
+    /// The number of unfinished entries of a slot.
     pending: BTreeMap<u64, usize>,
 }
 
@@ -147,7 +148,7 @@ impl Progress {
         }
     }
 
-    /// `slot` is there, with so many entries under way.
+    /// Adds `slot` with `entries` unfinished entries.
     pub(crate) fn start(&mut self, slot: u64, entries: usize) {
         self.last = self.last.max(slot);
         if entries > 0 {
@@ -167,7 +168,7 @@ impl Progress {
         }
     }
 
-    /// Up to which slot all is done.
+    /// The slot up to which all is done.
     pub(crate) fn through(&self) -> u64 {
         self.pending
             .keys()

@@ -1,17 +1,17 @@
-//! Timestamps of commits: the wall clock where it is good for something, a counter where it is not.
+//! Timestamps of commits: the wall clock where it advances, a counter where it does not.
 //!
 //! Invariants
-//! - Every [`HybridClock::tick`] is above every earlier one, above all that was observed, and above the floor it
-//!   was given, whatever the wall clock says (rule T-1). A clock set back costs only bits of the counter, which
-//!   carries into the milliseconds; that is fine.
-//! - Nothing is reserved ahead and nothing is kept: a new start observes the last timestamp of every log.
+//! - Every [`HybridClock::tick`] is above every earlier one, above every observed one, and above
+//!   its floor, at any setting of the wall clock (rule T-1). A clock that is set back costs only
+//!   bits of the counter, which carries into the milliseconds; that is harmless.
+//! - Nothing is reserved or stored: a new start observes the last timestamp of every log.
 //!
-//! From the hybrid logical clocks of Kulkarni et al.; the paper's own protocol takes the wall clock as it is and
-//! can hide a node's own acknowledged update.
+//! From the hybrid logical clocks of Kulkarni et al. The paper's own protocol uses the wall clock
+//! as it is, and can hide a node's own acknowledged update.
 
 use crate::model::Timestamp;
 
-/// How many bits count within a millisecond.
+/// The number of counter bits within a millisecond.
 const COUNTER_BITS: u32 = 16;
 
 /// A node's source of timestamps.
@@ -21,14 +21,15 @@ pub(crate) struct HybridClock {
 }
 
 impl HybridClock {
-    /// The next timestamp: above all given and observed, above `floor`, and at the wall clock if that is higher.
+    /// The next timestamp: above all given and observed ones, above `floor`, and at the wall clock
+    /// if that is higher.
     pub(crate) fn tick(&mut self, wall: ports::Timestamp, floor: Timestamp) -> Timestamp {
         let wall = wall.0 << COUNTER_BITS;
         self.last = Timestamp(wall.max(self.last.0 + 1).max(floor.0 + 1));
         self.last
     }
 
-    /// Everything given from now on is above `timestamp`.
+    /// Every later timestamp is above `timestamp`.
     pub(crate) fn observe(&mut self, timestamp: Timestamp) {
         self.last = self.last.max(timestamp);
     }
@@ -38,7 +39,7 @@ impl HybridClock {
         self.last
     }
 
-    /// By how many milliseconds it is ahead of the wall clock.
+    /// How many milliseconds it is ahead of the wall clock.
     pub(crate) fn ahead_ms(self, wall: ports::Timestamp) -> u64 {
         (self.last.0 >> COUNTER_BITS).saturating_sub(wall.0)
     }

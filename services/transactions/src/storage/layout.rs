@@ -1,15 +1,16 @@
-//! Where everything lies in the store: partitions and sort keys, in both directions.
+//! The layout of the store: partitions and sort keys, in both directions.
 //!
-//! All partitions begin with `t/`; integers in keys are big-endian and of fixed width, so that they sort.
-//! Versions and decisions are spread over [`Buckets`]: a partition for each key would cost an index of its own on
-//! some stores, and a bucket can be scanned whole, for what nobody names any more.
+//! All partitions begin with `t/`; integers in keys are big-endian and of fixed width, so that they
+//! sort. Versions and decisions are spread over [`Buckets`]. A partition for each key would cost an
+//! index of its own on some stores, and a bucket can be scanned completely for items that no log
+//! names any more.
 //!
 //! Invariants
-//! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a zero byte in a
-//!   key becomes `00 FF`, and `00 01` ends it.
-//! - The order of keys is the order of their ranges within a bucket, but for keys too long for that: they lie by their
-//!   first [`HEAD_BYTES_MAX`] escaped bytes like others, behind the key that is no more than these, and among themselves by
-//!   their SHA-256. Their items say which key it is.
+//! - The versions of one key are one range of one partition, and ranges of two keys do not touch: a
+//!   zero byte in a key becomes `00 FF`, and `00 01` ends it.
+//! - Keys are in the order of their ranges within a bucket, except for keys too long for that. Long
+//!   keys are placed by their first [`HEAD_BYTES_MAX`] escaped bytes, after the key that equals
+//!   these bytes, and among themselves by their SHA-256. Their items hold the full key.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ports::{Key as ItemKey, key_value::Scan};
@@ -20,12 +21,12 @@ use crate::{
     storage::records::RECORD_VERSION,
 };
 
-/// The buckets over which the versions and the decisions of a store are spread. They never change for a store: the format
-/// row holds how many there are, and a node that was told otherwise does not start.
+/// The buckets over which the versions and the decisions of a store are spread. A store never
+/// changes them: the format row holds their number, and a node configured otherwise does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buckets(u8);
 
-/// As many as there can be, 256.
+/// The maximum, 256.
 impl Default for Buckets {
     fn default() -> Self {
         Self(u8::MAX)
@@ -33,12 +34,12 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// This one and all before it: each sweep looks into all of them, twice.
+    /// This bucket and all before it: each sweep scans all of them, twice.
     pub const fn through(last: u8) -> Self {
         Self(last)
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(self) -> u32 {
         u32::from(self.0) + 1
     }
@@ -60,7 +61,8 @@ impl Buckets {
         ItemKey::new(self.version_partition(key), sort)
     }
 
-    /// The versions of one bucket of the default keyspace from the place `from` on and before `until`, `items_max` to a page.
+    /// The versions of one bucket of the default keyspace from the place `from` (inclusive) to
+    /// `until` (exclusive), `items_max` to a page.
     pub fn listed(self, bucket: u8, from: Bytes, until: Bytes, items_max: usize) -> Scan {
         let partition = version_bucket(KeyspaceId::default(), bucket);
         Scan {
@@ -92,56 +94,57 @@ impl Buckets {
 
 /// The partition of nodes' rows.
 pub const NODES: &[u8] = b"t/n";
-/// What partitions of decision rows begin with.
+/// The prefix of partitions of decision rows.
 pub const DECISIONS: &[u8] = b"t/d/";
-/// What partitions of versions begin with.
+/// The prefix of partitions of versions.
 pub const VERSIONS: &[u8] = b"t/v/";
-/// What partitions of chunks begin with.
+/// The prefix of partitions of chunks.
 pub const CHUNKS: &[u8] = b"t/c/";
-/// What partitions of nodes' logs begin with.
+/// The prefix of partitions of nodes' logs.
 pub const LOGS: &[u8] = b"t/l/";
-/// What partitions of outbox rows begin with.
+/// The prefix of partitions of outbox rows.
 pub const OUTBOXES: &[u8] = b"t/o/";
-/// What partitions of large effects begin with.
+/// The prefix of partitions of large effects.
 pub const EFFECTS: &[u8] = b"t/e/";
-/// The partition of the periods in which names were kept.
+/// The partition of the retention buckets of client ids.
 pub const PERIODS: &[u8] = b"t/r";
-/// What partitions of kept names begin with.
+/// The prefix of partitions of kept client ids.
 pub const KEPT_NAMES: &[u8] = b"t/r/";
-/// What partitions of write sets' parts begin with.
+/// The prefix of partitions of write sets' parts.
 pub const WRITE_SETS: &[u8] = b"t/w/";
 
 /// The partition of packs' rows.
 pub const PACKS: &[u8] = b"t/p";
 /// The partition of keyspaces' rows.
 pub const KEYSPACES: &[u8] = b"t/k";
-/// What partitions of sequencers' logs begin with.
+/// The prefix of partitions of sequencers' logs.
 pub const SEQUENCERS: &[u8] = b"t/s/";
-/// Which sequencer orders a keyspace. There is one as yet.
+/// The sequencer that orders a keyspace. There is only one so far.
 const GROUP: u32 = 0;
 
-/// A key whose versions would have longer sort keys than this takes its long form. What the tightest store allows, and the
-/// same on all: what is at rest does not depend on the limits of who wrote it.
+/// A key whose versions would have longer sort keys than this takes its long form. It is the limit
+/// of the tightest store, and the same on all, so that stored data do not depend on a writer's
+/// limits.
 pub const SORT_BYTES_MAX: usize = 1_024;
 
-/// How much of a key in its long form is in its place, escaped: what fits before its SHA-256.
+/// How many escaped bytes of a long key are in its place, before its SHA-256.
 pub const HEAD_BYTES_MAX: usize =
     SORT_BYTES_MAX - 1 - LONG.len() - DIGEST_BYTES - END.len() - Attempt::BYTES;
 
-/// What all places of keys begin with.
+/// The first byte of all places of keys.
 const PLACE: u8 = 1;
-/// Between the head of a key in its long form and its SHA-256.
+/// Separates the head of a long key from its SHA-256.
 const LONG: [u8; 2] = [0, 3];
-/// How long that is.
+/// The length of a SHA-256.
 const DIGEST_BYTES: usize = 32;
 /// A zero byte within a key.
 const ESCAPED_ZERO: [u8; 2] = [0, 0xff];
 /// The end of a key.
 const END: [u8; 2] = [0, 1];
-/// Behind all versions of a key.
+/// After all versions of a key.
 const AFTER_END: [u8; 2] = [0, 2];
 
-/// Says what the store's records look like.
+/// The row that holds the record format of the store.
 pub fn format() -> ItemKey {
     ItemKey::new(b"t/format", [RECORD_VERSION])
 }
@@ -186,32 +189,32 @@ pub fn decision_bucket(bucket: u8) -> Bytes {
     [DECISIONS, &[bucket]].concat().into()
 }
 
-/// A period in which names were kept, by its end in milliseconds.
+/// A retention bucket of client ids, by its end in milliseconds.
 pub fn period(end: u64) -> ItemKey {
     ItemKey::new(PERIODS, end.to_be_bytes())
 }
 
-/// The period whose row has this sort key.
+/// The retention bucket whose row has this sort key.
 pub fn period_of(sort: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(sort.try_into().ok()?))
 }
 
-/// The names kept in a period, oldest first.
+/// The client ids kept in a retention bucket, oldest first.
 pub fn kept_names(end: u64) -> Bytes {
     [KEPT_NAMES, &end.to_be_bytes()].concat().into()
 }
 
-/// A name that was kept at a time in milliseconds.
+/// A client id that was noted at `kept`, in milliseconds.
 pub fn kept_name(end: u64, kept: u64, id: &TransactionId) -> ItemKey {
     kept_name_at(end, [&kept.to_be_bytes(), &id.as_bytes()[..]].concat())
 }
 
-/// A kept name by its sort key.
+/// A kept client id by its sort key.
 pub fn kept_name_at(end: u64, sort: impl AsRef<[u8]>) -> ItemKey {
     ItemKey::new(kept_names(end), sort)
 }
 
-/// The name that was kept under this sort key.
+/// The client id that was noted under this sort key.
 pub fn kept_name_of(sort: &Bytes) -> Option<TransactionId> {
     (sort.len() > 8).then(|| TransactionId::new(sort.slice(8..)).ok())?
 }
@@ -224,7 +227,7 @@ pub fn write_set_part(attempt: Attempt, part: u32) -> ItemKey {
     )
 }
 
-/// The chunks of what an attempt wrote.
+/// The chunks of an attempt's writes.
 pub fn chunks(attempt: Attempt) -> Bytes {
     [CHUNKS, &attempt.to_bytes()].concat().into()
 }
@@ -242,22 +245,22 @@ pub fn pack(id: PackId) -> ItemKey {
     ItemKey::new(PACKS, id.to_bytes())
 }
 
-/// What the nodes of the store know each other by.
+/// The secret that the nodes of the store share.
 pub fn secret() -> ItemKey {
     ItemKey::new(b"t/format", b"secret")
 }
 
-/// Says where among the objects the packs lie.
+/// The row that names the place of the packs in the object store.
 pub fn packs_home() -> ItemKey {
     ItemKey::new(b"t/format", b"packs")
 }
 
-/// What the attempts of a node are to send.
+/// The unsent effects of a node's attempts.
 pub fn outbox(node: NodeId) -> Bytes {
     [OUTBOXES, &node.0.to_be_bytes()].concat().into()
 }
 
-/// What an attempt is to send.
+/// The unsent effects of an attempt.
 pub fn outbox_row(attempt: Attempt) -> ItemKey {
     ItemKey::new(outbox(attempt.node), attempt.sequence.to_be_bytes())
 }
@@ -272,7 +275,7 @@ pub fn effect(attempt: Attempt, place: u32) -> ItemKey {
     ItemKey::new([EFFECTS, &attempt.to_bytes()].concat(), place.to_be_bytes())
 }
 
-/// How long the sort key of a version of `key` is.
+/// The length of the sort key of a version of `key`.
 pub fn version_sort_bytes(key: &Key) -> usize {
     let key_bytes = if is_long(key) {
         escaped_bytes(head(key.name())) + LONG.len() + DIGEST_BYTES
@@ -282,13 +285,14 @@ pub fn version_sort_bytes(key: &Key) -> usize {
     1 + key_bytes + END.len() + Attempt::BYTES
 }
 
-/// Where a key lies among the keys of its keyspace: keys are listed in the order of this.
+/// The place of a key within its keyspace; keys are listed in the order of their places.
 pub fn place(key: &Key) -> Bytes {
     version_prefix(key, END).freeze()
 }
 
-/// The places of all keys that begin with `prefix`, and of no others but, if it is longer than a head,
-/// those with its head: from the first one until before the second.
+/// The range of places of all keys that begin with `prefix`, from the first result (inclusive) to
+/// the second (exclusive). If `prefix` is longer than a head, the range also holds other keys with
+/// its head.
 pub fn places_of(prefix: &[u8]) -> (Bytes, Bytes) {
     let mut from = BytesMut::new();
     from.put_u8(PLACE);
@@ -303,7 +307,7 @@ pub fn places_of(prefix: &[u8]) -> (Bytes, Bytes) {
     (from.freeze(), until.into())
 }
 
-/// The first place behind that of `key`.
+/// The first place after that of `key`.
 pub fn behind(key: &Key) -> Bytes {
     version_prefix(key, AFTER_END).freeze()
 }
@@ -318,7 +322,8 @@ pub fn attempt_of(sort: &[u8]) -> Option<Attempt> {
     Attempt::from_bytes(sort.last_chunk::<{ Attempt::BYTES }>()?)
 }
 
-/// The key and the attempt of the version at `item`, which says that its key is `long` if that is in its long form.
+/// The key and the attempt of the version at `item`; `long` is the key in the item if it is in its
+/// long form.
 pub fn version_of(item: &ItemKey, long: Option<&Bytes>) -> Option<(Key, Attempt)> {
     let place = item.partition().strip_prefix(VERSIONS)?;
     let (keyspace, _bucket) = place.split_first_chunk::<4>()?;
@@ -377,7 +382,7 @@ fn escaped_bytes(name: &[u8]) -> usize {
         .sum()
 }
 
-/// As much of `name` as is in a place, at the most.
+/// The part of `name` that is in a place, at most.
 fn head(name: &[u8]) -> &[u8] {
     let mut escaped = 0;
     let mut fits = |byte: &u8| {
@@ -463,7 +468,8 @@ mod tests {
         }
     }
 
-    /// Keys that differ in their first [`HEAD_BYTES_MAX`] bytes are in order, however long they are.
+    /// Keys that differ in their first [`HEAD_BYTES_MAX`] bytes are in order, however long they
+    /// are.
     #[test]
     fn long_keys_lie_among_others() {
         let mut random = fastrand::Rng::with_seed(6);
@@ -541,7 +547,7 @@ mod tests {
                 assert_eq!(in_range, key == other);
             }
         }
-        // Of the last byte too: what is hashed is the whole key.
+        // The last byte matters too: the hash covers the whole key.
         let version = |last| buckets.version(&key(1_024, last), attempt);
         assert_ne!(version(b'a'), version(b'b'));
     }

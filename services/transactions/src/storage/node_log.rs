@@ -1,14 +1,18 @@
-//! A node's own log: what may leave something in the store is announced here, many at a time.
+//! A node's own log: announces writes that may leave data in the store, many at a time.
 //!
-//! Whoever commits puts its entry into a queue and takes the writer; who gets it first writes all that wait as one
-//! slot. While one slot is under way the next gathers, so a slow store sees few large slots and a fast one many
-//! small ones, without a timer. Where the store can, what commits write goes with their slot, in one step.
+//! A commit queues its entry and waits for the writer's lock; the first to get it writes all
+//! waiting entries as one slot. While one slot is being written the next gathers. A slow store
+//! therefore sees few large slots and a fast one many small ones, without a timer. Where the store
+//! can, the data of commits are written with their slot, in one step.
 //!
 //! Invariants
-//! - Timestamps are given when a slot is put together, by one writer at a time: they grow with the slots (T-1).
+//! - Timestamps are assigned when a slot is composed, by one writer at a time: they grow with the
+//!   slots (T-1).
 //! - An append is answered once its slot, and with it every slot before it, is confirmed.
-//! - What goes with a slot is there only with it; once an append is answered, it is, or nothing of it comes any more.
-//! - A slot is done once each of its entries is decided; a successor begins at the first that is not.
+//! - Data that go with a slot exist only with it. Once an append is answered they are there, or
+//!   never will be.
+//! - A slot is done once each of its entries is decided; a successor begins at the first that is
+//!   not.
 //!
 //! From `protocols.md`, "the fenced log" and T-2.
 
@@ -37,24 +41,25 @@ use crate::{
     },
 };
 
-/// The most bytes of values that go with one slot: a store that does it all in one step keeps others waiting for that long.
+/// The most bytes of values written with one slot: a store that executes that as one step keeps
+/// other calls waiting meanwhile.
 pub(crate) const GROUP_BYTES_MAX: usize = 1 << 20;
 
-/// How exactly slots know their age.
+/// The precision of the ages of slots.
 const AGE_GRAIN: Duration = Duration::from_secs(1);
 
-/// What is to be announced.
+/// An entry to announce.
 #[derive(Debug)]
 pub(crate) struct Draft {
     /// The entry; the timestamp of a commit is filled in.
     entry: Entry,
-    /// A commit's timestamp is above this one.
+    /// A commit's timestamp exceeds this one.
     floor: Timestamp,
     /// The data of a commit that is to be decided in the same step.
     data: Option<Data>,
 }
 
-/// What a commit writes before its row.
+/// The writes of a commit before its row.
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) updates: Vec<Update>,
@@ -62,7 +67,7 @@ pub(crate) struct Data {
 }
 
 impl Draft {
-    /// A named begin.
+    /// A begin of a client id.
     pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
         Self {
             entry: Entry::Began { id, attempt },
@@ -71,7 +76,7 @@ impl Draft {
         }
     }
 
-    /// Values that are written ahead.
+    /// Spilled values.
     pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
         Self {
             entry: Entry::Spilled {
@@ -106,7 +111,7 @@ impl Draft {
         }
     }
 
-    /// The same commit with its data, to be decided in the same step if the store does that.
+    /// The same commit with its data, to be decided in the same step if the store supports it.
     pub(crate) fn with(self, data: Data) -> Self {
         Self {
             data: Some(data),
@@ -115,28 +120,28 @@ impl Draft {
     }
 }
 
-/// Where an entry stands.
+/// The position of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placed {
     pub(crate) slot: u64,
     /// Of a `Committing` entry: its timestamp.
     pub(crate) timestamp: Timestamp,
-    /// Of one with its data: where everything it is stands, if that is known.
+    /// For an entry with its data: the point of the whole commit, if its outcome is known.
     pub(crate) committed: Option<DurabilityPoint>,
 }
 
-/// What a slot holds at the most.
+/// The bounds of a slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Bytes of entries; what waits beyond goes into the next.
+    /// Bytes of entries; further entries go into the next slot.
     pub(crate) slot_bytes: usize,
-    /// Items that are written in one step with it; 0: commits write theirs after it.
+    /// Items written in one step with it; with 0, commits write theirs after it.
     pub(crate) group_items: usize,
 }
 
 type Waiting = (Draft, oneshot::Sender<Result<Placed>>);
 
-/// The log of a node that is alive.
+/// The log of a live node.
 #[derive(Debug)]
 pub(crate) struct NodeLog {
     store: Arc<Store>,
@@ -154,16 +159,16 @@ pub(crate) struct NodeLog {
 #[derive(Debug)]
 struct State {
     clock: HybridClock,
-    /// Up to where commits are decided.
+    /// The slots up to which commits are decided.
     decided: Progress,
-    /// Up to where nothing is left to do or to clean.
+    /// The slots that need no more work or clean-up.
     settled: Progress,
-    /// The last slot that was told to a successor.
+    /// The last slot published for a successor.
     published: u64,
     ages: SlotAges,
     last: u64,
     slots: u64,
-    /// The last timestamp that was given, for a variant that knows no others.
+    /// The last assigned timestamp, for a mutant that observes no others.
     given: Timestamp,
 }
 
@@ -201,18 +206,19 @@ impl NodeLog {
         }
     }
 
-    /// Announces `draft`. Errors: `NoRoom` and `Corrupt`, and it is not in the log; `Unavailable` once the node
-    /// cannot go on, and it may be; `OutcomeUnknown` then, if what goes with it may be there, too.
+    /// Announces `draft`. Errors: `NoRoom` and `Corrupt`: it is not in the log. `Unavailable` once
+    /// the node cannot go on: it may be in the log. `OutcomeUnknown` in that case if its data may
+    /// be in the store, too.
     pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
         let brings_data = draft.data.is_some();
         let (told, mut placed) = oneshot::channel();
         lock(&self.waiting).push_back((draft, told));
         loop {
             let mut writer = self.writer.lock().await;
-            // Whoever had the writer before may have written this as well.
+            // The previous holder of the writer may have written this as well.
             match placed.try_recv() {
                 Ok(placed) => return placed,
-                // It was dropped while it did, and may have.
+                // The writer was dropped in the middle, and may have written it.
                 Err(oneshot::error::TryRecvError::Closed) if brings_data => {
                     return Err(Error::OutcomeUnknown);
                 }
@@ -224,7 +230,7 @@ impl NodeLog {
         }
     }
 
-    /// Timestamps are given above this one from now on.
+    /// Every later timestamp is above this one.
     pub(crate) fn observe(&self, timestamp: Timestamp) {
         self.state().clock.observe(timestamp);
     }
@@ -234,8 +240,8 @@ impl NodeLog {
         self.state().clock.last()
     }
 
-    /// Whether `timestamp` is one that somebody can have given by now: not beyond what was given or observed, nor
-    /// beyond the wall clock and `slack_ms`.
+    /// Whether any node can have assigned `timestamp` by now: it is not beyond what was assigned or
+    /// observed here, nor beyond the wall clock plus `slack_ms`.
     pub(crate) fn is_plausible(&self, timestamp: Timestamp, slack_ms: u64) -> bool {
         let mut reached = self.state().clock;
         reached.observe(timestamp);
@@ -243,35 +249,35 @@ impl NodeLog {
         reached.ahead_ms(wall) <= self.state().clock.ahead_ms(wall)
     }
 
-    /// A commit in `slot` is decided. Returns up to where all are.
+    /// Notes that a commit in `slot` is decided. Returns the slot up to which all are.
     pub(crate) fn decided(&self, slot: u64) -> u64 {
         let mut state = self.state();
         state.decided.finish(slot);
         state.decided.through()
     }
 
-    /// Nothing is left to do or to clean for an entry in `slot`.
+    /// Notes that an entry in `slot` needs no more work or clean-up.
     pub(crate) fn settled(&self, slot: u64) {
         self.state().settled.finish(slot);
     }
 
-    /// Up to where nothing is left to do or to clean.
+    /// The slot up to which no more work or clean-up is needed.
     pub(crate) fn settled_through(&self) -> u64 {
         self.state().settled.through()
     }
 
-    /// Up to where commits are decided.
+    /// The slots up to which commits are decided.
     pub(crate) fn decided_through(&self) -> u64 {
         self.state().decided.through()
     }
 
-    /// Up to where slots are at least `age` old.
+    /// The slot up to which all are at least `age` old.
     pub(crate) fn aged_through(&self, age: Duration) -> u64 {
         let now = self.clock.monotonic();
         self.state().ages.through(now, age)
     }
 
-    /// When more slots will be that old; none: all are.
+    /// When more slots will be that old; `None` if all are.
     pub(crate) fn next_due(&self, age: Duration) -> Option<Duration> {
         let now = self.clock.monotonic();
         self.state().ages.next_due(now, age)
@@ -282,17 +288,17 @@ impl NodeLog {
         self.state().last
     }
 
-    /// How many slots it has written.
+    /// The number of slots it has written.
     pub(crate) fn slots(&self) -> u64 {
         self.state().slots
     }
 
-    /// Before its first slot.
+    /// The position before its first slot.
     pub(crate) fn start(&self) -> Cursor {
         self.cursor_behind(self.sealed)
     }
 
-    /// Where whoever follows this log goes on behind `slot`.
+    /// Where a reader of this log continues after `slot`.
     pub(crate) fn cursor_behind(&self, slot: u64) -> Cursor {
         Cursor {
             next: SlotIndex(slot + 1),
@@ -300,7 +306,8 @@ impl NodeLog {
         }
     }
 
-    /// What a successor should know once more than `slots_max` slots are done that it does not know of.
+    /// The row to publish for a successor, once more than `slots_max` slots are done that the last
+    /// one does not cover.
     pub(crate) fn unpublished(&self, node: NodeId, slots_max: u64) -> Option<NodeRow> {
         let mut state = self.state();
         let through = state.settled.through();
@@ -312,13 +319,13 @@ impl NodeLog {
         Some(NodeRow::new(node, done, state.clock.last()))
     }
 
-    /// Whether a commit with so many updates of so many bytes may be decided in one step with its slot.
+    /// Whether a commit with this data may be decided in one step with its slot.
     pub(crate) fn takes(&self, data: &Data) -> bool {
         // The slot and the row are two more.
         data.updates.len() + 2 <= self.bounds.group_items && data.bytes <= GROUP_BYTES_MAX
     }
 
-    /// Writes what waits, up to the bound of a slot, and tells those who wait.
+    /// Writes the waiting entries, up to the bound of a slot, and answers their callers.
     async fn write_waiting(&self, writer: &mut Writer) {
         let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
         let (slot, given, group) = self.put_together(drafts, writer.next().0);
@@ -339,7 +346,7 @@ impl NodeLog {
                     .append(writer, payload)
                     .await
                     .map(|(slot, _)| slot);
-                // The node cannot go on, and the group may have been done.
+                // The node cannot go on, and the group may have been executed.
                 (settled.map_err(|_| Error::OutcomeUnknown), None)
             }
             Err(error) => (Err(error), None),
@@ -359,7 +366,7 @@ impl NodeLog {
             state.slots += 1;
         }
         for (told, timestamp) in told.into_iter().zip(given) {
-            // Nobody hears it only if the engine is on its way out.
+            // Sending fails only if the engine is being dropped.
             let _ = told.send(written.clone().map(|slot| Placed {
                 slot,
                 timestamp,
@@ -368,7 +375,8 @@ impl NodeLog {
         }
     }
 
-    /// The slot and all that its commits write, in one step. None: there is none such, or it is to be done step by step.
+    /// Writes the slot and the data of its commits in one step. `None`: it has no data, or must be
+    /// done step by step.
     async fn write_group(
         &self,
         writer: &mut Writer,
@@ -410,7 +418,8 @@ impl NodeLog {
         batch
     }
 
-    /// A slot of what waits, which is to be `slot`; the timestamp of each entry; and what is written with it.
+    /// Composes a slot, with number `slot`, of the waiting entries; the timestamp of each; and the
+    /// updates written with it.
     fn put_together(
         &self,
         drafts: Vec<Draft>,
@@ -457,7 +466,7 @@ impl NodeLog {
         )
     }
 
-    /// The row of a commit whose entry stands in `slot`.
+    /// The row of a commit whose entry is in `slot`.
     fn row(&self, entry: &Entry, slot: u64) -> Option<Update> {
         let Entry::Committing {
             id,
@@ -512,7 +521,7 @@ mod tests {
     use super::*;
     use crate::{Config, Parts, Service, model::PackId, storage::layout};
 
-    /// From when it is set on, no transaction of the store is answered.
+    /// Once it is set, no transaction of the store is answered.
     #[derive(Debug, Default)]
     struct NoTransactions(AtomicBool);
 
@@ -523,7 +532,7 @@ mod tests {
         }
     }
 
-    /// A commit with something that is written with its slot.
+    /// A commit with data that is written with its slot.
     fn commit(node: NodeId, sequence: u64) -> Draft {
         let id = TransactionId::new(format!("t{sequence}")).expect("a name");
         let row = layout::pack(PackId {
@@ -542,7 +551,8 @@ mod tests {
         draft.with(Data { updates, bytes: 1 })
     }
 
-    /// T4: who commits in a group whose writer is dropped may have committed; and nobody writes behind it.
+    /// T4: a commit in a group whose writer is dropped may have committed, and no later slot is
+    /// written.
     #[test]
     fn what_becomes_of_a_group_whose_writer_is_dropped_is_not_known() {
         simulated::run(async {
@@ -576,7 +586,7 @@ mod tests {
             .map(|draft| Box::pin(node.log.append(draft)));
             let held = node.log.writer.lock().await;
             for waits in [&mut writer, &mut other, &mut plain] {
-                assert!(poll!(waits).is_pending(), "somebody writes");
+                assert!(poll!(waits).is_pending(), "another task writes");
             }
             drop(held);
             assert!(poll!(&mut writer).is_pending(), "the store does not answer");

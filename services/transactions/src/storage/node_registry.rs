@@ -1,12 +1,14 @@
-//! The rows of nodes: who there was, whose log is resolved, where a log's resolver may begin, and how far it is tidied.
+//! The rows of nodes: their existence, the state of their logs, where a resolver begins, and how
+//! far collection is.
 //!
 //! Invariants
-//! - An id is given once: the counter stands durably above it before it is used.
-//! - A node's row is there before its log is written to, so that whoever lists the rows knows every log.
-//! - A row's state only grows: *live*, *resolved*, *trimmed*. There is room for logs that are only sealed.
-//! - A node says that it has *left* once its log names all that it wrote and it writes no more; only while nobody has taken
-//!   its place.
-//! - What a row says was dropped was said before it was dropped.
+//! - An id is given once: the counter is durably above it before it is used.
+//! - A node's row exists before its log is written to, so that a list of the rows covers every log.
+//! - A row's state only grows: *live*, *resolved*, *trimmed*. A state for logs that are only sealed
+//!   could be added.
+//! - A node records that it has *left* once its log names all that it wrote and it writes no more,
+//!   and only while no other node has taken over its log.
+//! - Rows are noted as dropped before they are dropped.
 
 use ports::{
     Condition, Item, Update,
@@ -40,19 +42,19 @@ const TRIMMED: i64 = 5;
 /// Rows read in one page.
 const PAGE_ROWS: usize = 1_000;
 
-/// What a node's row says.
+/// The contents of a node's row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeRow {
     pub(crate) node: NodeId,
-    /// Whether everything in its log is decided.
+    /// Whether every entry of its log is decided.
     pub(crate) is_resolved: bool,
-    /// Whether nothing is left of its outbox.
+    /// Whether its outbox is empty.
     pub(crate) is_sent: bool,
-    /// Whether nothing is left of its log.
+    /// Whether its log is trimmed completely.
     pub(crate) is_trimmed: bool,
-    /// Whether there is nothing that its log does not name: it has left in order, or the store was searched for that.
+    /// Whether its log names all its data: it shut down in order, or the store was swept for it.
     pub(crate) is_swept: bool,
-    /// The collector has passed everything before it; none: nothing was noted.
+    /// The collector has passed everything before it; `None` if nothing was noted.
     pub(crate) collected: Option<Cursor>,
     /// Everything before it in the log is done.
     pub(crate) done: Cursor,
@@ -60,10 +62,10 @@ pub(crate) struct NodeRow {
     pub(crate) timestamp: Timestamp,
 }
 
-/// Takes an id that nobody has had.
+/// Takes an id that no node has had.
 pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     let counter = AtomicCounter::new(store.key_value().clone(), layout::node_counter());
-    // Ids need not be dense, so an answer that was lost costs one.
+    // Ids need not be dense, so a lost answer only skips one.
     let counted = store.again(|| counter.add(1)).await?;
     let node = u32::try_from(counted.value)
         .ok()
@@ -72,7 +74,7 @@ pub(crate) async fn take_id(store: &Store) -> Result<NodeId> {
     node.ok_or_else(|| Error::Corrupt("the store has no node ids left".into()))
 }
 
-/// From now on everybody who lists the nodes counts `node`, and finds where it is reached.
+/// Writes a row: from now on every list of the nodes counts `node`, and holds its address.
 pub(crate) async fn put_row(
     store: &Store,
     node: NodeId,
@@ -92,7 +94,7 @@ pub(crate) async fn put_row(
     store.externalize(point).await
 }
 
-/// What a node's row says; none: it has none.
+/// Reads a node's row; `None` if there is none.
 pub(crate) async fn get(store: &Store, node: NodeId) -> Result<Option<NodeRow>> {
     let row = store.get(&layout::node(node)).await?.value;
     Ok(row.map(|item| NodeRow::decode(node, &item)))
@@ -122,7 +124,8 @@ pub(crate) async fn list_from(store: &Store, first: NodeId) -> Result<Vec<NodeRo
     }
 }
 
-/// A live node says how far its log is done, so that its successor need not read it from the start.
+/// Publishes how far a live node's log is done, so that its successor need not read it from the
+/// start.
 pub(crate) async fn publish(store: &Store, row: NodeRow) -> Result<()> {
     let is_live = Condition::attribute(STATE, Test::is_integer(LIVE));
     store
@@ -131,7 +134,7 @@ pub(crate) async fn publish(store: &Store, row: NodeRow) -> Result<()> {
         .map(drop)
 }
 
-/// Nothing is left to do for a node's log, and nothing will be added to it.
+/// Notes that a node's log needs no more work, and that nothing will be added to it.
 pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
     let mut actions = progress(row);
     actions.push(Action::set_integer(STATE, RESOLVED));
@@ -141,12 +144,12 @@ pub(crate) async fn mark_resolved(store: &Store, row: NodeRow) -> Result<()> {
         .map(drop)
 }
 
-/// Nothing is left of a node's outbox, and nothing will be added to it.
+/// Notes that a node's outbox is empty, and that nothing will be added to it.
 pub(crate) async fn mark_sent(store: &Store, node: NodeId) -> Result<()> {
     note(store, node, vec![Action::set_integer(SENT, 1)]).await
 }
 
-/// The collector has passed everything before `collected` in a node's log.
+/// Notes that the collector has passed everything before `collected` in a node's log.
 pub(crate) async fn note_collected(store: &Store, node: NodeId, collected: Cursor) -> Result<()> {
     let actions = vec![
         Action::set_integer(COLLECTED, collected.next.0 as i64),
@@ -155,9 +158,11 @@ pub(crate) async fn note_collected(store: &Store, node: NodeId, collected: Curso
     note(store, node, actions).await
 }
 
-/// The rows of a node's generated and random ids, up to this attempt, may be dropped from now on.
+/// Notes that the rows of a node's generated and random ids, up to this attempt, may be dropped
+/// from now on.
 pub(crate) async fn note_dropped(store: &Store, node: NodeId, sequence: u64) -> Result<()> {
-    // One notes those of the node's log, and another, who walks the names, those that its log does not hold any more.
+    // Two tasks note it: one for the node's log, and one, which expires keys, for those beyond the
+    // log.
     let is_news = [Test::Absent, Test::Below(sequence as i64)]
         .map(|test| Condition::attribute(DROPPED, test));
     let is_news = Condition::All(vec![Condition::Exists, Condition::Any(is_news.into())]);
@@ -168,19 +173,20 @@ pub(crate) async fn note_dropped(store: &Store, node: NodeId, sequence: u64) -> 
     store.finish(&note.when(is_news)).await.map(drop)
 }
 
-/// Up to which attempt the rows of a node's generated and random ids may have been dropped.
+/// The attempt up to which rows of a node's generated and random ids may have been dropped.
 pub(crate) async fn dropped_through(store: &Store, node: NodeId) -> Result<u64> {
     let row = store.get(&layout::node(node)).await?.value;
     Ok(row.and_then(|item| natural(&item, DROPPED)).unwrap_or(0))
 }
 
-/// Whether nobody has taken a node's place.
+/// Whether no other node has taken over a node's log.
 pub(crate) async fn is_live(store: &Store, node: NodeId) -> Result<bool> {
     let row = store.get(&layout::node(node)).await?.value;
     Ok(row.is_some_and(|item| item.integer(STATE) == Some(LIVE)))
 }
 
-/// Where a node is reached whose log nobody has resolved; none: it is gone, or nobody reaches it.
+/// The address of a node whose log is not resolved; `None` if it is gone, or not reachable by
+/// others.
 pub(crate) async fn address_of(store: &Store, node: NodeId) -> Result<Option<Address>> {
     let row = store.get(&layout::node(node)).await?.value;
     let row = row.filter(|item| item.integer(STATE) == Some(LIVE));
@@ -189,17 +195,18 @@ pub(crate) async fn address_of(store: &Store, node: NodeId) -> Result<Option<Add
         .map(Address))
 }
 
-/// Nothing is left of a node's log.
+/// Notes that a node's log is trimmed completely.
 pub(crate) async fn mark_trimmed(store: &Store, node: NodeId) -> Result<()> {
     note(store, node, vec![Action::set_integer(STATE, TRIMMED)]).await
 }
 
-/// The store was searched for what a node's log does not name.
+/// Notes that the store was swept for a node's unlogged data.
 pub(crate) async fn mark_swept(store: &Store, node: NodeId) -> Result<()> {
     note(store, node, vec![Action::set_integer(SWEPT, 1)]).await
 }
 
-/// A node's log names all that it wrote, and it writes no more. False: somebody has taken its place.
+/// Notes that a node's log names all that it wrote, and that it writes no more. Returns false if
+/// another node has taken over.
 pub(crate) async fn mark_left(store: &Store, node: NodeId) -> Result<bool> {
     let is_live = Condition::attribute(STATE, Test::is_integer(LIVE));
     let update =
@@ -230,7 +237,7 @@ fn progress(row: NodeRow) -> Vec<Action> {
 }
 
 impl NodeRow {
-    /// A node whose log is done up to a point.
+    /// The row of a node whose log is done up to a point.
     pub(crate) fn new(node: NodeId, done: Cursor, timestamp: Timestamp) -> Self {
         let (is_resolved, is_sent, is_trimmed, is_swept) = (false, false, false, false);
         Self {

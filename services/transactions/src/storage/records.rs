@@ -1,44 +1,38 @@
-//! What is stored, and how it is encoded.
+//! The stored records and their encoding.
 //!
-//! Every record starts with a version byte, so that a later build reads what an earlier one wrote; the encoding is
-//! postcard's. Values of keys are stored as they came, in an attribute of their own: a byte in front of them would
-//! cost a copy of each.
+//! Every record starts with a version byte, so that a later build reads records of an earlier one.
+//! The encoding is postcard's. Values of keys are stored unchanged, in an attribute of their own: a
+//! byte in front of them would cost a copy of each.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use ports::DurabilityPoint;
+use primitives::RecordFormat;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::model::{After, Attempt, Key, NodeId, Position, Timestamp, TransactionId, Version};
 
-/// The layout of the records below, and of the keys of `layout.rs`. A change of any of them raises it and, once a
-/// version was released, adds a decoder for the old one.
+/// The version of the records below, and of the keys of `layout.rs`. A change of any of them
+/// increments it. Once a version was released, a change also adds a decoder for the old one.
 pub const RECORD_VERSION: u8 = 1;
 
-/// Encodes `record` behind its version byte.
+const FORMAT: RecordFormat = RecordFormat::new(RECORD_VERSION);
+
+/// How long most records are at most, encoded.
+const BYTES_LEN: usize = 128;
+
+/// Encodes `record` after its version byte.
 pub fn encode<T: Serialize>(record: &T) -> Bytes {
-    encode_behind(&[], record)
+    FORMAT.encode(record, BYTES_LEN)
 }
 
-/// The same behind `head`: what is long is written once.
+/// Encodes `record` after `head`, so that a long record is written once.
 pub(crate) fn encode_behind<T: Serialize>(head: &[u8], record: &T) -> Bytes {
-    let mut buffer = BytesMut::with_capacity(128);
-    buffer.put_slice(head);
-    buffer.put_u8(RECORD_VERSION);
-    let writer = postcard::to_io(record, buffer.writer())
-        .expect("records hold nothing that cannot be encoded");
-    writer.into_inner().freeze()
+    FORMAT.encode_after(head, record, BYTES_LEN)
 }
 
-/// Decodes what [`encode`] made.
+/// Decodes the output of [`encode`].
 pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::Result<T> {
-    match bytes.split_first() {
-        Some((&RECORD_VERSION, rest)) => postcard::from_bytes(rest)
-            .map_err(|cause| ports::Error::corrupt(format!("decode {what}")).caused_by(cause)),
-        Some((version, _)) => Err(ports::Error::corrupt(format!(
-            "decode {what} of record version {version}, this build reads {RECORD_VERSION}"
-        ))),
-        None => Err(ports::Error::corrupt(format!("decode {what} from nothing"))),
-    }
+    FORMAT.decode(bytes, what)
 }
 
 /// One key of a write set.
@@ -46,19 +40,19 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8], what: &'static str) -> ports::R
 pub struct Write {
     /// The key.
     pub key: Key,
-    /// Which of the attempt's writes it is.
+    /// The number of the attempt's write.
     pub write: u32,
     /// Where its value is.
     pub place: Place,
 }
 
 impl Write {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         32 + self.key.name().len()
     }
 
-    /// How long its value is.
+    /// The length of its value in bytes.
     pub fn value_bytes(&self) -> u64 {
         match self.place {
             Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
@@ -74,23 +68,24 @@ impl Write {
 pub enum Place {
     /// In the version item.
     Inline {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
     },
     /// Nowhere: the key is deleted.
     Gone,
-    /// In chunks of its own, under its attempt and write.
+    /// In separate chunks, under its attempt and write.
     Chunks {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
-        /// In how many chunks.
+        /// Its number of chunks.
         chunks: u32,
         /// The CRC-32 of all of it.
         crc: u32,
     },
-    /// In a pack, among the objects. The version item says in which, and where: it may move.
+    /// In a pack in the object store. The version item holds its pack and position, which may
+    /// change.
     Packed {
-        /// How long it is.
+        /// Its length in bytes.
         bytes: u32,
         /// The CRC-32 of it.
         crc: u32,
@@ -98,7 +93,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// In how many chunks it is.
+    /// Its number of chunks.
     pub fn chunks(self) -> u32 {
         match self {
             Self::Chunks { chunks, .. } => chunks,
@@ -107,17 +102,17 @@ impl Place {
     }
 }
 
-/// The write set of an attempt as its slot and its row hold it.
+/// The write set of an attempt in its slot and its row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WriteSet {
-    /// Itself, in the order of the keys.
+    /// The writes themselves, in the order of the keys.
     Inline(Vec<Write>),
-    /// Too large for that: so many parts of their own.
+    /// Too large for that: the number of separate parts.
     Parts(u32),
 }
 
 impl WriteSet {
-    /// In how many parts it is.
+    /// Its number of parts.
     pub fn parts(&self) -> u32 {
         match self {
             Self::Inline(_) => 0,
@@ -125,7 +120,7 @@ impl WriteSet {
         }
     }
 
-    /// About how long what is in itself is encoded.
+    /// The approximate encoded length of the inline part.
     pub fn bytes_len(&self) -> usize {
         match self {
             Self::Inline(writes) => writes.iter().map(Write::bytes_len).sum(),
@@ -134,21 +129,21 @@ impl WriteSet {
     }
 }
 
-/// What a decision row holds beside id and attempt once it is committed.
+/// The contents of a committed decision row beside id and attempt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRecord {
-    /// The version of all it wrote.
+    /// The version of all its writes.
     pub version: Version,
-    /// Where it was announced.
+    /// The slot that announced it.
     pub position: Position,
-    /// What it wrote.
+    /// Its writes.
     pub writes: WriteSet,
-    /// How many effects it has.
+    /// The number of its effects.
     pub effects: u32,
 }
 
 impl StoredRecord {
-    /// What its client carries; none if it wrote nothing.
+    /// The token for its client; `None` if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         let wrote_nothing = matches!(&self.writes, WriteSet::Inline(writes) if writes.is_empty());
         (!wrote_nothing).then_some(After {
@@ -161,50 +156,50 @@ impl StoredRecord {
 /// A slot of a node's log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredSlot {
-    /// When it was written, by its writer's wall clock; for retention alone.
+    /// When it was written, by its writer's wall clock; only for retention.
     pub written_ms: u64,
-    /// The highest timestamp given up to here: a successor goes on above it.
+    /// The highest timestamp given up to here, which a successor exceeds.
     pub timestamp: Timestamp,
-    /// What may leave something in the store.
+    /// The attempts that may leave data in the store.
     pub entries: Vec<Entry>,
 }
 
-/// What may leave something in the store, announced before or with it.
+/// An attempt that may leave data in the store, announced before or with that data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {
-    /// A named begin takes its row.
+    /// A begin of a client id, which takes its row.
     Began {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
     },
-    /// A commit writes its data, then its row.
+    /// A commit that writes its data, then its row.
     Committing {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
-        /// Whether the client chose the name: its row is there since the begin.
+        /// Whether it has a client id, whose row exists since the begin.
         named: bool,
         /// Its timestamp.
         timestamp: Timestamp,
-        /// What it writes.
+        /// Its writes.
         writes: WriteSet,
     },
-    /// An open transaction writes some of its values ahead. Confirmed before the first byte of them is written.
+    /// An open transaction that spills some values. Confirmed before their first byte is written.
     Spilled {
-        /// Its name.
+        /// Its id.
         id: TransactionId,
         /// The attempt.
         attempt: Attempt,
-        /// What is written ahead.
+        /// The spilled writes.
         writes: Vec<Write>,
     },
 }
 
 impl Entry {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         let writes = match self {
             Self::Committing { writes, .. } => writes.bytes_len(),
@@ -222,36 +217,36 @@ impl Entry {
 pub struct SequencedSlot {
     /// When it was written, by its writer's wall clock.
     pub written_ms: u64,
-    /// Who wrote it: the sequencer, as long as nobody else has sealed the log.
+    /// The node that wrote it: the sequencer, until another node seals the log.
     pub by: NodeId,
-    /// The rows of all that is decided up to this slot say so.
+    /// The rows of all decisions up to this slot are settled.
     pub settled: u64,
-    /// What commits in it, in this order.
+    /// Its commits, in order.
     pub commits: Vec<SequencedCommit>,
-    /// What never will: somebody wanted to know.
+    /// Attempts that never commit, closed because a node asked for their outcome.
     pub closed: Vec<(TransactionId, Attempt)>,
 }
 
-/// A commit in the sequencer's log: that it stands there decides it.
+/// A commit in the sequencer's log: its presence there decides it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequencedCommit {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
     /// The attempt.
     pub attempt: Attempt,
-    /// What it wrote.
+    /// Its writes.
     pub writes: WriteSet,
-    /// How many effects it has.
+    /// The number of its effects.
     pub effects: u32,
 }
 
 impl SequencedCommit {
-    /// About how long it is encoded.
+    /// Its approximate encoded length in bytes.
     pub fn bytes_len(&self) -> usize {
         48 + self.id.as_bytes().len() + self.writes.bytes_len()
     }
 
-    /// What its row will say: it has this place within `slot`.
+    /// The record for its row, given its index `place` within `slot`.
     pub fn record(&self, slot: u64, place: u32) -> StoredRecord {
         StoredRecord {
             version: Version::sequenced(slot, place),
@@ -268,24 +263,24 @@ impl SequencedCommit {
 /// A committed attempt, as index entries and read sets share it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitRecord {
-    /// Its name.
+    /// Its id.
     pub id: TransactionId,
     /// The attempt that committed.
     pub attempt: Attempt,
-    /// The version of all it wrote.
+    /// The version of all its writes.
     pub version: Version,
-    /// Where it was announced.
+    /// The slot that announced it.
     pub position: Position,
-    /// What it wrote, in the order of the keys; each key once.
+    /// Its writes, in the order of the keys; each key once.
     pub writes: Vec<Write>,
-    /// In how many parts that is kept beside its row.
+    /// The number of separate parts of its write set.
     pub parts: u32,
     /// It is durable once this point is.
     pub point: DurabilityPoint,
 }
 
 impl CommitRecord {
-    /// What it wrote to `key`.
+    /// Its write to `key`.
     pub fn write_of(&self, key: &Key) -> Option<&Write> {
         let place = self
             .writes
@@ -294,7 +289,7 @@ impl CommitRecord {
         Some(&self.writes[place])
     }
 
-    /// What its client carries; none if it wrote nothing.
+    /// The token for its client; `None` if it wrote nothing.
     pub fn after(&self) -> Option<After> {
         (!self.writes.is_empty()).then_some(After {
             version: self.version,
@@ -302,12 +297,12 @@ impl CommitRecord {
         })
     }
 
-    /// How long what it wrote to `key` is.
+    /// The length of its value of `key`.
     pub fn value_bytes(&self, key: &Key) -> u64 {
         self.write_of(key).map_or(0, Write::value_bytes)
     }
 
-    /// About how much memory it takes.
+    /// Its approximate size in memory.
     pub fn bytes_len(&self) -> usize {
         200 + self
             .writes

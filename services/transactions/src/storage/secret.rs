@@ -1,4 +1,4 @@
-//! The secret that the nodes of a store have in common.
+//! The secret that the nodes of a store share, by which they recognise each other.
 
 use std::fmt::{self, Debug};
 
@@ -14,8 +14,9 @@ use crate::{
     storage::{layout, store::Store},
 };
 
-/// What the nodes of one store know, and nobody else: it lies in the store. Another one in each incarnation: who has yet to notice
-/// that the store has begun anew, and has heard what is lost, is a stranger to who has.
+/// The shared secret, which is known only to processes with access to the store. Each incarnation
+/// of the store has another. A node that has yet to notice that the store was reset may have
+/// applied lost commits, and is a stranger to the others.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub(crate) struct Secret(pub(crate) u128);
 
@@ -30,7 +31,7 @@ impl Debug for Secret {
 }
 
 impl Secret {
-    /// That of `store` in its present incarnation, which the first to ask draws.
+    /// Reads the secret of `store` in its present incarnation; the first reader generates it.
     pub(crate) async fn of(
         store: &Store,
         entropy: &dyn Entropy,

@@ -1,7 +1,8 @@
-//! How old the slots of the own log are, by the clock that never goes back.
+//! The ages of the own log's slots, by the monotonic clock.
 //!
-//! Windows are promises about time, and a wall clock that jumps ahead would end them early. One mark covers all slots of
-//! a grain, so memory is bounded by window over grain, whatever is written.
+//! Windows are promises about time, and a wall clock that jumps ahead would end them early. One
+//! mark covers all slots of a grain, so memory is bounded by window over grain, at any rate of
+//! writes.
 //!
 //! Pure: the time comes with each call.
 
@@ -14,7 +15,7 @@ use ports::Monotonic;
 pub(crate) struct SlotAges {
     grain: Duration,
     marks: VecDeque<Mark>,
-    /// Everything up to here was found to be old enough.
+    /// Everything up to here was old enough at the last check.
     through: u64,
 }
 
@@ -27,7 +28,7 @@ struct Mark {
 }
 
 impl SlotAges {
-    /// Ages in steps of `grain`; nothing was written yet behind `slot`.
+    /// Ages in steps of `grain`, with no slot written after `slot` yet.
     pub(crate) fn from(slot: u64, grain: Duration) -> Self {
         Self {
             grain,
@@ -36,7 +37,7 @@ impl SlotAges {
         }
     }
 
-    /// `slot` is written now.
+    /// Notes that `slot` is written at `now`.
     pub(crate) fn note(&mut self, slot: u64, now: Monotonic) {
         match self.marks.back_mut() {
             Some(mark) if now.since(mark.first) < self.grain => {
@@ -50,7 +51,7 @@ impl SlotAges {
         }
     }
 
-    /// Up to which slot all are at least `age` old.
+    /// The slot up to which all are at least `age` old.
     pub(crate) fn through(&mut self, now: Monotonic, age: Duration) -> u64 {
         while let Some(mark) = self
             .marks
@@ -63,7 +64,7 @@ impl SlotAges {
         self.through
     }
 
-    /// When more of them will be; none: all are.
+    /// When more of them will be that old; `None` if all are.
     pub(crate) fn next_due(&self, now: Monotonic, age: Duration) -> Option<Duration> {
         self.marks.front().map(|mark| (mark.last + age).since(now))
     }

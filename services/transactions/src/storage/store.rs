@@ -1,10 +1,13 @@
-//! The store as one node sees it: how its calls are repeated, and what their answers say of it. Every conditional write
-//! is a function of [`decisions`] or [`versions`]; values too long for an item lie in [`chunks`].
+//! The store as one node sees it: how calls are repeated, and what their answers imply. Every
+//! conditional write is a function of [`decisions`] or [`versions`]; [`chunks`] holds values too
+//! long for an item.
 //!
 //! Invariants
-//! - Every write can be repeated, so an answer that was lost is asked for again. No operation ids are needed.
-//! - An answer of a later start of the store than the node began on ends the node: what was not durable is gone, and
-//!   with it anything that rests on it. [`Store::fall`] says so to whoever starts the next one.
+//! - Every write can be repeated, so a lost answer is resolved by asking again. No operation ids
+//!   are needed.
+//! - An answer from a later incarnation of the store than the node began on ends the node: data
+//!   that were not durable are gone, with everything that depends on them. [`Store::fall`] fences
+//!   the node and wakes the task that starts the next one.
 
 mod chunks;
 mod decisions;
@@ -44,14 +47,14 @@ pub(crate) use self::{
     versions::VersionItem,
 };
 
-/// For reads whose caller waits.
+/// For reads that a caller waits for.
 const READ_AGAIN: Backoff = Backoff {
     first: Duration::from_millis(5),
     longest: Duration::from_millis(200),
     attempts_max: 6,
 };
 
-/// For writes that have to come to an end: as long as the node lives.
+/// For writes that must complete: repeated as long as the node lives.
 const WRITE_AGAIN: Backoff = Backoff {
     first: Duration::from_millis(5),
     longest: Duration::from_secs(1),
@@ -69,14 +72,15 @@ pub(crate) struct Store {
     /// The last position seen in it.
     reached: AtomicU64,
     fallen: AtomicBool,
-    /// Woken when the node cannot go on.
+    /// Woken when the node is fenced.
     fell: Arc<Notify>,
-    /// How many bytes have died in which packs since somebody asked.
+    /// The bytes that died in each pack since the last query.
     freed: Mutex<BTreeMap<PackId, u64>>,
 }
 
-/// While a slot of a log is written. If its writer is dropped meanwhile, nobody here knows what became of it, and whoever
-/// wrote next would take its answer for their own: the node starts over, and reads in the store what there is.
+/// Held while a slot of a log is written. If its writer is dropped meanwhile, the slot's outcome is
+/// unknown here, and the next writer could take its answer for its own. The node then restarts and
+/// reads the store.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Writing<'a>(&'a Store);
@@ -124,37 +128,37 @@ impl Store {
         &self.key_value
     }
 
-    /// The buckets that versions and decisions are spread over.
+    /// The buckets of versions and decisions.
     pub(crate) fn buckets(&self) -> Buckets {
         self.buckets
     }
 
-    /// The incarnation that the node began on.
+    /// The incarnation of the store that the node began on.
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// The node cannot go on: another has to take its place.
+    /// Fences the node: it cannot go on, and another must replace it.
     pub(crate) fn fall(&self) {
         if !self.fallen.swap(true, Ordering::SeqCst) {
             self.fell.notify_one();
         }
     }
 
-    /// Errors: `Unavailable` once the node cannot go on.
+    /// Errors: `Unavailable` once the node is fenced.
     pub(crate) fn standing(&self) -> Result<()> {
         if self.fallen.load(Ordering::SeqCst) {
-            return Err(Error::unavailable("the node starts over"));
+            return Err(Error::unavailable("the node restarts"));
         }
         Ok(())
     }
 
-    /// The store as it is now is the one the node began on: no call, and no wait.
+    /// Checks, without a call or a wait, that the store is still the one the node began on.
     pub(crate) fn look(&self) -> Result<()> {
         self.seen(self.key_value.point()).map(drop)
     }
 
-    /// An answer rests on `point`.
+    /// Notes that an answer depends on `point`.
     pub(crate) fn seen(&self, point: DurabilityPoint) -> Result<DurabilityPoint> {
         if point.incarnation > self.incarnation {
             self.fall();
@@ -178,12 +182,12 @@ impl Store {
         }
     }
 
-    /// So many bytes of a pack are needed no more.
+    /// Notes that `bytes` of a pack are dead.
     pub(crate) fn free(&self, pack: PackId, bytes: u64) {
         *self.freed().entry(pack).or_default() += bytes;
     }
 
-    /// What has died since this was asked last.
+    /// Takes the bytes that died since the last call.
     pub(crate) fn take_freed(&self) -> BTreeMap<PackId, u64> {
         std::mem::take(&mut *self.freed())
     }
@@ -196,7 +200,7 @@ impl Store {
         self.freed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks that the store is of a layout this build knows, and says so in a new one.
+    /// Checks that this build knows the layout of the store, and records it in a new store.
     pub(crate) async fn check_format(&self) -> Result<()> {
         let (version, buckets) = (i64::from(RECORD_VERSION), i64::from(self.buckets.count()));
         let attributes = vec![
@@ -238,14 +242,14 @@ impl Store {
         Ok(read)
     }
 
-    /// Changes an item, however often it has to be asked for: for changes that come to the same when repeated.
-    /// Errors: `NoRoom` and `Corrupt`, and nothing changed; `Unavailable` once the node cannot go on, and it may
-    /// have changed.
+    /// Changes an item, repeating the call as often as needed; the change must be idempotent.
+    /// Errors: `NoRoom` and `Corrupt`: nothing changed. `Unavailable` once the node cannot go on:
+    /// it may have changed.
     pub(crate) async fn update(&self, update: Update) -> Result<(Outcome, DurabilityPoint)> {
         self.repeat(&update, |kind| kind != ErrorKind::NoRoom).await
     }
 
-    /// The same for what makes room, or must not be left undone for want of it.
+    /// As [`Store::update`], for changes that free space, or must not fail for lack of it.
     pub(crate) async fn finish(&self, update: &Update) -> Result<(Outcome, DurabilityPoint)> {
         self.repeat(update, |_| true).await
     }
@@ -256,14 +260,14 @@ impl Store {
         may_repeat: impl Fn(ErrorKind) -> bool,
     ) -> Result<(Outcome, DurabilityPoint)> {
         let mut delays = WRITE_AGAIN.delays();
-        // An earlier try may still be performed, after the refusal of a later one: then only an answer that says what
-        // became of it ends this.
+        // An earlier try may still be executed after a later one was refused. Then only an answer
+        // that shows its outcome ends this.
         let mut is_uncertain = false;
         loop {
             self.standing()?;
             match self
                 .key_value
-                .update(update.clone().resting_on(self.basis()))
+                .update(update.clone().depends_on(self.basis()))
                 .await
             {
                 Ok(updated) => {
@@ -285,8 +289,9 @@ impl Store {
         }
     }
 
-    /// All that the node has seen of the store: what it changes rests on that. A change that is under way while the
-    /// store goes back must not arrive there: a row would be committed whose data are gone.
+    /// The causal dependency of the node's changes: everything that it has seen of the store. A
+    /// change under way while the store is reset must not arrive there, or a row would be committed
+    /// whose data are gone.
     pub(crate) fn basis(&self) -> DurabilityPoint {
         let position = Position(self.reached.load(Ordering::SeqCst));
         DurabilityPoint {
@@ -295,7 +300,7 @@ impl Store {
         }
     }
 
-    /// Tries something a few times that does no harm when it is repeated.
+    /// Tries an idempotent operation a few times.
     pub(crate) async fn again<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T>
     where
         F: Future<Output = ports::Result<T>>,
@@ -303,13 +308,13 @@ impl Store {
         Ok(retry_repeatable(READ_AGAIN, &*self.clock, &*self.entropy, attempt).await?)
     }
 
-    /// A slot is being written, until [`Writing::has_ended`].
+    /// Marks a slot as being written, until [`Writing::has_ended`].
     pub(crate) fn writing(&self) -> Writing<'_> {
         Writing(self)
     }
 
-    /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`]. Where others write with the same
-    /// writer this is held in [`Store::writing`].
+    /// Appends to a log, repeating the call as often as needed. Errors: those of [`Store::update`].
+    /// Where other tasks use the same writer, the caller holds [`Store::writing`].
     pub(crate) async fn append(
         &self,
         writer: &mut Writer,
@@ -318,8 +323,8 @@ impl Store {
         let mut delays = Self::delays();
         loop {
             self.standing()?;
-            // What a lost answer left is asked for first: written anew, it would stand there twice. It has its slot for
-            // certain, so nothing but that answers it, for want of room neither.
+            // First resolves what a lost answer left: appended again, it would be there twice. Its
+            // slot is certain, so only that answer resolves it, even for lack of space.
             let (appended, is_certain) = match writer.settle().await {
                 Ok(None) => (writer.append(payload.clone()).await, true),
                 Ok(Some(settled)) => (Ok(settled), true),
@@ -339,8 +344,9 @@ impl Store {
         }
     }
 
-    /// Appends to a log and makes `changes` in one step, which rest on all that the node has seen. None: nothing was done,
-    /// and an append of the same says what is wrong. Errors: `OutcomeUnknown`, and an append of the same settles it.
+    /// Appends to a log and makes `changes` in one step, which depends on all that the node has
+    /// seen. `None`: nothing was done, and a plain append tells the reason. Errors:
+    /// `OutcomeUnknown`, which a plain append of the same resolves.
     pub(crate) async fn append_with(
         &self,
         writer: &mut Writer,
@@ -351,10 +357,10 @@ impl Store {
         let basis = self.basis();
         let changes = changes
             .into_iter()
-            .map(|change| change.resting_on(basis))
+            .map(|change| change.depends_on(basis))
             .collect();
         match writer.append_with(payload, changes).await {
-            // A node that fell meanwhile has changed the store all the same.
+            // The step changed the store even if the node was fenced meanwhile.
             Ok(Some((slot, point))) => {
                 let point = self.seen(point).map_err(|_| Error::OutcomeUnknown)?;
                 Ok(Some((slot.0, point)))
@@ -362,27 +368,27 @@ impl Store {
             Ok(None) => Ok(None),
             Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Err(Error::OutcomeUnknown),
             Err(error) => {
-                tracing::debug!(%error, "a group of commits goes step by step");
+                tracing::debug!(%error, "a group of commits continues step by step");
                 Ok(None)
             }
         }
     }
 
-    /// Makes `changes` in one step without a slot, as nobody may. For tests that show what it is for.
+    /// Breaks a rule, for tests: makes `changes` in one step without a slot.
     pub(crate) async fn transact(&self, changes: Vec<Update>) -> Result<()> {
         self.again(|| self.key_value.transact(changes.clone()))
             .await
             .map(drop)
     }
 
-    /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
-    /// gone back may have lost it and not the slots before.
+    /// As [`Store::append`], for a slot that decides about earlier writes of the node. It depends
+    /// on all of them, because a store that was reset may have lost them but not the earlier slots.
     pub(crate) async fn append_resting(
         &self,
         writer: &mut Writer,
         payload: Bytes,
     ) -> Result<(u64, DurabilityPoint)> {
-        if let Err(error) = writer.rest_on(self.basis()).await {
+        if let Err(error) = writer.depend_on(self.basis()).await {
             if error.kind() == ErrorKind::Lost {
                 self.fall();
                 self.standing()?;
@@ -400,7 +406,7 @@ impl Store {
         self.clock.sleep(delay).await;
     }
 
-    /// How long to wait between attempts at what has to come to an end.
+    /// The delays between tries of an operation that must complete.
     pub(crate) fn delays() -> primitives::Delays {
         WRITE_AGAIN.delays()
     }

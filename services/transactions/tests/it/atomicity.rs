@@ -1,4 +1,4 @@
-//! What a transaction may see, and that what it must not see would be noticed.
+//! Read atomicity: which writes a transaction sees, and that the tests would catch a violation.
 
 use simulated::World;
 use transactions::{
@@ -52,7 +52,8 @@ fn nobody_reads_what_was_not_committed() {
     });
 }
 
-/// The paper's example: l is read, then a transaction writes k and l, then k is read. What k is read as.
+/// The paper's example: l is read, then a transaction writes k and l, then k is read. Returns the
+/// value of k.
 async fn reads_around_a_commit(world: &World, variant: Option<Broken>) -> Option<String> {
     let node = Node::on(world, world.key_value(), broken(variant)).await;
     node.write(&[("k", "0"), ("l", "0")]).await;
@@ -79,7 +80,7 @@ fn what_was_written_together_is_read_together() {
     });
 }
 
-/// T2, the other way round: k of the new transaction was read, and l must be as new.
+/// T2, the other way round: after a read of the new transaction's k, l must be as new.
 #[test]
 fn what_is_read_after_something_newer_is_as_new() {
     in_virtual_time(async |world| {
@@ -97,7 +98,7 @@ fn what_is_read_after_something_newer_is_as_new() {
     });
 }
 
-/// A key is read as absent, then created together with another one, which is read then.
+/// A key is read as absent and then created together with another one, which is read next.
 async fn reads_around_a_creation(
     world: &World,
     variant: Option<Broken>,
@@ -109,7 +110,7 @@ async fn reads_around_a_creation(
     node.try_get(&reader, "k").await
 }
 
-/// T2, T6: absence is read, too, and a missing valid version is an error.
+/// T2, T6: an absence is part of the read set, and a missing valid version is an error.
 #[test]
 fn what_was_created_with_an_absent_key_is_not_read() {
     in_virtual_time(async |world| {
@@ -124,7 +125,8 @@ fn what_was_created_with_an_absent_key_is_not_read() {
     });
 }
 
-/// Two reads of one attempt at a time, and a commit of both keys between the first's choice and its value.
+/// Two concurrent reads of one attempt, with a commit of both keys between the first's choice and
+/// its value.
 async fn reads_in_parallel(
     world: &World,
     variant: Option<Broken>,
@@ -178,7 +180,8 @@ fn parallel_reads_of_one_transaction_see_each_other() {
     });
 }
 
-/// T2: a load that finds half of what a commit wrote finds its record, and the rest counts all the same.
+/// T2: a load that finds half of a commit's writes finds its record, and the other half is visible
+/// too.
 #[test]
 fn a_load_beside_a_commit_is_whole() {
     in_virtual_time(async |world| {
@@ -200,7 +203,7 @@ fn a_load_beside_a_commit_is_whole() {
             tokio::spawn(async move { engine.get(&call, &key("k")).await })
         };
         gate.holds().await;
-        // The load has scanned already; this commit is heard of meanwhile.
+        // The load has scanned already; this commit is announced meanwhile.
         node.write(&[("k", "2"), ("l", "2")]).await;
         gate.open();
         let read = read.await.expect("no panic").expect("answered").value;
@@ -237,7 +240,7 @@ fn an_abort_waits_for_a_commit_under_way() {
             node.engine.abort(&call).await,
             Err(Error::TransactionFinished(Outcome::Committed))
         );
-        // Its client had waited no longer, either.
+        // Its client had given up, too.
         assert!(matches!(
             committing.await.expect("no panic"),
             Ok(_) | Err(Error::OutcomeUnknown)

@@ -43,7 +43,7 @@ fn an_earlier_attempt_is_refused() {
     });
 }
 
-/// A function stalls, is retried under its name, wakes up and writes; then the retry commits.
+/// A function stalls, is retried under its id, wakes up and writes; then the retry commits.
 async fn stalls(world: &World, variant: Option<Broken>) -> (Option<String>, Result<(), Error>) {
     let config = Config {
         broken: variant,
@@ -78,7 +78,8 @@ fn a_stalled_function_adds_nothing_to_its_retry() {
     });
 }
 
-/// T4: T-2, T-5: a repeat is answered alike, after a restart too, by name and by generated id.
+/// T4: T-2, T-5: a repeat gets the same answer, after a restart too, by client id and by generated
+/// id.
 #[test]
 fn a_commit_repeated_after_a_restart_is_answered_alike() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -97,7 +98,8 @@ fn a_commit_repeated_after_a_restart_is_answered_alike() {
         let aborted = node.begin().await;
         node.put(&aborted, "k", "lost").await;
         drop(node);
-        // Not closed in order: what was answered is there, for the rest nobody was told anything.
+        // Not shut down in order: acknowledged commits are there; the others were never
+        // acknowledged.
         drop(store);
         let store = open(directory.path()).await;
         let node = Node::start(parts(&store), Config::default()).await;
@@ -129,7 +131,7 @@ fn a_commit_repeated_after_a_restart_is_answered_alike() {
     });
 }
 
-/// T-5: whoever begins a name last has it, however many begin at once.
+/// T-5: of any number of concurrent begins of an id, the last one has it.
 #[test]
 fn of_many_begins_at_once_one_is_open() {
     for seed in 0..20 {
@@ -163,7 +165,7 @@ async fn begins_at_once(world: World) {
     assert_eq!(committed, 1);
 }
 
-/// T4: an aborted name can be begun again; a committed one cannot.
+/// T4: an aborted client id can be begun again; a committed one cannot.
 #[test]
 fn an_aborted_name_is_free_again() {
     on_every_provider(async |node: Node| {

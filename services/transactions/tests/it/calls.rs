@@ -35,7 +35,7 @@ fn own_writes_are_read_and_reads_repeat() {
     });
 }
 
-/// T1, T4: what is committed is seen by all that begin later, and repeats are answered alike.
+/// T1, T4: every later transaction sees a commit, and repeats get the same answer.
 #[test]
 fn a_commit_is_seen_and_repeats_alike() {
     on_every_provider(async |node: Node| {
@@ -166,7 +166,8 @@ fn what_was_never_begun_is_not_there() {
     });
 }
 
-/// Each write of a key is a version of its own until it is collected; the cache forgets, the store does not.
+/// Each write of a key is a version of its own until it is collected; the cache evicts it, the
+/// store does not.
 #[test]
 fn what_the_caches_forget_is_loaded() {
     in_virtual_time(async |world| {
@@ -191,7 +192,8 @@ fn what_the_caches_forget_is_loaded() {
     });
 }
 
-/// T2, on real threads: everybody writes one value to both keys, and reads one value from both.
+/// T2, on real threads: every writer writes one value to both keys, and every reader reads one
+/// value from both.
 #[test]
 fn many_tasks_on_the_same_keys_read_nothing_fractured() {
     on_every_provider(async |node: Node| {

@@ -1,4 +1,4 @@
-//! T6, T9: what nobody needs goes, and nothing else does.
+//! T6, T9: unneeded data are deleted, and nothing else.
 
 use std::{
     sync::{
@@ -32,7 +32,7 @@ use crate::{
 
 /// Longer than it takes until work is begun.
 pub(crate) const MOMENT: Duration = Duration::from_secs(1);
-/// Longer than any window but that of names.
+/// Longer than any window except that of client ids.
 pub(crate) const WINDOWS: Duration = Duration::from_mins(5);
 
 fn broken(variant: Broken) -> Config {
@@ -51,7 +51,7 @@ pub(crate) async fn row_of(store: &dyn KeyValue, call: &Call) -> bool {
         .is_some()
 }
 
-/// How many items lie in the partitions of transactions that begin like this.
+/// The number of items in the partitions of transactions with this prefix.
 async fn items_below(store: &dyn KeyValue, prefix: &[u8]) -> usize {
     let mut items = 0;
     for bucket in Buckets::default().all() {
@@ -64,7 +64,7 @@ pub(crate) async fn rows_at_rest(store: &dyn KeyValue) -> usize {
     items_below(store, layout::DECISIONS).await
 }
 
-/// Slots of a node's log that hold anything.
+/// Non-empty slots of a node's log.
 async fn slots_at_rest(store: &dyn KeyValue, node: u32) -> usize {
     let page = store
         .scan(&Scan::partition(layout::log(NodeId(node)), 1_000))
@@ -77,7 +77,8 @@ async fn slots_at_rest(store: &dyn KeyValue, node: u32) -> usize {
         .count()
 }
 
-/// Reads what another process, which took this one for dead, has superseded and collected since: no horizon of this one holds it.
+/// Reads versions that another process, which presumed this one dead, has superseded and collected
+/// since: no horizon of this one protects them.
 async fn reads_behind_a_successor(
     world: &World,
     broken: Option<Broken>,
@@ -103,7 +104,8 @@ async fn reads_behind_a_successor(
     node.try_get(&reader, "k").await
 }
 
-/// T6: who was taken for dead does not say that a version is missing, but that it serves no more.
+/// T6: a node that was presumed dead does not report a version as missing, but that it no longer
+/// serves.
 #[test]
 fn whoever_was_taken_for_dead_misses_nothing() {
     in_virtual_time(async |world| {
@@ -146,7 +148,8 @@ async fn reads_through_overwrites(world: &World, config: Config) -> Result<Optio
     read
 }
 
-/// T6: what was there when a transaction began is there until it ends, however often it is overwritten; then it goes.
+/// T6: a version that existed when a transaction began stays until it ends, however often it is
+/// overwritten; then it is deleted.
 #[test]
 fn a_running_reader_finds_its_versions() {
     in_virtual_time(async |world| {
@@ -163,8 +166,8 @@ fn a_running_reader_finds_its_versions() {
     });
 }
 
-/// T9: of a key that is overwritten again and again one version stays, and of its transactions nothing, once their windows
-/// are over.
+/// T9: a key that is overwritten again and again keeps one version, and nothing is left of its
+/// transactions once their windows are over.
 #[test]
 fn storage_stays_bounded_under_overwrites() {
     in_virtual_time(async |world| {
@@ -208,7 +211,7 @@ fn storage_stays_bounded_under_overwrites() {
     });
 }
 
-/// How many calls that read the store it takes to collect a hundred overwrites of a key.
+/// The number of store reads that collect a hundred overwrites of a key.
 async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usize {
     let node = Node::on(world, world.key_value(), config).await;
     let reads = |world: &World| {
@@ -233,7 +236,8 @@ async fn reads_to_collect(world: &World, config: Config, is_known: bool) -> usiz
     reads(world) - before - 1
 }
 
-/// T9: what a node has just written it need not read again to collect it, whether or not the key is in its index.
+/// T9: a node collects its recent writes without reading them back, whether or not the key is in
+/// its index.
 #[test]
 fn what_was_written_here_is_collected_from_memory() {
     for is_known in [true, false] {
@@ -250,7 +254,7 @@ fn what_was_written_here_is_collected_from_memory() {
             assert!(reads >= 100, "{reads}: what memory has forgotten is read");
         });
         in_virtual_time(async |world| {
-            // Room for a few: the older slots are read, the others are not.
+            // Memory for a few: the older slots are read, the others are not.
             let config = Config {
                 recent_bytes_max: 20_000,
                 ..Config::default()
@@ -261,7 +265,8 @@ fn what_was_written_here_is_collected_from_memory() {
     }
 }
 
-/// T9: with one key that every transaction overwrites beside one that none does again, only the latter stay.
+/// T9: every transaction overwrites one key and writes a fresh one; only the fresh ones' versions
+/// stay.
 #[test]
 fn a_counter_beside_fresh_keys_is_collected() {
     let left = |config| {
@@ -288,7 +293,7 @@ fn a_counter_beside_fresh_keys_is_collected() {
     );
 }
 
-/// T9: a deletion goes, and its key with it, once nothing older can come back.
+/// T9: a deletion is dropped, and its key with it, once nothing older can reappear.
 #[test]
 fn a_deleted_key_leaves_nothing() {
     in_virtual_time(async |world| {
@@ -315,7 +320,8 @@ fn a_deleted_key_leaves_nothing() {
     });
 }
 
-/// What a reader of `k`, then `m` finds, where both were written together and `m` is deleted and gone since.
+/// The values that a reader of `k`, then `m` finds, where both were written together and `m` is
+/// deleted and collected since.
 async fn reads_what_was_deleted_beside(
     world: &World,
     config: Config,
@@ -332,7 +338,8 @@ async fn reads_what_was_deleted_beside(
     node.try_get(&reader, "m").await
 }
 
-/// T2, T6: a deletion that is collected is still a deletion to who reads what was written beside the deleted version.
+/// T2, T6: a collected deletion is still a deletion to a reader of what was written beside the
+/// deleted version.
 #[test]
 fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
     in_virtual_time(async |world| {
@@ -347,7 +354,8 @@ fn a_deleted_key_stays_deleted_beside_what_it_was_written_with() {
     });
 }
 
-/// What a reader of `m`, then `k` finds, where both were written together and `m` is deleted and gone since.
+/// The values that a reader of `m`, then `k` finds, where both were written together and `m` is
+/// deleted and collected since.
 async fn reads_beside_an_absence(world: &World, config: Config) -> Result<Option<String>, Error> {
     let node = Node::on(world, world.key_value(), config).await;
     node.write(&[("k", "v"), ("m", "v")]).await;
@@ -375,7 +383,7 @@ fn what_was_written_beside_a_deleted_key_stays_readable() {
     });
 }
 
-/// Counts what is logged as an error.
+/// Counts the log lines of level error.
 struct Errors(Arc<AtomicUsize>);
 
 impl Subscriber for Errors {
@@ -394,7 +402,8 @@ impl Subscriber for Errors {
     fn exit(&self, _: &Id) {}
 }
 
-/// T6: beyond a number of superseded bytes the oldest reader no longer keeps them, and finds out by an error.
+/// T6: beyond a number of superseded bytes the oldest reader's snapshot is evicted, and it receives
+/// an error.
 #[test]
 fn an_old_reader_is_overtaken_and_told_so() {
     in_virtual_time(async |world| {
@@ -442,7 +451,8 @@ fn an_old_reader_is_overtaken_and_told_so() {
     });
 }
 
-/// What a client is told that asks again after its row was dropped, by a node whose clock was set back meanwhile.
+/// The answer to a client that asks again after its row was dropped, by a node whose clock was set
+/// back meanwhile.
 async fn asks_after_a_clock_was_set_back(world: &World, config: Config) -> Result<Outcome, Error> {
     let parts = |ahead_ms| Parts {
         key_value: world.key_value(),
@@ -461,7 +471,7 @@ async fn asks_after_a_clock_was_set_back(world: &World, config: Config) -> Resul
     Ok(node.engine.status(&call.id).await?.value)
 }
 
-/// T4: a row that was dropped is never taken for one that never was.
+/// T4: a client never takes a dropped row for one that did not exist.
 #[test]
 fn a_dropped_row_is_no_abort() {
     in_virtual_time(async |world| {
@@ -475,7 +485,7 @@ fn a_dropped_row_is_no_abort() {
     });
 }
 
-/// T9: what an earlier start left is collected by the next, and its log is trimmed to its end.
+/// T9: a start collects the leftovers of an earlier one, and trims its log to its end.
 #[test]
 fn an_earlier_start_is_tidied_by_the_next() {
     in_virtual_time(async |world| {
@@ -519,7 +529,7 @@ fn an_earlier_start_is_tidied_by_the_next() {
     });
 }
 
-/// T9: what an attempt that did not commit left behind its clean-up goes as well.
+/// T9: data that an uncommitted attempt left after its clean-up are deleted as well.
 #[test]
 fn aborted_transactions_leave_nothing() {
     on_every_provider(async |node: Node| {
@@ -534,7 +544,7 @@ fn aborted_transactions_leave_nothing() {
     });
 }
 
-/// What is read of a commit whose row took longer than its window.
+/// The value read of a commit whose row took longer than its window.
 async fn decides_late(world: &World, config: Config) -> Result<Option<String>, Error> {
     let gate = Gate::new(world.key_value());
     let node = Node::on(
@@ -551,7 +561,7 @@ async fn decides_late(world: &World, config: Config) -> Result<Option<String>, E
     gate.close(Held::Updates, layout::DECISIONS);
     let answer = node.engine.commit(&call).await;
     assert_eq!(answer, Err(Error::OutcomeUnknown));
-    // Somebody else ends, so that there is a look at what can go.
+    // Another transaction ends, so that housekeeping runs.
     let other = node.begin().await;
     node.commit(&other).await;
     tokio::time::sleep(WINDOWS).await;
@@ -561,7 +571,8 @@ async fn decides_late(world: &World, config: Config) -> Result<Option<String>, E
     node.try_get(&reader, "k").await
 }
 
-/// T4, T-2: nothing of a commit goes before its owner has heard how it was decided, however long that takes.
+/// T4, T-2: nothing of a commit is deleted before its owner has learned the decision, however long
+/// that takes.
 #[test]
 fn a_window_does_not_end_before_its_commit_is_decided() {
     in_virtual_time(async |world| {
@@ -576,8 +587,8 @@ fn a_window_does_not_end_before_its_commit_is_decided() {
     });
 }
 
-/// T5: whoever is told by a status that a transaction has committed sees it from then on, also while its commit still waits
-/// for its answer from the store.
+/// T5: a caller that learns from a status that a transaction has committed sees it from then on,
+/// even while the commit still waits for its answer from the store.
 #[test]
 fn a_status_shows_what_it_says() {
     in_virtual_time(async |world| {
@@ -608,7 +619,8 @@ fn a_status_shows_what_it_says() {
     });
 }
 
-/// T9: on a real disk, under steady overwrites by many, the store holds a small part of what was written, all the time.
+/// T9: on a real disk, under steady overwrites by many writers, the store always holds a small part
+/// of all that was written.
 #[test]
 fn a_real_store_stays_bounded_under_overwrites() {
     const KEYS: usize = 50;
@@ -650,7 +662,8 @@ fn a_real_store_stays_bounded_under_overwrites() {
         }
         let written = 2 * KEYS * ROUNDS;
         assert!(most < written / 4, "{most} items were held of {written}");
-        // Until all but the newest versions are gone: it runs for as long as somebody writes.
+        // Until all but the newest versions are gone: housekeeping runs as long as there are
+        // writes.
         let mut round = ROUNDS;
         while held().await > 4 * KEYS {
             write(round).await;

@@ -1,4 +1,5 @@
-//! T13: effects leave after their commit, in order, under ids of their transaction; those of aborted ones never.
+//! T13: effects are sent after their commit, in order, under ids of their transaction; those of
+//! aborted ones never are.
 
 use std::{
     sync::{Arc, Mutex},
@@ -27,7 +28,7 @@ use transactions::{
 
 use crate::house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, open, parts};
 
-/// What a function was run with: id and payload.
+/// The invocations of a function: id and payload.
 type Runs = Arc<Mutex<Vec<(Option<Bytes>, Bytes)>>>;
 
 #[derive(Debug)]
@@ -81,7 +82,7 @@ impl Node {
     }
 }
 
-/// What lies in `orders`, acknowledged: ids and bodies.
+/// Takes the messages of `orders` and acknowledges them: ids and bodies.
 async fn take(queue: &dyn Queue) -> Vec<(String, String)> {
     let mut taken = Vec::new();
     loop {
@@ -118,14 +119,14 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Waits until the node has sent all there is.
+/// Waits until the node has sent all effects.
 async fn all_sent(node: &Node, clock: &dyn Clock) {
     while node.engine.figures().effects_unsent > 0 {
         clock.sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// A transaction that commits, one that is aborted, one that is left open; small and large effects.
+/// A committed, an aborted and an open transaction; small and large effects.
 async fn effects_leave(node: &Node, queue: &dyn Queue, runs: &Runs, clock: &dyn Clock) {
     let (call, aborted, open) = (
         node.begin_named("order").await,
@@ -164,7 +165,7 @@ async fn effects_leave(node: &Node, queue: &dyn Queue, runs: &Runs, clock: &dyn 
         [(Some(Bytes::from("order/1")), Bytes::from("2"))]
     );
 
-    // Without a write, under an id that was given.
+    // Without a write, under a generated id.
     let bare = node.begin().await;
     node.send(&bare, message("orders", "bare")).await;
     node.commit(&bare).await;
@@ -219,7 +220,7 @@ fn effects_leave_after_their_commit_and_those_of_aborted_ones_never() {
     });
 }
 
-/// A node on `world`'s own queues, of which there is one for clients, and functions.
+/// A node on `world`'s own queues, of which one is for clients, and functions.
 async fn on(world: &World, config: Config) -> Node {
     on_queue(world, world.queue(), config).await
 }
@@ -253,7 +254,7 @@ async fn nothing_is_left(world: &World) {
     panic!("{} items of effects are left", at_rest(world).await);
 }
 
-/// What is left of effects in the store.
+/// The number of items of effects in the store.
 async fn at_rest(world: &World) -> usize {
     let mut count = 0;
     for node in 1..10 {
@@ -362,7 +363,7 @@ fn effects_that_cannot_leave_are_refused_at_the_call() {
     });
 }
 
-/// A queue that takes nothing for its first `count` sends, the look whether it is there not counted.
+/// A queue that refuses its first `count` sends, not counting the check for its existence.
 fn failing(world: &World, count: usize) -> Arc<dyn Queue> {
     let faults = std::iter::once(Fault::None).chain(vec![Fault::RefuseBefore; count]);
     Arc::new(FaultyQueue::new(
@@ -372,7 +373,7 @@ fn failing(world: &World, count: usize) -> Arc<dyn Queue> {
     ))
 }
 
-/// T13, P1: the outbox is the truth, and says so.
+/// T13, P1: the outbox is authoritative.
 #[test]
 fn effects_wait_for_a_destination_that_fails_and_are_shown() {
     in_virtual_time(async |world| {
@@ -406,7 +407,7 @@ fn effects_wait_for_a_destination_that_fails_and_are_shown() {
     });
 }
 
-/// What a node that could send nothing left, and its successor sent.
+/// The messages that a node could not send, and its successor sent.
 async fn sent_by_the_next(world: &World, variant: Option<Broken>) -> Vec<(String, String)> {
     let node = on_queue(
         world,
@@ -437,7 +438,7 @@ async fn sent_by_the_next(world: &World, variant: Option<Broken>) -> Vec<(String
     take(&*world.queue()).await
 }
 
-/// T13: whoever comes after a dead node sends what it had not.
+/// T13: the successor of a dead node sends its unsent effects.
 #[test]
 fn effects_of_a_dead_node_are_sent_by_the_next() {
     let large = "x".repeat(100_000);
@@ -456,7 +457,7 @@ fn effects_of_a_dead_node_are_sent_by_the_next() {
         assert_eq!(
             row.and_then(|row| row.integer("sent")),
             Some(1),
-            "nobody has to look again"
+            "no row has to be scanned again"
         );
     });
     in_virtual_time(async |world| {
@@ -468,7 +469,7 @@ fn effects_of_a_dead_node_are_sent_by_the_next() {
     });
 }
 
-/// T4, T13: a name that is begun anew has the effects of the attempt that commits.
+/// T4, T13: a client id that is begun anew has the effects of the attempt that commits.
 #[test]
 fn effects_are_of_the_attempt_that_commits() {
     in_virtual_time(async |world| {
@@ -496,7 +497,8 @@ fn effects_are_of_the_attempt_that_commits() {
     });
 }
 
-/// T13, T9: so do those of random names, whose windows are minutes: each is noted once, however often it was to go.
+/// T13, T9: the same holds for random ids, whose windows are minutes: each is noted once, however
+/// often it was to be dropped.
 #[test]
 fn random_names_with_effects_that_wait_are_noted_once() {
     in_virtual_time(async |world| {
@@ -526,8 +528,8 @@ fn random_names_with_effects_that_wait_are_noted_once() {
     });
 }
 
-/// T13, T9: the row of a commit outlives every window while its effects are unsent, since a successor tells by it that they
-/// count; then it goes.
+/// T13, T9: the row of a commit outlives every window while its effects are unsent, because a
+/// successor learns from it that they are to be sent; then it is dropped.
 #[test]
 fn effects_that_wait_for_days_are_sent_by_the_next_node() {
     in_virtual_time(async |world| {

@@ -1,14 +1,15 @@
-//! A key-value port that holds calls back: what stands between two steps of a commit can be looked at.
+//! A key-value port that holds calls back, so that tests can examine the state between two steps of
+//! a commit.
 
 use std::{
     future::pending,
     sync::{Arc, Mutex},
 };
 
-use async_trait::async_trait;
 use ports::{
-    DurabilityPoint, Error, ErrorKind, Externalize, Item, Key, KeyValue, Result, Update,
-    key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
+    DurabilityPoint, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    decorate::{Decorator, KeyValueDecorator},
+    key_value::{KeyValueLimits, Page, Read, Scan, Transacted, Updated},
 };
 use tokio::sync::watch;
 
@@ -17,22 +18,22 @@ pub(crate) enum Held {
     Updates,
     Gets,
     Scans,
-    /// The answers of updates: what they do is done.
+    /// The answers of updates: the updates themselves are done.
     Answers,
 }
 
 #[derive(Debug)]
 pub(crate) struct Gate {
     inner: Arc<dyn KeyValue>,
-    /// What is held: calls of this kind to partitions that begin like this.
+    /// The held calls: of this kind, to partitions with this prefix.
     closed: watch::Sender<Option<(Held, Vec<u8>)>>,
     waiting: watch::Sender<usize>,
-    /// How many calls are still answered; none: all.
+    /// The number of calls that are still answered; `None` means all.
     calls_left: Mutex<Option<usize>>,
-    /// The next update of a partition that begins like this finds no room.
+    /// The next update of a partition with this prefix is refused for lack of space.
     full: Mutex<Option<Vec<u8>>>,
     limits: KeyValueLimits,
-    /// Transactions that are on their way, and will arrive when it is said so.
+    /// Transactions on their way, which arrive when the test says so.
     late: Mutex<Late>,
 }
 
@@ -42,7 +43,7 @@ struct Late {
     transacted: Vec<Update>,
 }
 
-/// What happens to a transaction of the store.
+/// The fate of a transaction of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Delayed,
@@ -50,7 +51,7 @@ enum Fault {
 }
 
 impl Gate {
-    /// Of a store without transactions over several partitions: a commit goes step by step.
+    /// A store without transactions over several partitions: a commit goes step by step.
     pub(crate) fn new(inner: Arc<dyn KeyValue>) -> Arc<Self> {
         let limits = KeyValueLimits {
             transact_across_partitions: false,
@@ -59,7 +60,7 @@ impl Gate {
         Self::with(inner, limits)
     }
 
-    /// Of a store with such transactions: commits go in groups.
+    /// A store with such transactions: commits go in groups.
     pub(crate) fn of_groups(inner: Arc<dyn KeyValue>) -> Arc<Self> {
         let limits = *inner.limits();
         Self::with(inner, limits)
@@ -82,27 +83,28 @@ impl Gate {
         self.closed.send_replace(Some((held, partition.to_vec())));
     }
 
-    /// Answers so many calls, and none after them: whoever calls is as good as dead.
+    /// Answers `calls` calls, and none after them: to its callers the store is dead.
     pub(crate) fn die_after(&self, calls: usize) {
         *self.calls_left.lock().expect("no panic") = Some(calls);
     }
 
-    /// Refuses the next update there, for want of room.
+    /// Refuses the next update there for lack of space.
     pub(crate) fn refuse_one(&self, partition: &[u8]) {
         *self.full.lock().expect("no panic") = Some(partition.to_vec());
     }
 
-    /// The answer of the next transaction is lost, and it arrives only when [`Gate::deliver`] says so.
+    /// Loses the answer of the next transaction, which arrives only when [`Gate::deliver`] is
+    /// called.
     pub(crate) fn delay_one(&self) {
         self.late.lock().expect("no panic").next = Some(Fault::Delayed);
     }
 
-    /// The next transaction is done, and its answer lost.
+    /// Executes the next transaction, and loses its answer.
     pub(crate) fn lose_one(&self) {
         self.late.lock().expect("no panic").next = Some(Fault::AnswerLost);
     }
 
-    /// What was delayed arrives. Whether it changed anything.
+    /// Delivers the delayed transaction. Returns whether it changed anything.
     pub(crate) async fn deliver(&self) -> bool {
         let updates = std::mem::take(&mut self.late.lock().expect("no panic").transacted);
         assert!(!updates.is_empty(), "something was delayed");
@@ -112,7 +114,7 @@ impl Gate {
         )
     }
 
-    /// Lets everybody pass.
+    /// Lets all calls pass.
     pub(crate) fn open(&self) {
         self.closed.send_replace(None);
     }
@@ -164,24 +166,20 @@ impl Gate {
     }
 }
 
-#[async_trait]
-impl Externalize for Gate {
+impl Decorator for Gate {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.inner
+    }
+
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.count().await;
         self.inner.externalize(point).await
     }
-
-    fn point(&self) -> DurabilityPoint {
-        self.inner.point()
-    }
-
-    fn is_durable(&self, point: DurabilityPoint) -> bool {
-        self.inner.is_durable(point)
-    }
 }
 
-#[async_trait]
-impl KeyValue for Gate {
+impl KeyValueDecorator for Gate {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.pass(Held::Gets, key.partition()).await;
         self.inner.get(key).await
@@ -226,15 +224,7 @@ impl KeyValue for Gate {
         }
     }
 
-    async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.inner.write_batch(batch).await
-    }
-
     fn limits(&self) -> &KeyValueLimits {
         &self.limits
-    }
-
-    fn room(&self) -> Room {
-        self.inner.room()
     }
 }

@@ -1,4 +1,5 @@
-//! Commits that go with their slot in one step of the store, and what becomes of them where that is refused or not known.
+//! Group commits: commits in one step of the store with their slot, and their outcome where that
+//! step is refused or unknown.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::{
     house::{Node, finished, in_virtual_time, items_at_rest, versions_at_rest},
 };
 
-/// How many slots the logs of the first nodes have, seals included.
+/// The number of slots in the logs of the first nodes, including seals.
 async fn slots(store: &dyn KeyValue) -> usize {
     let mut slots = 0;
     for node in 1..4_u32 {
@@ -29,7 +30,7 @@ async fn slots(store: &dyn KeyValue) -> usize {
     slots
 }
 
-/// How many updates, and how many transactions of `store`, a commit of two keys makes.
+/// The number of updates and of transactions of `store` for a commit of two keys.
 async fn changes_of_a_commit(
     world: &World,
     store: Arc<dyn KeyValue>,
@@ -68,7 +69,7 @@ fn a_commit_is_one_change_of_the_store() {
     });
 }
 
-/// Waits until all of them have committed, at a time; the answers in their order.
+/// Waits until all of them have committed concurrently; the answers are in their order.
 async fn commit_together(node: &Node, calls: &[Call]) -> Vec<Result<(), Error>> {
     let committing = calls
         .iter()
@@ -76,7 +77,8 @@ async fn commit_together(node: &Node, calls: &[Call]) -> Vec<Result<(), Error>> 
     futures_util::future::join_all(committing).await
 }
 
-/// T4, T5: the group was sent, its answer is lost, and it arrives after its commits have gone the long way.
+/// T4, T5: the group's answer is lost, and the group arrives after its commits have gone step by
+/// step.
 #[test]
 fn a_group_that_arrives_late_changes_nothing() {
     in_virtual_time(async |world| {
@@ -98,7 +100,7 @@ fn a_group_that_arrives_late_changes_nothing() {
     });
 }
 
-/// T4: the group was done, and only its answer is lost: each commit finds its row.
+/// T4: the group was executed, and only its answer is lost: each commit finds its row.
 #[test]
 fn a_group_whose_answer_is_lost_has_committed() {
     in_virtual_time(async |world| {
@@ -117,7 +119,8 @@ fn a_group_whose_answer_is_lost_has_committed() {
     });
 }
 
-/// T4, T-2: somebody has closed the row of one of a group. It is refused, the others commit, and nothing of it is left.
+/// T4, T-2: the row of one commit in a group was closed. That commit is refused, the others commit,
+/// and nothing of it is left.
 #[test]
 fn one_that_is_refused_holds_up_no_others() {
     in_virtual_time(async |world| {
@@ -145,7 +148,7 @@ fn one_that_is_refused_holds_up_no_others() {
     });
 }
 
-/// Closes an undecided row, as another node does that was asked for its outcome.
+/// Closes an undecided row, as another node does that is asked for its outcome.
 async fn close(world: &World, call: &Call) {
     let attempt = call.attempt.expect("it was begun").to_bytes().to_vec();
     let actions = vec![
@@ -157,12 +160,13 @@ async fn close(world: &World, call: &Call) {
     world.key_value().update(update).await.expect("calm");
 }
 
-/// What is cleaned up in the background has been by then.
+/// Background clean-up has finished after this.
 async fn simulated_pause(world: &World) {
     world.clock().sleep(std::time::Duration::from_secs(1)).await;
 }
 
-/// A store that changes one partition at a time takes commits step by step, and so does who is set to.
+/// A store that changes one partition at a time commits step by step, and so does a node that is
+/// configured to.
 #[test]
 fn without_transactions_of_the_store_a_commit_goes_step_by_step() {
     // The slot, two versions, and the row.
@@ -185,7 +189,7 @@ fn without_transactions_of_the_store_a_commit_goes_step_by_step() {
     });
 }
 
-/// More than fits one transaction of the store goes in several, each whole.
+/// Commits that exceed one transaction of the store go in several, each atomic.
 #[test]
 fn groups_are_as_large_as_the_store_takes() {
     in_virtual_time(async |world| {

@@ -1,4 +1,4 @@
-//! Nodes on a store, and short words for what the tests do with them.
+//! Nodes on a store, and short helpers for tests.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,7 +14,7 @@ use transactions::{
     model::{Begin, Begun, Call, Committed, Key, Outcome, TransactionId},
 };
 
-/// A node that is alive until it is dropped: then everything it has under way stops where it is.
+/// A live node. Dropping it stops all its tasks where they are.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) engine: Engine,
@@ -48,7 +48,7 @@ impl Node {
         }
     }
 
-    /// On a world's store as it is, or behind a gate.
+    /// A node on a world's store as it is, or behind a gate.
     pub(crate) async fn on(world: &World, key_value: Arc<dyn KeyValue>, config: Config) -> Self {
         Self::start(
             Parts {
@@ -165,7 +165,7 @@ pub(crate) fn finished(outcome: Outcome) -> Error {
     Error::TransactionFinished(outcome)
 }
 
-/// How many versions of a key are at rest, decided or not.
+/// The number of stored versions of a key, decided or not.
 pub(crate) async fn versions_at_rest(key_value: &dyn KeyValue, name: &str) -> usize {
     key_value
         .scan(&Buckets::default().versions(&key(name), 1_000))
@@ -176,7 +176,7 @@ pub(crate) async fn versions_at_rest(key_value: &dyn KeyValue, name: &str) -> us
         .len()
 }
 
-/// How many items of one partition are at rest.
+/// The number of stored items of one partition.
 pub(crate) async fn items_at_rest(key_value: &dyn KeyValue, partition: Vec<u8>) -> usize {
     key_value
         .scan(&Scan::partition(partition, 1_000))

@@ -1,4 +1,4 @@
-//! T7, T9: a node that leaves in order is not searched for, and leaves nothing.
+//! T7, T9: a node that shuts down in order needs no sweep, and leaves nothing.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 /// Beyond every window, and the sweep if there is one.
 const AFTERWARDS: Duration = Duration::from_mins(40);
 
-/// How many pages the next start reads for what no log names.
+/// The number of pages that the next start reads in its sweep.
 async fn pages_swept(world: &World) -> usize {
     let scans = |world: &World| {
         world
@@ -30,7 +30,7 @@ async fn pages_swept(world: &World) -> usize {
     pages
 }
 
-/// T7: what is open ends, what is under way is decided, and the next start looks at logs alone.
+/// T7: open attempts end, running commits are decided, and the next start reads only logs.
 #[test]
 fn a_node_that_left_in_order_is_not_searched_for() {
     in_virtual_time(async |world| {
@@ -63,7 +63,7 @@ fn a_node_that_left_in_order_is_not_searched_for() {
     });
 }
 
-/// T9: who cannot finish in time, or dies, is searched for.
+/// T9: a node that cannot finish in time, or crashes, is swept for.
 #[test]
 fn a_node_that_could_not_finish_is_searched_for() {
     in_virtual_time(async |world| {
@@ -88,7 +88,7 @@ fn a_node_that_could_not_finish_is_searched_for() {
     });
 }
 
-/// T7, T9: a node may die between any two calls of its leaving.
+/// T7, T9: a node may crash between any two calls of its shutdown.
 #[test]
 fn a_death_while_leaving_leaves_nothing() {
     let (mut calls, mut ended) = (0, false);

@@ -1,4 +1,4 @@
-//! T15: limits answer by name, and nothing is stuck or leaked. T7: abandoned transactions end.
+//! T15: limits return named errors, and nothing is stuck or leaked. T7: abandoned transactions end.
 
 use std::{task::Poll, time::Duration};
 
@@ -71,7 +71,8 @@ fn limits_are_refused_by_name() {
     });
 }
 
-/// T8: it takes its own place, so that whoever is tried again is not kept out by what he left.
+/// T8: a retry replaces its own earlier attempt, so its own open attempt does not keep a client
+/// out.
 #[test]
 fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
     in_virtual_time(async |world| {
@@ -100,7 +101,8 @@ fn a_name_that_is_open_is_begun_anew_at_the_limit_too() {
     });
 }
 
-/// T15: to refuse costs less than to take in, however many come: most are not even looked for in the store.
+/// T15: refusing costs less than accepting, for any number of begins: most are refused without a
+/// store read.
 #[test]
 fn a_full_node_asks_the_store_about_few_of_those_that_it_refuses() {
     in_virtual_time(async |world| {

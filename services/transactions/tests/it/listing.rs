@@ -18,9 +18,9 @@ use crate::{
     house::{Node, bytes, in_virtual_time, key, on_every_provider, versions_at_rest},
 };
 
-/// Longer than it takes until what is collected has gone.
+/// Longer than collection takes.
 const MOMENT: Duration = Duration::from_secs(1);
-/// Longer than any window but that of names.
+/// Longer than any window except that of client ids.
 const WINDOWS: Duration = Duration::from_mins(5);
 
 fn all() -> Listing {
@@ -40,7 +40,7 @@ async fn page(engine: &Engine, listing: &Listing) -> Page {
     shown.value
 }
 
-/// All pages, with how many keys each was to look at.
+/// All pages, each of at most `keys_max` examined keys.
 async fn pages(engine: &Engine, prefix: &[u8], keys_max: usize) -> Vec<Listed> {
     let mut listing = Listing {
         prefix: Bytes::copy_from_slice(prefix),
@@ -67,7 +67,7 @@ fn texts(listed: &[Listed]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Of the long ones each has a head of its own: then their order is that of their bytes.
+/// Every long key has a head of its own: then their order is that of their bytes.
 fn any_key(random: &mut fastrand::Rng, number: u32) -> Key {
     let alphabet = [0, 1, b'a', b'b', 0xff];
     let mut name: Vec<u8> = (0..random.usize(0..4))
@@ -80,7 +80,8 @@ fn any_key(random: &mut fastrand::Rng, number: u32) -> Key {
     Key::new(name).expect("short enough")
 }
 
-/// T18: whatever is written, deleted and overwritten, pages of any length under any prefix are what is there, in order.
+/// T18: under any writes, deletions and overwrites, pages of any length and prefix list all keys in
+/// order.
 #[test]
 fn pages_are_what_is_there_in_order() {
     on_every_provider(async |node: Node| {
@@ -113,14 +114,14 @@ fn pages_are_what_is_there_in_order() {
     });
 }
 
-/// T1, T18: a page begins behind a key whether or not that is there, and shows nothing that has not committed.
+/// T1, T18: a page begins after a key whether or not that exists, and shows no uncommitted value.
 #[test]
 fn a_page_goes_on_behind_any_key_and_shows_what_has_committed() {
     on_every_provider(async |node: Node| {
         node.write(&[("a", "1"), ("b", "2"), ("d", "4")]).await;
         let open = node.begin().await;
         node.put(&open, "c", "not yet").await;
-        // Written ahead of its commit.
+        // Spilled before its commit.
         node.engine
             .put(&open, key("e"), Bytes::from(vec![0; 100_000]))
             .await
@@ -166,7 +167,7 @@ fn a_page_goes_on_behind_any_key_and_shows_what_has_committed() {
     });
 }
 
-/// T18: deleted keys take part in a page and are not in it, so it may be empty while more follow.
+/// T18: deleted keys are examined for a page and omitted, so it may be empty while more follow.
 #[test]
 fn deleted_keys_are_passed_over_within_the_bounds_of_a_page() {
     in_virtual_time(async |world| {
@@ -209,7 +210,7 @@ fn deleted_keys_are_passed_over_within_the_bounds_of_a_page() {
     });
 }
 
-/// T18: of a key with more versions than a page looks at, the newest is shown.
+/// T18: a key with more versions than a page reads is listed with its newest value.
 #[test]
 fn a_key_with_many_versions_is_shown_once() {
     in_virtual_time(async |world| {
@@ -233,12 +234,12 @@ fn a_key_with_many_versions_is_shown_once() {
     });
 }
 
-/// Overwrites a key, and waits until what can be collected has gone, after a page has found its version and before the page asks
-/// whether that counts: it still waits for another bucket.
+/// Overwrites a key, and waits until collection is done, after a page has read its version and
+/// before the page reads its row: the page still waits for another bucket.
 async fn listed_while_overwritten(world: &World, config: Config) -> Vec<(String, String)> {
     let before = Node::on(world, world.key_value(), config.clone()).await;
     before.write(&[("k", "old")]).await;
-    // Its slot goes, so that its row goes with it; and nobody knows it without its row.
+    // Its slot is trimmed, so that its row is dropped; without its row no node knows of it.
     tokio::time::sleep(WINDOWS).await;
     drop(before);
     let gate = Gate::new(world.key_value());
@@ -255,7 +256,7 @@ async fn listed_while_overwritten(world: &World, config: Config) -> Vec<(String,
     texts(&listing.await.expect("no panic").keys)
 }
 
-/// T18: a key that was there all the time is listed, whatever is collected meanwhile.
+/// T18: a key that exists all the time is listed, even if its versions are collected meanwhile.
 #[test]
 fn what_a_page_has_found_is_kept_until_it_is_shown() {
     in_virtual_time(async |world| {
@@ -275,7 +276,7 @@ fn what_a_page_has_found_is_kept_until_it_is_shown() {
     });
 }
 
-/// T18: large values are left to whoever wants them, and a page ends before it is large.
+/// T18: large values are omitted, and a page ends before it is large.
 #[test]
 fn pages_are_bounded_in_bytes() {
     on_every_provider(async |node: Node| {
@@ -304,8 +305,8 @@ fn pages_are_bounded_in_bytes() {
     });
 }
 
-/// T18: what a page costs depends on its length alone, not on the store; and listing costs a commit nothing: that of a new key
-/// asks the store as often as that of one that is there.
+/// T18: the cost of a page depends only on its length, not on the store. Listing costs commits
+/// nothing: a commit of a new key makes as many calls as one of an existing key.
 #[test]
 fn a_page_costs_as_much_in_a_large_store_as_in_a_small_one() {
     in_virtual_time(async |world| {
@@ -342,7 +343,7 @@ fn a_page_costs_as_much_in_a_large_store_as_in_a_small_one() {
                 costs.push(reads() - before);
             }
         }
-        // A scan of each bucket, of a few a second part, and a row for each key.
+        // A scan of each bucket, a second scan of a few, and a row for each key.
         assert!(
             costs.iter().all(|cost| (306..330).contains(cost)),
             "{costs:?}"

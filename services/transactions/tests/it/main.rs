@@ -1,4 +1,5 @@
-//! The service on real ports: the embedded provider in a directory of its own, and the simulated one in virtual time.
+//! The service on real ports: the embedded provider in a temporary directory, and the simulated one
+//! in virtual time.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,5 @@
-//! T4, T9: how long outcomes are kept: of names that were chosen for days, of those that were drawn at random for minutes.
+//! T4, T9: how long outcomes are kept: those of client ids for days, those of random ids for
+//! minutes.
 
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use crate::{
     house::{Node, in_virtual_time, items_at_rest},
 };
 
-/// T4: a name is kept for its window, and its row goes with it; beyond their number the oldest go first.
+/// T4: a client id is kept for its window, and its row is dropped with it; beyond the maximum the
+/// oldest go first.
 #[test]
 fn names_are_kept_for_days() {
     in_virtual_time(async |world| {
@@ -60,7 +62,7 @@ fn names_are_kept_for_days() {
     });
 }
 
-/// T4: a name that was drawn at random is kept for minutes, and leaves its place to those that were chosen.
+/// T4: a random id is kept for minutes, and makes way for client ids.
 #[test]
 fn random_names_are_kept_for_minutes() {
     in_virtual_time(async |world| {
@@ -102,7 +104,7 @@ fn random_names_are_kept_for_minutes() {
         assert_eq!(
             node.engine.commit(&calls[5]).await,
             Err(Error::Expired),
-            "nobody does its work once more"
+            "its work is not done again"
         );
         node.begin_named(&random(5)).await;
     });

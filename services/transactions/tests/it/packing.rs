@@ -1,4 +1,5 @@
-//! T9, T17, P6: values in packs: how often objects are put and read, what stays of them, and who notices what is missing.
+//! T9, T17, P6: packed values: how often objects are put and read, which ones stay, and how missing
+//! ones are detected.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +23,7 @@ use crate::{
     house::{Node, in_virtual_time, items_at_rest, key, versions_at_rest},
 };
 
-/// Longer than it takes until work is begun, and a pack is put for it.
+/// Longer than it takes until work begins and its pack is put.
 const MOMENT: Duration = Duration::from_secs(1);
 
 fn service(world: &World, objects: Arc<dyn ObjectStore>, config: Config) -> Service {
@@ -38,7 +39,7 @@ async fn node(world: &World, config: Config) -> Node {
     Node::of(service(world, world.objects(), config)).await
 }
 
-/// The same, and what it asks of its objects.
+/// A node, and a meter of its calls to the object store.
 async fn metered(world: &World, config: Config) -> (Node, Arc<Meter>) {
     let meter = Arc::new(Meter::default());
     let objects = Arc::new(MeteredObjects::new(world.objects(), Arc::clone(&meter)));
@@ -49,7 +50,7 @@ fn calls(meter: &Meter, operation: Operation) -> u64 {
     meter.usage().of(operation).calls
 }
 
-/// A value that none other is like.
+/// A value that differs from all others.
 fn value(bytes: usize, seed: u64) -> Bytes {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut value = vec![0; bytes];
@@ -65,7 +66,7 @@ async fn shown(node: &Node, name: &str) -> Option<Bytes> {
         .value
 }
 
-/// The packs there are, and the bytes of all of them.
+/// The number of packs, and the bytes of all of them.
 async fn packs(world: &World) -> (usize, u64) {
     let all = world
         .objects()
@@ -92,7 +93,8 @@ async fn write(node: &Node, transaction: u64, keys: u64) {
     node.commit(&call).await;
 }
 
-/// How many objects a second are put beyond one for each 8 MiB, while so many clients write so many keys in each transaction.
+/// How many objects a second are put beyond one for each 8 MiB, while `clients` clients write
+/// `keys` keys in each transaction.
 async fn puts_a_second(world: &World, config: Config, clients: u64, keys: u64) -> f64 {
     let (node, meter) = metered(world, config).await;
     let (before, began) = (
@@ -118,8 +120,8 @@ async fn puts_a_second(world: &World, config: Config, clients: u64, keys: u64) -
     puts.saturating_sub(full) as f64 / seconds
 }
 
-/// T17: whatever the number of keys and transactions, objects are put ten times a second, once more for every 8 MiB, and once for
-/// sixteen that are merged.
+/// T17: for any number of keys and transactions, objects are put ten times a second, once more for
+/// every 8 MiB, and once for sixteen that are merged.
 #[test]
 fn packed_values_cost_ten_puts_a_second() {
     for (clients, keys) in [(1, 1), (10, 5), (20, 40)] {
@@ -141,8 +143,8 @@ fn packed_values_cost_ten_puts_a_second() {
     });
 }
 
-/// T2: values of every length come back, from memory and from their packs; small ones stay in their items, a large one has a
-/// pack of its own.
+/// T2: values of every length are read back, from memory and from their packs; small ones stay in
+/// their items, a large one has a pack of its own.
 #[test]
 fn packed_values_of_every_length_are_read_as_they_were_written() {
     in_virtual_time(async |world| {
@@ -202,7 +204,7 @@ fn packed_values_of_every_length_are_read_as_they_were_written() {
     });
 }
 
-/// Small reads of one pack are one request, if they are made at the same time; a large value is read by itself.
+/// Concurrent small reads of one pack are one request; a large value is read separately.
 #[test]
 fn small_reads_beside_each_other_are_joined() {
     in_virtual_time(async |world| {
@@ -223,7 +225,8 @@ fn small_reads_beside_each_other_are_joined() {
     });
 }
 
-/// T9: what is overwritten again and again takes a few packs, and the objects of the others go.
+/// T9: values that are overwritten again and again take a few packs, and the objects of the others
+/// are deleted.
 #[test]
 fn packs_stay_bounded_under_overwrites() {
     in_virtual_time(async |world| {
@@ -248,7 +251,7 @@ fn packs_stay_bounded_under_overwrites() {
             tokio::time::sleep(MOMENT).await;
             most = most.max(packs(&world).await.0);
         }
-        // A pack a second, each kept for a minute when nothing names it.
+        // A pack a second, each kept for a minute after it becomes unreferenced.
         assert!((50..80).contains(&most), "{most} packs");
         assert!(node.engine.figures().packed > 180);
         tokio::time::sleep(Duration::from_mins(5)).await;
@@ -267,7 +270,8 @@ fn packs_stay_bounded_under_overwrites() {
     });
 }
 
-/// The packs there are after so many values that were written one after the other, and stay; and how many were put.
+/// The number of packs after `values` values that were written one after the other, and stay; and
+/// how many were put.
 async fn packs_of_lone_values(world: &World, config: Config, values: u64) -> (usize, u64) {
     let (node, meter) = metered(world, config).await;
     let before = calls(&meter, Operation::ObjectPut);
@@ -295,7 +299,7 @@ async fn packs_of_lone_values(world: &World, config: Config, values: u64) -> (us
     )
 }
 
-/// T9: however slowly packs are filled, and nothing in them dies, there are few, and few are put besides.
+/// T9: however slowly packs fill, and if nothing in them dies, there are few, and few extra puts.
 #[test]
 fn small_packs_become_larger_ones() {
     in_virtual_time(async |world| {
@@ -324,7 +328,8 @@ fn small_packs_become_larger_ones() {
     });
 }
 
-/// T5, T6: a value that moves is read before, while and after it does; its old pack stays for a minute.
+/// T5, T6: a moving value is readable before, during and after its move; its old pack stays for a
+/// minute.
 #[test]
 fn a_value_that_moves_is_found_in_its_new_pack() {
     in_virtual_time(async |world| {
@@ -363,7 +368,7 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
             (1, 2)
         );
         let deleted = calls(&meter, Operation::ObjectDelete);
-        assert_eq!(deleted, 0, "somebody may have looked before");
+        assert_eq!(deleted, 0, "a reader may have read the item before");
         assert_eq!(shown(&node, "k1-3").await, Some(value(2_048, 3)));
         tokio::time::sleep(Duration::from_mins(1)).await;
         assert_eq!(
@@ -383,7 +388,8 @@ fn a_value_that_moves_is_found_in_its_new_pack() {
     });
 }
 
-/// A value shares its pack with a larger one of a transaction that is aborted, and its item is written minutes later.
+/// A value shares its pack with a larger one of an aborted transaction, and its item is written
+/// minutes later.
 async fn read_after_its_item_was_late(
     world: &World,
     config: Config,
@@ -419,7 +425,7 @@ async fn read_after_its_item_was_late(
     node.engine
         .put(&aborted, key("l"), value(9_000, 2))
         .await
-        .expect("written ahead");
+        .expect("spilled");
     gate.holds().await;
     assert_eq!(packs(world).await.0, 1, "both are in it");
     node.engine.abort(&aborted).await.expect("aborted");
@@ -430,7 +436,8 @@ async fn read_after_its_item_was_late(
     Ok(node.engine.get_now(&key("k")).await?.value)
 }
 
-/// T5: whoever may still write an item that names a pack is waited for, however much of it is dead.
+/// T5: compaction waits for tasks that may still write an item that names a pack, however much of
+/// it is dead.
 #[test]
 fn a_pack_is_not_compacted_under_a_writer() {
     in_virtual_time(async |world| {
@@ -450,7 +457,7 @@ fn a_pack_is_not_compacted_under_a_writer() {
     });
 }
 
-/// T7: what an ended transaction has put into packs goes with them.
+/// T7: the packed values of an ended transaction are deleted.
 #[test]
 fn what_an_aborted_transaction_packed_goes() {
     in_virtual_time(async |world| {
@@ -470,7 +477,7 @@ fn what_an_aborted_transaction_packed_goes() {
                 .await
                 .expect("taken");
         }
-        assert!(node.engine.figures().packed > 0, "some was written ahead");
+        assert!(node.engine.figures().packed > 0, "some values were spilled");
         node.engine.abort(&call).await.expect("aborted");
         tokio::time::sleep(Duration::from_mins(5)).await;
         assert_eq!(packs(&world).await, (0, 0));
@@ -478,7 +485,7 @@ fn what_an_aborted_transaction_packed_goes() {
     });
 }
 
-/// P6: without room for objects nothing commits that needs it, and what needs none does.
+/// P6: without space for objects no commit succeeds that needs it, and those that need none do.
 #[test]
 fn a_pack_that_does_not_fit_commits_nothing() {
     in_virtual_time(async |world| {
@@ -499,7 +506,8 @@ fn a_pack_that_does_not_fit_commits_nothing() {
     });
 }
 
-/// Nobody serves a store whose values lie elsewhere without noticing it at the start.
+/// A node that is configured with the wrong object store detects it at its start and does not
+/// serve.
 #[test]
 fn a_start_without_the_objects_of_its_store_is_refused() {
     in_virtual_time(async |world| {
@@ -543,7 +551,8 @@ fn a_start_without_the_objects_of_its_store_is_refused() {
     });
 }
 
-/// T9: on files too, what a death left is counted and compacted, and an object without a row goes.
+/// T9: on files too, dead bytes after a crash are counted and compacted, and an object without a
+/// row is deleted.
 #[test]
 fn packs_on_a_disk_are_counted_after_a_death() {
     in_virtual_time(async |world| {
@@ -638,7 +647,7 @@ fn stores_that_share_objects_keep_apart() {
     });
 }
 
-/// Where the packs of a node lie, whose store has put some.
+/// The location of a node's packs; its store has put some.
 async fn place_of_packs(world: &World, node: u32) -> ObjectPath {
     let all = world
         .objects()
@@ -650,7 +659,8 @@ async fn place_of_packs(world: &World, node: u32) -> ObjectPath {
     home.join(node.to_string())
 }
 
-/// Writes after a store went back to where it was before its second start, and its objects did not; whether that can be read.
+/// Writes after a store returned to its state before its second start, without its objects. Returns
+/// whether the value can be read.
 async fn writes_after_going_back(world: &World, broken: Option<Broken>) -> bool {
     let config = || Config {
         broken,
@@ -682,7 +692,7 @@ async fn writes_after_going_back(world: &World, broken: Option<Broken>) -> bool 
         .is_ok_and(|shown| shown.value == Some(value(2_048, 1)))
 }
 
-/// A name that is taken is not taken for one's own: what is written after a store was set back is there.
+/// A pack never adopts an existing object: values written after a store was set back are there.
 #[test]
 fn a_store_that_was_set_back_writes_beside_its_later_packs() {
     in_virtual_time(async |world| {
@@ -693,7 +703,7 @@ fn a_store_that_was_set_back_writes_beside_its_later_packs() {
     });
 }
 
-/// Of a copy of the store that is at work beside it.
+/// The same with a copy of the store that is at work beside it.
 #[test]
 fn a_pack_whose_name_somebody_takes_is_refused() {
     in_virtual_time(async |world| {
@@ -723,7 +733,7 @@ fn a_pack_whose_name_somebody_takes_is_refused() {
     });
 }
 
-/// T6: a pack that is missing is damage, which beginning again does not help.
+/// T6: a missing pack is reported as damage, which beginning again does not help.
 #[test]
 fn a_missing_pack_is_refused_by_its_name() {
     in_virtual_time(async |world| {
@@ -761,7 +771,8 @@ fn a_missing_pack_is_refused_by_its_name() {
     });
 }
 
-/// T18: a page with a damaged value is refused by the name of its key, and whoever knows that reads on.
+/// T18: a page with a damaged value is refused with the name of its key, and the caller can
+/// continue after it.
 #[test]
 fn a_page_with_a_damaged_value_names_its_key() {
     in_virtual_time(async |world| {
@@ -831,7 +842,7 @@ fn a_page_with_a_damaged_value_names_its_key() {
     });
 }
 
-/// A damaged pack is refused where it is read, and stays where it is, whatever is dead in it.
+/// A damaged pack is refused where it is read, and stays where it is, however much of it is dead.
 #[test]
 fn a_damaged_pack_is_neither_read_nor_deleted() {
     in_virtual_time(async |world| {

@@ -1,4 +1,4 @@
-//! Deaths between two steps, restarts, and stores that go back.
+//! Crashes between two steps, restarts, and stores that return to an earlier state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, key, versions_at_rest},
 };
 
-/// Virtual time moves only when somebody waits for it.
+/// Virtual time moves only while a task waits for it.
 const MOMENT: Duration = Duration::from_millis(1);
 
 fn broken(broken: Option<Broken>) -> Config {
@@ -26,7 +26,7 @@ fn broken(broken: Option<Broken>) -> Config {
     }
 }
 
-/// A node dies while its commit of k and l is held at `partition`; returns the commit's call.
+/// A node crashes while its commit of k and l is held at `partition`; returns the commit's call.
 async fn dies_in_commit(
     world: &World,
     call: impl AsyncFn(&Node) -> Call,
@@ -48,7 +48,8 @@ async fn dies_in_commit(
     call
 }
 
-/// T1, T7, T-2: whatever of a commit was at rest when its node died, its successor closes and deletes.
+/// T1, T7, T-2: the successor of a node that crashed in a commit closes it and deletes its
+/// data.
 #[test]
 fn a_restart_resolves_what_hangs() {
     let places = [
@@ -91,7 +92,8 @@ fn a_restart_resolves_what_hangs() {
     }
 }
 
-/// A node that dies after `calls` port calls of a commit. Returns the call, and the answer if there was one.
+/// A node that crashes after `calls` port calls of a commit. Returns the call, and the answer if
+/// there was one.
 async fn dies_after(
     world: &World,
     named: bool,
@@ -116,7 +118,7 @@ async fn dies_after(
     (call, answer)
 }
 
-/// T1, T4, T5: a node may die between any two port calls of a commit, and its store with it.
+/// T1, T4, T5: a node may crash between any two port calls of a commit, and its store with it.
 #[test]
 fn a_death_in_a_commit_leaves_all_or_nothing() {
     for (named, crashes) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -162,7 +164,7 @@ fn a_death_in_a_commit_leaves_all_or_nothing() {
     }
 }
 
-/// A named begin leaves nothing when its node dies.
+/// A begin of a client id leaves nothing when its node crashes.
 #[test]
 fn a_restart_forgets_a_begin() {
     in_virtual_time(async |world| {
@@ -180,7 +182,7 @@ fn a_restart_forgets_a_begin() {
     });
 }
 
-/// 7.2: the row decides about data that is there.
+/// 7.2: the row decides about data that exist.
 #[test]
 fn data_comes_before_the_record() {
     let partition = Buckets::default().versions(&key("l"), 1).partition;
@@ -200,7 +202,7 @@ fn data_comes_before_the_record() {
     });
 }
 
-/// What is there after the store's process died right behind an answer.
+/// The value that survives a crash of the store's process right after an answer.
 async fn survives(world: &World, variant: Option<Broken>) -> Option<String> {
     let node = Node::on(world, world.key_value(), broken(variant)).await;
     node.write(&[("k", "v")]).await;
@@ -225,7 +227,8 @@ fn acknowledged_means_durable() {
     });
 }
 
-/// 7.2: the store goes back under a node that lives on: everything open ends, and a new node serves what is there.
+/// 7.2: the store is reset under a live node: all open attempts end, and a new node serves the data
+/// that are there.
 #[test]
 fn a_node_starts_over_when_its_store_goes_back() {
     in_virtual_time(async |world| {
@@ -260,14 +263,15 @@ fn a_node_starts_over_when_its_store_goes_back() {
     });
 }
 
-/// A store that goes back again and again is not joined as fast as it does: each start takes an id, and the log a line.
+/// A store that is reset again and again does not cause a start each time, because each start takes
+/// an id, and a line in the log.
 #[test]
 fn starts_in_vain_come_ever_more_seldom() {
     in_virtual_time(async |world| {
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         for _ in 0..500 {
             world.crash();
-            // Whoever asks next notices it.
+            // The next call notices it.
             let _ = node.engine.begin(Begin::default()).await;
             assert!(node.engine.figures().starting_over);
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -280,7 +284,8 @@ fn starts_in_vain_come_ever_more_seldom() {
     });
 }
 
-/// A commit by a node whose clock was an hour ahead, then one of its successor, whose clock is right.
+/// A commit by a node whose clock was an hour ahead, then one of its successor, whose clock is
+/// right.
 async fn writes_after_a_clock_was_set_back(
     world: &World,
     variant: Option<Broken>,
@@ -319,7 +324,7 @@ fn a_clock_that_was_set_back_hides_nothing() {
     });
 }
 
-/// A node is paused before its slot; its successor resolves its log and looks; then it wakes up.
+/// A node is paused before its slot; its successor resolves its log and reads; then it wakes up.
 async fn wakes_up(
     world: &World,
     variant: Option<Broken>,
@@ -358,7 +363,7 @@ fn a_node_that_was_taken_for_dead_commits_nothing() {
     });
 }
 
-/// A write set that does not fit its row lies beside it, and goes with it.
+/// A write set that does not fit its row is stored beside it, and dropped with it.
 #[test]
 fn a_large_write_set_is_kept_in_parts() {
     let config = || Config {
@@ -409,7 +414,8 @@ fn a_large_write_set_is_kept_in_parts() {
     });
 }
 
-/// A successor reads the log from the last mark, however long it is, and goes on above its timestamps.
+/// A successor reads the log from the last published position, however long the log is, and exceeds
+/// its timestamps.
 #[test]
 fn a_long_log_is_not_read_from_its_start() {
     in_virtual_time(async |world| {
@@ -432,7 +438,7 @@ fn a_long_log_is_not_read_from_its_start() {
     });
 }
 
-/// How many pages of nodes' logs were read.
+/// The number of pages of nodes' logs that were read.
 fn log_slots_read(world: &World) -> usize {
     let trace = world.trace();
     let is_log =
@@ -440,7 +446,7 @@ fn log_slots_read(world: &World) -> usize {
     trace.entries().filter(is_log).count()
 }
 
-/// T4: an outcome that nobody holds cannot become another, and expires after its window.
+/// T4: an outcome that no node holds cannot become another, and expires after its window.
 #[test]
 fn an_outcome_that_nobody_holds_is_aborted_then_expired() {
     in_virtual_time(async |world| {
@@ -463,7 +469,7 @@ fn an_outcome_that_nobody_holds_is_aborted_then_expired() {
     });
 }
 
-/// What was spread over one number of buckets is not looked for in another.
+/// A node does not search a store of one number of buckets with another number.
 #[test]
 fn a_store_of_another_number_of_buckets_is_refused() {
     in_virtual_time(async |world| {

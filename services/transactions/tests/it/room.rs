@@ -1,4 +1,5 @@
-//! P6: on a full store what would add to it is refused by name, before it is taken in; the rest goes on.
+//! P6: a full store refuses calls that would add to it, by name and before it accepts them; other
+//! calls continue.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,13 +14,13 @@ use transactions::{
 
 use crate::house::{Node, bytes, finished, id, in_virtual_time, key};
 
-/// A store that has the room it was given last.
+/// A store that reports the free space it was given last.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Room>);
 
 impl Disk {
     fn leave(&self, room: Room) {
-        *self.0.lock().expect("nobody panics while holding it") = room;
+        *self.0.lock().expect("no holder panics") = room;
     }
 }
 
@@ -29,7 +30,7 @@ impl FaultSchedule for Disk {
     }
 
     fn room(&self) -> Room {
-        *self.0.lock().expect("nobody panics while holding it")
+        *self.0.lock().expect("no holder panics")
     }
 }
 
@@ -117,7 +118,7 @@ fn a_full_store_takes_no_values_and_no_names_and_shows_what_it_has() {
     });
 }
 
-/// P6: nothing of it takes more than a reserve has.
+/// P6: none of it takes more than a reserve has.
 #[test]
 fn a_node_starts_on_a_full_store_and_finishes_what_was_begun() {
     in_virtual_time(async |world| {

@@ -1,4 +1,4 @@
-//! T11, T12: serializable transactions, and what they share with the others.
+//! T11, T12: serializable transactions, and how they share keyspaces with others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// Longer than any window but that of names.
+/// Longer than any window except that of client ids.
 const WINDOWS: Duration = Duration::from_mins(5);
 
 fn serializable() -> Begin {
@@ -37,8 +37,8 @@ fn broken(variant: Broken) -> Config {
     }
 }
 
-/// Both of two keys are read, then one of them is written: whoever does that to the other at the same time cannot have
-/// done so before or after.
+/// Each of two transactions reads both keys, then writes one of them: neither order of the two
+/// explains both results.
 async fn write_skew(node: &Node) -> Vec<Result<(), Error>> {
     node.write(&[("left", "on"), ("right", "on")]).await;
     let [one, other] = [
@@ -81,7 +81,8 @@ fn of_two_that_cannot_follow_each_other_one_conflicts() {
     });
 }
 
-/// What the second of two hears that conflict, where the slot for the first of them finds no room.
+/// The answer to the second of two conflicting transactions, where the slot for the first finds no
+/// space.
 async fn conflict_without_a_slot(world: World, config: Config) -> Result<(), Error> {
     let gate = Gate::new(world.key_value());
     let node = Node::on(&world, Arc::clone(&gate) as Arc<dyn KeyValue>, config).await;
@@ -109,7 +110,7 @@ async fn conflict_without_a_slot(world: World, config: Config) -> Result<(), Err
     second.await.expect("ran")
 }
 
-/// T11: nobody conflicts with what was never written.
+/// T11: a transaction does not conflict with a write that never happened.
 #[test]
 fn a_conflict_rests_on_what_is_written() {
     in_virtual_time(async |world| {
@@ -124,7 +125,7 @@ fn a_conflict_rests_on_what_is_written() {
     });
 }
 
-/// T11: a conflict is told again to whoever asks again, and nothing of it is left.
+/// T11: a repeated commit gets the same conflict, and nothing of it is left.
 #[test]
 fn a_conflict_leaves_nothing() {
     on_every_provider(async |node: Node| {
@@ -174,7 +175,8 @@ fn named() -> Begin {
     }
 }
 
-/// T8: an attempt that is begun anew after its decision was handed over hears that, and not that it may begin again.
+/// T8: an attempt that is begun anew after its hand-over is told that, and not that it may begin
+/// again.
 #[test]
 fn a_commit_that_was_handed_over_hears_that_it_was_begun_anew() {
     in_virtual_time(async |world| {
@@ -203,7 +205,8 @@ fn a_commit_that_was_handed_over_hears_that_it_was_begun_anew() {
     });
 }
 
-/// T8: also between the two steps of that begin, which closes the earlier attempt and then takes its row.
+/// T8: also between the two steps of that begin, which closes the earlier attempt and then takes
+/// its row.
 #[test]
 fn nobody_who_is_begun_anew_hears_that_he_may_begin_again() {
     let mut begun_anew = 0;
@@ -231,8 +234,8 @@ fn nobody_who_is_begun_anew_hears_that_he_may_begin_again() {
     assert!(begun_anew > 0, "none of the begins came between");
 }
 
-/// T12: what a transaction reads is the keyspace as it was when it began, whatever is written meanwhile, and if it only reads
-/// it commits.
+/// T12: a transaction reads the keyspace as it was at its begin, under any concurrent writes, and
+/// commits if it only reads.
 #[test]
 fn readers_never_conflict() {
     let read = |config| {
@@ -263,7 +266,8 @@ fn readers_never_conflict() {
     );
 }
 
-/// T11: blind writes, and those of read-atomic transactions and of plain state, take their place in the same order.
+/// T11: blind writes, and those of read-atomic transactions and of plain state, take part in the
+/// same order.
 #[test]
 fn levels_share_one_order() {
     on_every_provider(async |node: Node| {
@@ -306,7 +310,7 @@ fn levels_share_one_order() {
     });
 }
 
-/// A keyspace is used by who named it, and writes are of one kind.
+/// A transaction uses only keyspaces that it named, and writes keyspaces of one kind.
 #[test]
 fn keyspaces_are_kept_apart() {
     on_every_provider(async |node: Node| {
@@ -362,7 +366,7 @@ fn keyspaces_are_kept_apart() {
     });
 }
 
-/// T-3: a commit that was given a timestamp is over before anything is given a slot.
+/// T-3: a commit with a timestamp is over before any commit gets a slot.
 #[test]
 fn marking_waits_for_commits_under_way() {
     let order = |config: Config| {
@@ -395,7 +399,7 @@ fn marking_waits_for_commits_under_way() {
     );
 }
 
-/// T-4: a node that was taken for dead begins nothing, since it does not know what has committed.
+/// T-4: a node that was presumed dead begins nothing, because it does not know what has committed.
 #[test]
 fn a_node_that_was_taken_for_dead_takes_no_snapshot() {
     let begins = |config: Config| {
@@ -408,7 +412,7 @@ fn a_node_that_was_taken_for_dead_takes_no_snapshot() {
             assert_eq!(old.get(&reader, "k").await.as_deref(), Some("old"));
             let new = node(&config).await;
             new.write(&[("k", "new")]).await;
-            // What it has read at its timestamp stays read.
+            // Its earlier reads at its timestamp stay valid.
             assert_eq!(old.get(&reader, "k").await.as_deref(), Some("old"));
             begins = old.engine.begin(serializable()).await.is_ok();
         });
@@ -421,7 +425,7 @@ fn a_node_that_was_taken_for_dead_takes_no_snapshot() {
     );
 }
 
-/// T9: of a sequenced keyspace, too, one version of each key stays, and of its transactions nothing.
+/// T9: a sequenced keyspace, too, keeps one version of each key, and nothing of its transactions.
 #[test]
 fn a_sequenced_keyspace_is_collected() {
     in_virtual_time(async |world| {
@@ -459,7 +463,7 @@ fn a_sequenced_keyspace_is_collected() {
     });
 }
 
-/// T9, T12: who reads an old snapshot for too long is told so, and is shown nothing that was not so.
+/// T9, T12: a reader of an old snapshot is told so after too long, and never sees a wrong value.
 #[test]
 fn a_snapshot_that_is_too_old_is_refused_by_name() {
     in_virtual_time(async |world| {
@@ -502,7 +506,8 @@ fn a_snapshot_that_is_too_old_is_refused_by_name() {
     });
 }
 
-/// T4: whoever begins a name anew while its commit is handed over finds it committed, or has it refused for good.
+/// T4: a begin of a client id whose commit is handed over finds it committed, or refuses it
+/// permanently.
 #[test]
 fn a_name_begun_anew_while_it_commits_counts_once() {
     for held in [&b"t/s/"[..], b"t/v/"] {
@@ -557,8 +562,8 @@ fn a_name_begun_anew_while_it_commits_counts_once() {
     }
 }
 
-/// A death between two calls of a commit, at each of them: it has committed whole or not at all, and the next start knows
-/// which.
+/// A crash between any two calls of a commit: it has committed completely or not at all, and the
+/// next start knows which.
 #[test]
 fn a_commit_that_dies_anywhere_is_whole_or_nothing() {
     let mut outcomes = [0, 0];
@@ -624,9 +629,9 @@ fn a_commit_that_dies_anywhere_is_whole_or_nothing() {
     assert!(outcomes.iter().all(|count| *count > 1), "{outcomes:?}");
 }
 
-/// A node that was taken for dead seals the sequencer's log after its successor has, and before that judges the rows that were
-/// handed over to it. Returns how a commit of the first was answered, and what the successor says of it; none: the first
-/// orders nothing.
+/// A node that was presumed dead seals the sequencer's log after its successor has, and before that
+/// decides the rows that were handed over to it. Returns the answer to a commit of the first node,
+/// and the successor's outcome for it; `None`: the first orders nothing.
 async fn seals_behind_a_successor(
     world: &World,
     config: Config,
@@ -654,7 +659,7 @@ async fn seals_behind_a_successor(
         let (engine, asked) = (node.engine.clone(), call.clone());
         let committing = tokio::spawn(async move { engine.commit(&asked).await });
         gate.holds().await;
-        // It is ordered, and its row does not say so yet.
+        // It is ordered, and its row is not settled yet.
         gate.close(Held::Updates, layout::DECISIONS);
         let committed = committing.await.expect("no panic").map(drop);
         gate_of_successor.open();
@@ -665,7 +670,7 @@ async fn seals_behind_a_successor(
     Some((committed, successor.status(&call).await))
 }
 
-/// T-4: whoever was taken for dead orders nothing behind its successor's back.
+/// T-4: a node that was presumed dead orders nothing after its successor has taken over.
 #[test]
 fn whoever_seals_after_its_successor_orders_nothing() {
     in_virtual_time(async |world| {

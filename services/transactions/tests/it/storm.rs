@@ -1,7 +1,9 @@
-//! Everything at once: lost answers, refusals, delays, crashes of the store and of nodes, for many seeds.
+//! Many faults at once: lost answers, refusals, delays, crashes of the store and of nodes, for many
+//! seeds.
 //!
-//! Each writer writes one number to all its keys in one transaction, again and again, under names. Readers must see one
-//! number in all of them, and in the end each writer's keys hold the last number that was acknowledged, or a later one.
+//! Each writer writes one number to all its keys in one transaction, again and again, under client
+//! ids. Readers must see one number in all of them. In the end each writer's keys hold the last
+//! acknowledged number, or a later one.
 
 use std::time::Duration;
 
@@ -37,7 +39,7 @@ async fn start(world: &World, config: &Config) -> Service {
     }
 }
 
-/// Writes `number` under its name until that is committed; false: the node is gone.
+/// Writes `number` under its id until that is committed; false if the node is gone.
 async fn write(service: &Service, writer: usize, number: usize) -> Result<(), Error> {
     let engine = service.engine();
     let name = id(&format!("{writer}/{number}"));
@@ -91,7 +93,7 @@ async fn read(service: &Service, writer: usize) -> Result<Vec<usize>, Error> {
     Ok(numbers)
 }
 
-/// What a storm showed that must not be.
+/// The violations that a storm found.
 #[derive(Debug, PartialEq, Eq)]
 enum Violation {
     Fractured(Vec<usize>),
@@ -111,7 +113,7 @@ fn whole(numbers: Vec<usize>) -> Result<Vec<usize>, Violation> {
     }
 }
 
-/// Everybody writes and reads once; none: a node died, or its store went back.
+/// Each writer writes and each reader reads once; `None` if a node crashed, or its store was reset.
 async fn round(
     service: &Service,
     number: usize,

@@ -1,4 +1,4 @@
-//! T2, T4, T9: long keys and large values are like others.
+//! T2, T4, T9: long keys and large values behave like others.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A key as long as keys may be; only its last byte tells it from its like.
+/// A key of maximal length; only its last byte distinguishes it.
 fn long_key(byte: u8, last: u8) -> Key {
     let mut name = vec![byte; 1_024];
     name[1_023] = last;
@@ -31,7 +31,7 @@ async fn shown(node: &Node, key: &Key) -> Option<Bytes> {
         .value
 }
 
-/// T2: what is too long to sort by is found all the same, and apart.
+/// T2: keys too long to sort by are found all the same, and kept apart.
 #[test]
 fn the_longest_keys_are_written_read_and_deleted() {
     on_every_provider(async |node: Node| {
@@ -66,7 +66,7 @@ fn the_longest_keys_are_written_read_and_deleted() {
     });
 }
 
-/// T2: they are loaded by who has them from the store alone.
+/// T2: a node that has them only in the store loads them.
 #[test]
 fn the_longest_keys_survive_a_restart() {
     in_virtual_time(async |world| {
@@ -87,7 +87,7 @@ fn the_longest_keys_survive_a_restart() {
     });
 }
 
-/// A value of so many bytes, unlike others of its length.
+/// A value of `bytes` bytes that differs from others of its length.
 fn value(bytes: usize, seed: u64) -> Bytes {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut value = vec![0; bytes];
@@ -95,13 +95,14 @@ fn value(bytes: usize, seed: u64) -> Bytes {
     value.into()
 }
 
-/// How many chunks the attempt of `call` has at rest.
+/// The number of stored chunks of `call`'s attempt.
 async fn chunks_at_rest(key_value: &dyn KeyValue, call: &Call) -> usize {
     let attempt = call.attempt.expect("a begin answers it");
     items_at_rest(key_value, layout::chunks(attempt).to_vec()).await
 }
 
-/// T2, T3: a value of any length up to 64 MiB is read as it was written, before and after its commit.
+/// T2, T3: a value of any length up to 64 MiB is read as it was written, before and after its
+/// commit.
 #[test]
 fn values_of_every_length_are_read_as_they_were_written() {
     on_every_provider(async |node: Node| {
@@ -148,8 +149,8 @@ fn values_of_every_length_are_read_as_they_were_written() {
     });
 }
 
-/// T9, T11, T12: in a sequenced keyspace a snapshot keeps its chunks, a conflict leaves none, and what was replaced or
-/// superseded goes.
+/// T9, T11, T12: in a sequenced keyspace a snapshot keeps its chunks, a conflict leaves none, and
+/// replaced or superseded ones are deleted.
 #[test]
 fn large_values_are_serializable() {
     in_virtual_time(async |world| {
@@ -181,7 +182,7 @@ fn large_values_are_serializable() {
             .put(&late, key("k"), value(400_000, 4))
             .await
             .expect("taken");
-        assert_eq!(chunks_at_rest(&*store, &late).await, 1, "written ahead");
+        assert_eq!(chunks_at_rest(&*store, &late).await, 1, "spilled");
         node.engine
             .put_now(key("k"), Some(new.clone()))
             .await
@@ -210,8 +211,8 @@ fn large_values_are_serializable() {
     });
 }
 
-/// T9: what a later write of the same transaction replaced goes with the commit; what was superseded, with its chunks, once
-/// nobody needs it; a deletion leaves nothing.
+/// T9: chunks that a later write of the same transaction replaced are deleted with the commit;
+/// superseded ones with their version, once no transaction needs it; a deletion leaves nothing.
 #[test]
 fn chunks_go_with_what_they_are_of() {
     in_virtual_time(async |world| {
@@ -254,7 +255,7 @@ fn chunks_go_with_what_they_are_of() {
     });
 }
 
-/// T7: whatever ends a transaction, and under whatever name, what it wrote ahead goes.
+/// T7: however a transaction ends, and under any id, its spilled data are deleted.
 #[test]
 fn what_an_ended_transaction_wrote_ahead_goes() {
     let ends = ["abort", "begun anew", "expiry"];
@@ -298,8 +299,8 @@ fn what_an_ended_transaction_wrote_ahead_goes() {
     }
 }
 
-/// T4, T7: a node may die between any two calls of a large write and its commit, and its store with it: then all of it is
-/// there or nothing, and nothing else.
+/// T4, T7: a node may crash between any two calls of a large write and its commit, and its store
+/// with it: then all of the write is there or nothing, and nothing else.
 #[test]
 fn a_death_while_a_large_value_is_written_leaves_all_or_nothing() {
     for crashes in [false, true] {
@@ -351,7 +352,8 @@ fn a_death_while_a_large_value_is_written_leaves_all_or_nothing() {
     }
 }
 
-/// T15: beyond a bound values leave memory, one transaction's or the node's, and are read and committed all the same.
+/// T15: beyond a bound, one transaction's or the node's, values are spilled, and are read and
+/// committed all the same.
 #[test]
 fn values_leave_memory_when_there_are_too_many() {
     in_virtual_time(async |world| {
@@ -423,7 +425,8 @@ fn values_leave_memory_when_there_are_too_many() {
     });
 }
 
-/// T15: values that are being read share a bound; who waits too long is refused, and nobody else is.
+/// T15: values that are being read share a bound; a read that waits too long is refused, and others
+/// are not.
 #[test]
 fn large_values_are_read_within_a_bound_of_memory() {
     in_virtual_time(async |world| {
@@ -503,7 +506,7 @@ fn a_value_that_does_not_fit_ends_its_transaction() {
     });
 }
 
-/// T3, T4: a commit waits for what its transaction is still writing, and an abort leaves none of it.
+/// T3, T4: a commit waits for its transaction's running writes, and an abort leaves none of them.
 #[test]
 fn a_commit_waits_for_values_on_their_way() {
     for commits in [true, false] {
@@ -550,8 +553,8 @@ fn a_commit_waits_for_values_on_their_way() {
     }
 }
 
-/// T9: whoever was only taken for dead may write ahead until its last transaction has ended, and nothing but its log's entry
-/// names its chunks: the entry stays until no more can come.
+/// T9: a node that was only presumed dead may spill until its last transaction has ended, and only
+/// its log's entry names the chunks. The entry stays until no more can arrive.
 #[test]
 fn chunks_that_arrive_after_their_log_was_resolved_go() {
     in_virtual_time(async |world| {
@@ -565,7 +568,7 @@ fn chunks_that_arrive_after_their_log_was_resolved_go() {
         gate.holds().await;
         let node = Node::on(&world, world.key_value(), Config::default()).await;
         tokio::time::sleep(Duration::from_mins(10)).await;
-        // What was under way arrives, and no answer does.
+        // Writes under way arrive, and no answer does.
         gate.die_after(0);
         gate.open();
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! S16: what is changed together with a slot.
+//! S16: changes that are made together with a slot.
 
 use bytes::Bytes;
 use ports::{
@@ -81,7 +81,8 @@ fn a_fenced_writer_changes_nothing() {
     });
 }
 
-/// S16: once the slot stands, whether the changes were made is known for good, and it stands once.
+/// S16: once the slot exists, it is known permanently whether the changes were made. It exists
+/// once.
 #[test]
 fn changes_whose_answer_was_lost_are_settled_with_their_slot() {
     run(async {
@@ -118,7 +119,7 @@ fn changes_that_arrive_behind_their_slot_are_refused() {
         let world = World::new(1);
         let (log, store) = (log(&world), world.key_value());
         let (mut writer, _) = log.take_over(Cursor::START).await.expect("calm");
-        // What is on its way, as `append_with` sends it.
+        // The transaction in flight, as `append_with` sends it.
         let slot = Key::new("log", [b"s".as_slice(), &2_u64.to_be_bytes()].concat());
         let filling =
             Update::modify(slot, vec![Action::set_integer("epoch", 1)]).when(Condition::Absent);

@@ -1,4 +1,4 @@
-//! S12, D4: what a writer has seen is lost while its next call is on its way.
+//! S12, D4: the store loses data that a writer has read while the writer's next call is in flight.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use super::{append, log};
 /// How long a call is on its way.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
-/// The log as somebody reaches it whose updates are slow after the first `prompt` ones.
+/// The log, for a caller whose updates are slow after the first `prompt` ones.
 fn slow_log(world: &World, prompt: usize) -> FencedLog {
     let faults = [Fault::None]
         .repeat(prompt)
@@ -31,8 +31,8 @@ fn slow_log(world: &World, prompt: usize) -> FencedLog {
     )
 }
 
-/// Somebody appends by what he has seen elsewhere in the store, or does not say so; the store loses that meanwhile, but
-/// no slot.
+/// Appends after reading elsewhere in the store, with or without a dependency on that read.
+/// Meanwhile the store loses the data that was read, but no slot.
 async fn appends_by_what_is_lost(says_so: bool) -> ports::Result<Appended> {
     let world = World::new(1);
     let (mut writer, _) = slow_log(&world, 2)
@@ -48,7 +48,7 @@ async fn appends_by_what_is_lost(says_so: bool) -> ports::Result<Appended> {
         .expect("calm");
     if says_so {
         writer
-            .rest_on(seen.receipt.point)
+            .depend_on(seen.receipt.point)
             .await
             .expect("one start of the store");
     }
@@ -72,8 +72,8 @@ fn an_append_that_rests_on_what_is_lost_is_refused() {
     );
 }
 
-/// Somebody trims slots that the store loses meanwhile, by what he knows of the log or by nothing. What the next one
-/// after him finds of what his successor wrote in their place.
+/// Trims slots that the store loses meanwhile, with or without a dependency on them. Returns how
+/// many records of its successor, written in their place, the next takeover replays.
 async fn trims_what_is_lost(by_what_it_knows: bool) -> (ports::Result<()>, usize) {
     let world = World::new(1);
     let slow = slow_log(&world, 4);
@@ -118,8 +118,8 @@ fn a_trim_that_rests_on_what_is_lost_takes_nothing_of_a_successor() {
     );
 }
 
-/// What a writer says that is to rest on something of another start of the store than its own last slot, which is durable
-/// or is not, and then of its next append.
+/// A writer depends on a point of another start of the store than that of its own last slot, which
+/// is durable or not. Returns the result of that, and of its next append.
 async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::Result<Appended>) {
     let world = World::new(1);
     let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
@@ -135,12 +135,13 @@ async fn rests_on_another_start(is_durable: bool) -> (ports::Result<()>, ports::
         .expect("calm")
         .receipt
         .point;
-    let rested = writer.rest_on(seen).await;
+    let rested = writer.depend_on(seen).await;
     assert!(rested.is_err() || writer.point() >= seen);
     (rested, writer.append("after".into()).await)
 }
 
-/// S12, D4: what was seen in a later start of the store says nothing of what this writer has written in an earlier one.
+/// S12, D4: a read in a later start of the store proves nothing about this writer's slots of an
+/// earlier one.
 #[test]
 fn a_writer_whose_slots_are_lost_rests_on_nothing_that_came_later() {
     let (rested, appended) = run(rests_on_another_start(false));
@@ -173,13 +174,13 @@ fn a_writer_rests_on_nothing_that_was_lost_before_it_came() {
             .point;
         world.fall_back();
         let (mut writer, _) = log(&world).take_over(Cursor::START).await.expect("calm");
-        let rested = writer.rest_on(seen).await.expect_err("it is lost");
+        let rested = writer.depend_on(seen).await.expect_err("it is lost");
         assert_eq!(rested.kind(), ErrorKind::Lost);
     });
 }
 
-/// Whom a takeover becomes the successor of, if the store goes back while its call of `operation` is on its way, which is
-/// its first one of that kind.
+/// The store goes back while a takeover's first call of `operation` is in flight. Checks the
+/// takeover's predecessor.
 async fn takes_over_while_the_store_goes_back(operation: &'static str) {
     let world = World::new(1);
     let (mut first, _) = log(&world).take_over(Cursor::START).await.expect("calm");
@@ -204,7 +205,7 @@ async fn takes_over_while_the_store_goes_back(operation: &'static str) {
         world.fall_back();
     };
     let (taken, ()) = tokio::join!(slow.take_over(Cursor::START), losing);
-    let (mut second, replay) = taken.expect("it begins again by what is left");
+    let (mut second, replay) = taken.expect("it starts again with the remaining log");
     assert_eq!(
         (second.sealed(), replay.len()),
         (SlotIndex(3), 1),
@@ -216,13 +217,13 @@ async fn takes_over_while_the_store_goes_back(operation: &'static str) {
     assert_eq!(payloads, [&b"kept"[..], b"new"]);
 }
 
-/// S10, S12, D4: what it had read is gone when its seal arrives.
+/// S10, S12, D4: the store has lost the slots that the takeover read when its seal arrives.
 #[test]
 fn a_takeover_begins_again_where_what_it_has_read_is_lost() {
     run(takes_over_while_the_store_goes_back("key_value.update"));
 }
 
-/// S10, S12: its seal itself is lost before it is durable.
+/// S10, S12: the store loses the seal before it is durable.
 #[test]
 fn a_takeover_begins_again_where_its_seal_is_lost() {
     run(takes_over_while_the_store_goes_back(
@@ -230,7 +231,7 @@ fn a_takeover_begins_again_where_its_seal_is_lost() {
     ));
 }
 
-/// S13, D4: the mark was moved before the store lost the log behind it, and the slots are taken away after.
+/// S13, D4: the mark was moved before the store lost the log after it. The slots are removed later.
 #[test]
 fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() {
     run(async {
@@ -268,7 +269,7 @@ fn a_trim_that_has_moved_the_start_takes_nothing_that_a_successor_wrote_since() 
             let (mut successor, _) = log(&world).take_over(Cursor::START).await.expect("calm");
             append(&mut successor, "new").await;
         };
-        let (trimmed, ()) = tokio::join!(slow.trim_resting_on(until, basis), succeeding);
+        let (trimmed, ()) = tokio::join!(slow.trim_depending_on(until, basis), succeeding);
         assert_eq!(trimmed.expect_err("it is lost").kind(), ErrorKind::Lost);
         let (_, replay) = log(&world).take_over(Cursor::START).await.expect("calm");
         assert_eq!(replay.len(), 2, "what was kept, and what is new");

@@ -1,5 +1,6 @@
-//! Writers take over from each other at random moments, and are paused at others; the store loses answers
-//! and crashes. What they were told is written down and compared with the log.
+//! Writers take over from each other at random moments, and are paused at others. The store loses
+//! responses and crashes. The actors write down their responses, and the test compares these with
+//! the log.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,17 +23,17 @@ pub(crate) enum Takeover {
     WithoutSeal,
 }
 
-/// What happened, as those it happened to were told.
+/// The responses to all actors.
 #[derive(Debug, Default)]
 struct History {
     /// Records that were durable when they were acknowledged, in the order of the acknowledgements.
     acknowledged: Vec<(SlotIndex, Epoch, Bytes)>,
     takeovers: Vec<Takeovers>,
-    /// What readers saw that was durable.
+    /// Durable records that readers saw.
     seen: Vec<Slot>,
 }
 
-/// What one takeover was told.
+/// The response to one takeover.
 #[derive(Debug)]
 struct Takeovers {
     epoch: Epoch,
@@ -191,7 +192,7 @@ fn acknowledged_records_stand_once(
     Ok(())
 }
 
-/// S10: whatever a writer of a lower epoch was told, its successor knew when it became one.
+/// S10: a successor knew each acknowledged record of a lower epoch when it took over.
 fn takeovers_replayed_what_was_acknowledged(history: &History) -> Result<(), String> {
     for Takeovers { epoch, replayed } in &history.takeovers {
         let replayed: BTreeSet<&Bytes> = replayed.iter().map(|slot| &slot.payload).collect();

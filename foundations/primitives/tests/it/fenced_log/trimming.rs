@@ -1,4 +1,5 @@
-//! S13: what a trim takes away, what it leaves, and what whoever comes too late finds.
+//! S13: the slots that a trim removes, those that it leaves, and the view of late readers and
+//! writers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,14 +47,15 @@ fn a_writer_paused_before_a_trim_finds_itself_fenced() {
     });
 }
 
-/// S10, S13: between its look at the log and its seal, the log went on and was trimmed.
+/// S10, S13: between a takeover's read of the log and its seal, the log grew and was trimmed.
 #[test]
 fn a_takeover_that_was_paused_does_not_seal_a_hole_that_a_trim_left() {
     run(async {
         let world = World::new(1);
         let log = log(&world);
         let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
-        // Each way of each call takes this long: two calls look, and the third one's seal is on its way.
+        // Each way of each call takes this long: two calls look, and the third one's seal is on its
+        // way.
         let way = Duration::from_millis(100);
         world.faults().delay(Chance::ALWAYS, way..=way);
         let paused = {
@@ -128,8 +130,8 @@ async fn filled(world: &World) -> Cursor {
     until
 }
 
-/// S9, S13: whoever trims may die between any two of its steps. A reader that has not come so far is told, and is never
-/// shown a log that ends where slots are missing.
+/// S9, S13: a trim may die between any two of its steps. A late reader gets an error, and never a
+/// log that ends where slots are missing.
 #[test]
 fn a_trim_that_was_left_off_halfway_is_no_end_of_the_log() {
     // The mark, and three records; a seal takes no step.
@@ -167,7 +169,8 @@ fn a_trim_that_was_left_off_halfway_is_no_end_of_the_log() {
     }
 }
 
-/// S10, S13: nothing of it is left but the mark and its seals, and the next epoch is higher all the same.
+/// S10, S13: nothing of it is left but the mark and its seals, and the next epoch is higher all the
+/// same.
 #[test]
 fn a_takeover_of_a_log_that_was_trimmed_to_its_end_has_a_higher_epoch() {
     run(async {
@@ -196,7 +199,7 @@ fn a_takeover_of_a_log_that_was_trimmed_to_its_end_has_a_higher_epoch() {
     });
 }
 
-/// S9, S13: the start of a log never goes back, whoever trims late.
+/// S9, S13: a late trim does not move the start of the log back.
 #[test]
 fn a_trim_that_comes_late_does_not_move_the_start_back() {
     run(async {
@@ -280,8 +283,8 @@ fn a_trim_leaves_nothing_before_its_end_but_seals() {
     });
 }
 
-/// S13. A trim that began at the first slot each time would cost more with each takeover, and where a store remembers what was deleted,
-/// with each record.
+/// S13. A trim that began at the first slot each time would cost more with each takeover. In a
+/// store that remembers deleted items, it would cost more with each record.
 #[test]
 fn a_trim_looks_at_nothing_that_one_before_it_has_seen() {
     run(async {

@@ -1,5 +1,6 @@
-//! S9, S10, S13: slots of a lower epoch behind a seal. Whoever appends here leaves no gap, so they are made by hand: a
-//! store that has lost a slot without noticing would leave such a log, and so would a writer that does not wait.
+//! S9, S10, S13: slots of a lower epoch after a seal. Our writers leave no gap, so these tests make
+//! such slots by hand. A store that lost a slot without noticing would leave such a log, and so
+//! would a pipelining writer.
 
 use bytes::Bytes;
 use ports::{Key, Update, key_value::Action};
@@ -8,7 +9,8 @@ use simulated::{World, run};
 
 use super::{append, log, payloads};
 
-/// Puts an item where a slot lies, as `primitives::fenced_log` lays it out; without a payload: a seal.
+/// Puts an item where a slot lies, as `primitives::fenced_log` lays it out; without a payload: a
+/// seal.
 async fn put(world: &World, slot: SlotIndex, epoch: i64, payload: Option<&'static str>) {
     let mut actions = vec![Action::set_integer("epoch", epoch)];
     actions.extend(payload.map(|payload| Action::set("payload", payload)));
@@ -25,8 +27,8 @@ fn key(slot: SlotIndex) -> Key {
     Key::new("log", sort)
 }
 
-/// A log whose second writer, at rest, has sealed slot 3, behind which slots 4 and 5 are of the first one: it wrote them
-/// over the gap.
+/// A log whose second writer has sealed slot 3. Slots 4 and 5 after it are of the first writer,
+/// which wrote them over the gap.
 async fn with_void_slots(world: &World) -> Writer {
     let log = log(world);
     let (mut first, _) = log.take_over(Cursor::START).await.expect("calm");
@@ -45,7 +47,7 @@ async fn with_void_slots(world: &World) -> Writer {
     second
 }
 
-/// S9, S10: nobody reads it, nobody replays it.
+/// S9, S10: no read and no takeover returns it.
 #[test]
 fn a_void_slot_is_shown_to_nobody() {
     run(async {
@@ -60,7 +62,7 @@ fn a_void_slot_is_shown_to_nobody() {
     });
 }
 
-/// S11: what the writer of a higher epoch appends is behind it, and is there.
+/// S11: an append of the writer of a higher epoch comes after it, and is read.
 #[test]
 fn an_append_passes_void_slots() {
     run(async {
@@ -74,7 +76,8 @@ fn an_append_passes_void_slots() {
     });
 }
 
-/// S11: another attempt at the same epoch has sealed further on, where the store had not yet lost what was before.
+/// S11: another attempt at the same epoch sealed a later slot, when the store had not yet lost the
+/// slots before.
 #[test]
 fn an_append_passes_a_seal_of_its_own_epoch() {
     run(async {
@@ -90,7 +93,8 @@ fn an_append_passes_a_seal_of_its_own_epoch() {
     });
 }
 
-/// S13: a void slot that a trim had taken away would be a free slot for who was about to pass it.
+/// S13: without a void slot, which a trim removed, a writer that must pass it would find a free
+/// slot.
 #[test]
 fn a_void_slot_keeps_its_place_when_the_log_is_trimmed() {
     run(async {

@@ -1,4 +1,4 @@
-//! Stores and queues whose answers of one kind carry the point that is always durable (D6).
+//! Stores and queues that return the always durable point with answers of one kind (D6).
 
 use std::{
     collections::BTreeSet,
@@ -7,33 +7,34 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Crashed, Twist, Twisting, around};
-
+use super::{Crashed, Twisting, around};
 use crate::{
-    DurabilityPoint, Item, Key, Receipt, Result, Update,
-    contract::{broken::queue, durability::Subject},
+    DurabilityPoint, Item, Key, KeyValue, Queue, Receipt, Result, Update,
+    contract::durability::Subject,
+    decorate::{KeyValueDecorator, QueueDecorator},
+    decorates,
     key_value::{Batch, Batched, Outcome, Page, Read, Scan, SharedKeyValue, Transacted, Updated},
     queue::{Handle, QueueOptions, SharedQueue},
 };
 
-/// Which answers.
+/// A kind of answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// Of `get`, where there is an item.
+    /// To `get`, with an item.
     Item,
-    /// Of `get`, where there is none.
+    /// To `get`, without an item.
     NoItem,
-    /// Of `scan`, where there are items.
+    /// To `scan`, with items.
     Page,
-    /// Of `scan`, where there are none.
+    /// To `scan`, without items.
     EmptyPage,
-    /// To whoever lost.
+    /// To an update whose condition did not hold.
     Conflict,
     /// To an operation that was done before.
     Repeat,
     /// To an update that changed nothing.
     Unchanged,
-    /// To a transaction that lost.
+    /// To a transaction with a condition that did not hold.
     TransactionsConflict,
     /// To a transaction of operations that were done before.
     RepeatedTransaction,
@@ -41,13 +42,13 @@ enum Answer {
     UnchangedTransaction,
     /// To a batch that was applied.
     Batch,
-    /// To a batch that was applied before.
+    /// To a batch that had been applied before.
     RepeatedBatch,
     /// To a batch that came early.
     EarlyBatch,
 }
 
-/// Hands out the point that needs no waiting with answers of one kind.
+/// Returns the point that needs no waiting with answers of one kind.
 #[derive(Debug)]
 struct CoversNothing {
     honest: SharedKeyValue,
@@ -86,11 +87,9 @@ impl CoversNothing {
     }
 }
 
-#[async_trait]
-impl Twist for CoversNothing {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(CoversNothing, dyn KeyValue, honest);
+
+impl KeyValueDecorator for CoversNothing {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let mut read = self.honest.get(key).await?;
         let answer = if read.value.is_some() {
@@ -162,16 +161,16 @@ impl Twist for CoversNothing {
     }
 }
 
-/// Which receipts of queues.
+/// A kind of receipt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
-    /// For a queue.
+    /// For making a queue.
     Creation,
-    /// For a queue that was there already.
+    /// For making a queue that existed already.
     RepeatedCreation,
-    /// For what was acknowledged before.
+    /// For acknowledging messages again.
     RepeatedAcknowledgement,
-    /// For what is given back.
+    /// For releasing a message.
     Release,
 }
 
@@ -183,7 +182,7 @@ pub(super) fn of_queues(honest: Subject, of: Given) -> Subject {
     }))
 }
 
-/// A provider whose queues cover nothing with receipts of one kind.
+/// A provider whose queues return the always durable point with receipts of one kind.
 #[derive(Debug)]
 struct WithQueues {
     honest: Subject,
@@ -201,11 +200,11 @@ impl Twisting for WithQueues {
     }
     fn queue(&self) -> Option<SharedQueue> {
         let honest = self.honest.queue()?;
-        Some(Arc::new(queue::Twisted(QueueCoversNothing {
+        Some(Arc::new(QueueCoversNothing {
             honest,
             of: self.of,
             done: Arc::clone(&self.done),
-        })))
+        }))
     }
     async fn crash_and_reopen(self) -> Self {
         Self {
@@ -215,7 +214,7 @@ impl Twisting for WithQueues {
     }
 }
 
-/// What was asked of queues before.
+/// Earlier calls of the queues.
 #[derive(Debug, Default)]
 struct Done {
     created: BTreeSet<String>,
@@ -246,11 +245,9 @@ impl QueueCoversNothing {
     }
 }
 
-#[async_trait]
-impl queue::Twist for QueueCoversNothing {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(QueueCoversNothing, dyn Queue, honest);
+
+impl QueueDecorator for QueueCoversNothing {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         let receipt = self.honest.create(queue, options).await?;
         let is_first = self.done().created.insert(queue.to_owned());

@@ -1,4 +1,4 @@
-//! A store that keeps no more of its order than what is left of it says.
+//! A store that recovers its order only from the changes that left data.
 
 use std::{
     collections::BTreeMap,
@@ -9,15 +9,14 @@ use async_trait::async_trait;
 
 use super::{Crashed, Twisting};
 use crate::{
-    DurabilityPoint, Error, ErrorKind, Incarnation, Key, Position, Result, Update,
-    contract::{
-        broken::key_value::{Twist, Twisted},
-        durability::Subject,
-    },
+    DurabilityPoint, Error, ErrorKind, Incarnation, Key, KeyValue, Position, Result, Update,
+    contract::durability::Subject,
+    decorate::{Decorator, KeyValueDecorator},
     key_value::{Change, Outcome, SharedKeyValue, Updated},
 };
 
-/// Says of a point that it is lost where all behind the last change that left something was undone before it was waited for (D3).
+/// Reports a point as lost if all changes after the last one that left data were undone before they
+/// were durable (D3).
 pub(super) fn losing(honest: Subject) -> Subject {
     Box::new(Crashed(LosesWhatUndidItself {
         honest,
@@ -33,16 +32,16 @@ struct LosesWhatUndidItself {
 
 #[derive(Debug, Default)]
 struct Left {
-    /// Changes that wait to be kept.
+    /// Changes that are not yet durable.
     pending: BTreeMap<Key, DurabilityPoint>,
-    /// The last change of this start that left something.
+    /// The last change of this start that left data.
     last: DurabilityPoint,
     /// Where earlier starts ended.
     ends: BTreeMap<Incarnation, Position>,
 }
 
 impl Left {
-    /// What waited is kept.
+    /// Makes the pending changes durable.
     fn keep(&mut self) {
         let pending = std::mem::take(&mut self.pending);
         self.last = pending.into_values().fold(self.last, DurabilityPoint::max);
@@ -62,7 +61,7 @@ impl Twisting for LosesWhatUndidItself {
     }
     fn key_value(&self) -> SharedKeyValue {
         let (honest, left) = (self.honest.key_value(), Arc::clone(&self.left));
-        Arc::new(Twisted(Undone { honest, left }))
+        Arc::new(Undone { honest, left })
     }
     async fn crash_and_reopen(self) -> Self {
         let honest = self.honest.crash_and_reopen().await;
@@ -91,21 +90,11 @@ impl Undone {
     }
 }
 
-#[async_trait]
-impl Twist for Undone {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
-    async fn update(&self, update: Update) -> Result<Updated> {
-        let (key, is_deletion) = (update.key.clone(), update.change == Change::Delete);
-        let updated = self.honest.update(update).await?;
-        if matches!(updated.outcome, Outcome::Done(_)) {
-            let undone = self.left().pending.remove(&key);
-            if undone.is_none() || !is_deletion {
-                self.left().pending.insert(key, updated.receipt.point);
-            }
-        }
-        Ok(updated)
+impl Decorator for Undone {
+    type Port = dyn KeyValue;
+
+    fn inner(&self) -> &Self::Port {
+        &*self.honest
     }
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         if self.left().is_lost(point) {
@@ -120,5 +109,19 @@ impl Twist for Undone {
     }
     fn is_durable(&self, point: DurabilityPoint) -> bool {
         !self.left().is_lost(point) && self.honest.is_durable(point)
+    }
+}
+
+impl KeyValueDecorator for Undone {
+    async fn update(&self, update: Update) -> Result<Updated> {
+        let (key, is_deletion) = (update.key.clone(), update.change == Change::Delete);
+        let updated = self.honest.update(update).await?;
+        if matches!(updated.outcome, Outcome::Done(_)) {
+            let undone = self.left().pending.remove(&key);
+            if undone.is_none() || !is_deletion {
+                self.left().pending.insert(key, updated.receipt.point);
+            }
+        }
+        Ok(updated)
     }
 }

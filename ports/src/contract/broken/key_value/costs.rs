@@ -1,29 +1,28 @@
 //! K12, broken.
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    Cost, Receipt, Result, Update,
+    Cost, KeyValue, Receipt, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Batch, Batched, Outcome, SharedKeyValue, Transacted, Updated},
 };
 
-/// What is billed wrongly.
+/// Which cost is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wrongly {
-    /// What is refused costs the write that it would have been.
+    /// A refused update costs the write that it would have been.
     Refusals,
     /// Items cost the bytes that they had before.
     Growth,
-    /// What was done before costs nothing.
+    /// A repeat costs nothing.
     Repeats,
-    /// A transaction costs its first update alone.
+    /// A transaction costs only its first update.
     Transactions,
-    /// Batches cost their cursor alone.
+    /// A batch costs only its cursor.
     Batches,
 }
 
-/// Says of one kind of call that it cost something else (K12).
+/// Reports a wrong cost for one kind of call (K12).
 #[derive(Debug)]
 pub(super) struct Misbills {
     honest: SharedKeyValue,
@@ -56,11 +55,9 @@ impl Misbills {
     }
 }
 
-#[async_trait]
-impl Twist for Misbills {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(Misbills, dyn KeyValue, honest);
+
+impl KeyValueDecorator for Misbills {
     async fn update(&self, update: Update) -> Result<Updated> {
         let (before, is_operation) = (
             self.honest.get(&update.key).await?.value,

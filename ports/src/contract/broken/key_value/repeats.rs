@@ -5,11 +5,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    ErrorKind, Item, Key, Receipt, Result, Update,
+    ErrorKind, Item, Key, KeyValue, Receipt, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{
         Batch, Batched, Change, Outcome, Read, SharedKeyValue, Transacted, Updated, Version,
     },
@@ -24,19 +23,11 @@ async fn apply(store: &SharedKeyValue, changes: Vec<(Key, Change)>) -> Result<()
 
 /// Applies a repeated batch again (K7).
 #[derive(Debug)]
-pub(super) struct ReappliesBatches(SharedKeyValue);
+pub(super) struct ReappliesBatches(pub(super) SharedKeyValue);
 
-impl ReappliesBatches {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ReappliesBatches, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ReappliesBatches {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ReappliesBatches {
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         let changes = batch.changes.clone();
         let batched = self.0.write_batch(batch).await?;
@@ -47,21 +38,13 @@ impl Twist for ReappliesBatches {
     }
 }
 
-/// Applies a batch that comes early at once (K7).
+/// Applies an early batch at once (K7).
 #[derive(Debug)]
-pub(super) struct SkipsGaps(SharedKeyValue);
+pub(super) struct SkipsGaps(pub(super) SharedKeyValue);
 
-impl SkipsGaps {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(SkipsGaps, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for SkipsGaps {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for SkipsGaps {
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
         let changes = batch.changes.clone();
         match self.0.write_batch(batch).await? {
@@ -74,21 +57,13 @@ impl Twist for SkipsGaps {
     }
 }
 
-/// Takes a repeat for a new update (K8).
+/// Applies a repeat as a new update (K8).
 #[derive(Debug)]
-pub(super) struct ForgetsOperations(SharedKeyValue);
+pub(super) struct ForgetsOperations(pub(super) SharedKeyValue);
 
-impl ForgetsOperations {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ForgetsOperations, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ForgetsOperations {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ForgetsOperations {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0
             .update(Update {
@@ -112,21 +87,13 @@ impl Twist for ForgetsOperations {
     }
 }
 
-/// Says that a repeat it may have forgotten lost against another (K8, rule P2).
+/// Reports a repeat that it may have forgotten as a conflict (K8, rule P2).
 #[derive(Debug)]
-pub(super) struct GuessesForgotten(SharedKeyValue);
+pub(super) struct GuessesForgotten(pub(super) SharedKeyValue);
 
-impl GuessesForgotten {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(GuessesForgotten, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for GuessesForgotten {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for GuessesForgotten {
     async fn update(&self, update: Update) -> Result<Updated> {
         let key = update.key.clone();
         match self.0.update(update).await {
@@ -142,11 +109,11 @@ impl Twist for GuessesForgotten {
     }
 }
 
-/// Counts an item's versions from one again when it is made again (K9).
+/// Restarts an item's versions at one when it is made again (K9).
 #[derive(Debug)]
 pub(super) struct RestartsVersions {
     honest: SharedKeyValue,
-    /// By how much the versions of a key are shown too low.
+    /// By how much each key's reported versions are too low.
     restarts: Mutex<BTreeMap<Key, u64>>,
 }
 
@@ -169,11 +136,9 @@ impl RestartsVersions {
     }
 }
 
-#[async_trait]
-impl Twist for RestartsVersions {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(RestartsVersions, dyn KeyValue, honest);
+
+impl KeyValueDecorator for RestartsVersions {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.honest.get(key).await?;
         Ok(Read {

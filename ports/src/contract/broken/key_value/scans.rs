@@ -1,29 +1,20 @@
 //! K6, broken.
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    Key, Result,
+    Key, KeyValue, Result,
     contract::pause,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Page, Read, Scan, SharedKeyValue},
 };
 
 /// Returns the items of a page in the wrong order (K6).
 #[derive(Debug)]
-pub(super) struct UnorderedScan(SharedKeyValue);
+pub(super) struct UnorderedScan(pub(super) SharedKeyValue);
 
-impl UnorderedScan {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(UnorderedScan, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for UnorderedScan {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for UnorderedScan {
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let mut read = self.0.scan(scan).await?;
         read.value.items.reverse();
@@ -31,21 +22,13 @@ impl Twist for UnorderedScan {
     }
 }
 
-/// Scans on to the end of the partition, whatever the bound (K6).
+/// Scans to the end of the partition, beyond the bound (K6).
 #[derive(Debug)]
-pub(super) struct IgnoresBounds(SharedKeyValue);
+pub(super) struct IgnoresBounds(pub(super) SharedKeyValue);
 
-impl IgnoresBounds {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(IgnoresBounds, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for IgnoresBounds {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for IgnoresBounds {
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         self.0
             .scan(&Scan {
@@ -56,21 +39,13 @@ impl Twist for IgnoresBounds {
     }
 }
 
-/// Reads the items of a page one after the other, so that transactions come between (K6).
+/// Reads the items of a page one after the other, so that transactions interleave (K6).
 #[derive(Debug)]
-pub(super) struct TearsPages(SharedKeyValue);
+pub(super) struct TearsPages(pub(super) SharedKeyValue);
 
-impl TearsPages {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(TearsPages, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for TearsPages {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for TearsPages {
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let mut read = self.0.scan(scan).await?;
         for (sort, item) in &mut read.value.items {

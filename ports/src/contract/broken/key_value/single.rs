@@ -5,19 +5,19 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Twist;
 use crate::{
-    Condition, Item, Key, Result, Update,
+    Condition, Item, Key, KeyValue, Result, Update,
     contract::pause,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{
         Action, Change, Name, Outcome, Read, SharedKeyValue, Updated, Value, evaluate::holds,
     },
 };
 
-/// Answers every get as the first one of its key (K1).
+/// Answers every get of a key like the first one (K1).
 #[derive(Debug)]
 pub(super) struct ReadsStale {
     honest: SharedKeyValue,
@@ -33,11 +33,9 @@ impl ReadsStale {
     }
 }
 
-#[async_trait]
-impl Twist for ReadsStale {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(ReadsStale, dyn KeyValue, honest);
+
+impl KeyValueDecorator for ReadsStale {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.honest.get(key).await?;
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,41 +43,25 @@ impl Twist for ReadsStale {
     }
 }
 
-/// Applies every update, whatever its condition (K2).
+/// Applies every update unconditionally (K2).
 #[derive(Debug)]
-pub(super) struct ForgetsConditions(SharedKeyValue);
+pub(super) struct ForgetsConditions(pub(super) SharedKeyValue);
 
-impl ForgetsConditions {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ForgetsConditions, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ForgetsConditions {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ForgetsConditions {
     async fn update(&self, update: Update) -> Result<Updated> {
         self.0.update(update.when(Condition::Always)).await
     }
 }
 
-/// Judges the condition first and writes later, so that others come between (K2).
+/// Checks the condition first and writes later, so that others write in between (K2).
 #[derive(Debug)]
-pub(super) struct ChecksThenWrites(SharedKeyValue);
+pub(super) struct ChecksThenWrites(pub(super) SharedKeyValue);
 
-impl ChecksThenWrites {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(ChecksThenWrites, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for ChecksThenWrites {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for ChecksThenWrites {
     async fn update(&self, update: Update) -> Result<Updated> {
         let read = self.0.get(&update.key).await?.value;
         if !holds(&update.condition, read.as_deref()) {
@@ -90,21 +72,13 @@ impl Twist for ChecksThenWrites {
     }
 }
 
-/// Refuses without saying what is there (K2).
+/// Refuses without returning the present item (K2).
 #[derive(Debug)]
-pub(super) struct HidesTheWinner(SharedKeyValue);
+pub(super) struct HidesTheWinner(pub(super) SharedKeyValue);
 
-impl HidesTheWinner {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(HidesTheWinner, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for HidesTheWinner {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for HidesTheWinner {
     async fn update(&self, update: Update) -> Result<Updated> {
         let mut updated = self.0.update(update).await?;
         if let Outcome::Conflict(item) = &mut updated.outcome {
@@ -114,21 +88,13 @@ impl Twist for HidesTheWinner {
     }
 }
 
-/// Leaves the first action of a refused update behind (K3).
+/// Keeps the first action of a refused update (K3).
 #[derive(Debug)]
-pub(super) struct AppliesHalfOnError(SharedKeyValue);
+pub(super) struct AppliesHalfOnError(pub(super) SharedKeyValue);
 
-impl AppliesHalfOnError {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(AppliesHalfOnError, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for AppliesHalfOnError {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for AppliesHalfOnError {
     async fn update(&self, update: Update) -> Result<Updated> {
         let mut half = update.clone();
         let error = match self.0.update(update).await {
@@ -143,14 +109,15 @@ impl Twist for AppliesHalfOnError {
     }
 }
 
-/// Reads first and sets later what one kind of action would come to, so that others come between (K4).
+/// Reads first and later sets the result of one kind of action, so that others write in between
+/// (K4).
 #[derive(Debug)]
 pub(super) struct SetsLater {
     honest: SharedKeyValue,
     comes_to: ComesTo,
 }
 
-/// What an action of some kind would set its attribute to.
+/// The attribute and value that an action of some kind would set.
 type ComesTo = fn(&Action, Option<&Item>) -> Option<(Name, Value)>;
 
 impl SetsLater {
@@ -212,11 +179,9 @@ fn list<'item>(item: Option<&'item Item>, name: &Name) -> &'item [Bytes] {
     item.map_or(&[], |item| item.list(name.as_str()))
 }
 
-#[async_trait]
-impl Twist for SetsLater {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.honest
-    }
+decorates!(SetsLater, dyn KeyValue, honest);
+
+impl KeyValueDecorator for SetsLater {
     async fn update(&self, mut update: Update) -> Result<Updated> {
         let read = self.honest.get(&update.key).await?.value;
         if let Change::Modify(actions) = &mut update.change {

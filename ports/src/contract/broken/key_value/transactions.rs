@@ -1,29 +1,20 @@
 //! K5, broken.
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    Receipt, Result, Update,
+    KeyValue, Receipt, Result, Update,
     contract::pause,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Condition, Outcome, SharedKeyValue, Transacted, evaluate::holds},
 };
 
 /// Applies the updates of a transaction one by one until one is refused (K5).
 #[derive(Debug)]
-pub(super) struct HalfTransacts(SharedKeyValue);
+pub(super) struct HalfTransacts(pub(super) SharedKeyValue);
 
-impl HalfTransacts {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(HalfTransacts, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for HalfTransacts {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for HalfTransacts {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         let (mut items, mut receipt) = (Vec::new(), Receipt::default());
         for (index, update) in updates.into_iter().enumerate() {
@@ -45,21 +36,13 @@ impl Twist for HalfTransacts {
     }
 }
 
-/// Judges all conditions of a transaction, and lets others in before it writes, all at once (K5).
+/// Checks all conditions of a transaction, lets others write, and then writes all at once (K5).
 #[derive(Debug)]
-pub(super) struct JudgesThenTransacts(SharedKeyValue);
+pub(super) struct JudgesThenTransacts(pub(super) SharedKeyValue);
 
-impl JudgesThenTransacts {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(JudgesThenTransacts, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for JudgesThenTransacts {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for JudgesThenTransacts {
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         for update in &updates {
             let read = self.0.get(&update.key).await?.value;

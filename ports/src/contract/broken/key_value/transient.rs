@@ -1,29 +1,20 @@
 //! K10 and K11, broken.
 
-use async_trait::async_trait;
-
-use super::Twist;
 use crate::{
-    Position, Result, Update,
+    KeyValue, Position, Result, Update,
+    decorate::KeyValueDecorator,
+    decorates,
     key_value::{Change, Room, SharedKeyValue, Updated},
     queue::Retention,
 };
 
 /// Answers a transient update as if it had made it (K10).
 #[derive(Debug)]
-pub(super) struct KeepsTransientsToItself(SharedKeyValue);
+pub(super) struct KeepsTransientsToItself(pub(super) SharedKeyValue);
 
-impl KeepsTransientsToItself {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(KeepsTransientsToItself, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for KeepsTransientsToItself {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for KeepsTransientsToItself {
     async fn update(&self, update: Update) -> Result<Updated> {
         match update.retention {
             Retention::Durable => self.0.update(update).await,
@@ -39,21 +30,13 @@ impl Twist for KeepsTransientsToItself {
     }
 }
 
-/// Gives transient updates points that nothing has reached (K10).
+/// Returns points of transient updates that the store has not reached (K10).
 #[derive(Debug)]
-pub(super) struct PutsTransientsAhead(SharedKeyValue);
+pub(super) struct PutsTransientsAhead(pub(super) SharedKeyValue);
 
-impl PutsTransientsAhead {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(PutsTransientsAhead, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for PutsTransientsAhead {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for PutsTransientsAhead {
     async fn update(&self, update: Update) -> Result<Updated> {
         let is_transient = update.retention == Retention::Transient;
         let mut updated = self.0.update(update).await?;
@@ -64,41 +47,25 @@ impl Twist for PutsTransientsAhead {
     }
 }
 
-/// Does not notice that it refuses (K11).
+/// Reports room although it refuses updates (K11).
 #[derive(Debug)]
-pub(super) struct SaysThereIsRoom(SharedKeyValue);
+pub(super) struct SaysThereIsRoom(pub(super) SharedKeyValue);
 
-impl SaysThereIsRoom {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(SaysThereIsRoom, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for SaysThereIsRoom {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for SaysThereIsRoom {
     fn room(&self) -> Room {
         Room::Free
     }
 }
 
-/// Never says that there is room (K11).
+/// Never reports room (K11).
 #[derive(Debug)]
-pub(super) struct SaysThereIsNone(SharedKeyValue);
+pub(super) struct SaysThereIsNone(pub(super) SharedKeyValue);
 
-impl SaysThereIsNone {
-    pub(super) fn around(honest: SharedKeyValue) -> Self {
-        Self(honest)
-    }
-}
+decorates!(SaysThereIsNone, dyn KeyValue, 0);
 
-#[async_trait]
-impl Twist for SaysThereIsNone {
-    fn honest(&self) -> &SharedKeyValue {
-        &self.0
-    }
+impl KeyValueDecorator for SaysThereIsNone {
     fn room(&self) -> Room {
         Room::Scarce
     }

@@ -1,25 +1,23 @@
-//! Q3, Q5, Q6, Q8 and Q10 to Q12, broken at the consumer's side.
+//! Q3, Q5, Q6, Q8, Q11 and Q12, broken for consumers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use async_trait::async_trait;
 use futures_util::future::pending;
 
-use super::Twist;
 use crate::{
-    Receipt, Result,
-    queue::{Backlog, DeadLetter, Delivery, Handle, LetterId, Message, Sequence, SharedQueue},
+    Queue, Receipt, Result,
+    decorate::QueueDecorator,
+    decorates,
+    queue::{Delivery, Handle, Message, Sequence, SharedQueue},
 };
 
 /// Takes a delivery for an acknowledgement (Q3).
 #[derive(Debug)]
 pub(super) struct NeverRedelivers(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for NeverRedelivers {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(NeverRedelivers, dyn Queue, 0);
+
+impl QueueDecorator for NeverRedelivers {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -39,15 +37,13 @@ impl Twist for NeverRedelivers {
     }
 }
 
-/// Hides a batch for the queue's time, whatever the consumer asks for (Q3).
+/// Hides a batch for the queue's visibility timeout, and ignores the consumer's (Q3).
 #[derive(Debug)]
 pub(super) struct HidesAsItPleases(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for HidesAsItPleases {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(HidesAsItPleases, dyn Queue, 0);
+
+impl QueueDecorator for HidesAsItPleases {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -58,54 +54,32 @@ impl Twist for HidesAsItPleases {
     }
 }
 
-/// Delivers what was released at once, whatever the delay (Q3).
+/// Redelivers a released message at once, and ignores the delay (Q3).
 #[derive(Debug)]
 pub(super) struct ForgetsDelays(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ForgetsDelays {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ForgetsDelays, dyn Queue, 0);
+
+impl QueueDecorator for ForgetsDelays {
     async fn release(&self, queue: &str, handle: &Handle, _: u64, reason: &str) -> Result<Receipt> {
         self.0.release(queue, handle, 0, reason).await
     }
 }
 
-/// Never wakes who waits (Q3).
+/// Never wakes a waiting consumer (Q3).
 #[derive(Debug)]
 pub(super) struct NeverReady(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for NeverReady {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(NeverReady, dyn Queue, 0);
+
+impl QueueDecorator for NeverReady {
     async fn ready(&self, _: &str) -> Result<()> {
         pending().await
     }
 }
 
-/// Keeps no dead letters (Q5).
-#[derive(Debug)]
-pub(super) struct DropsPoison(pub(super) SharedQueue);
-
-#[async_trait]
-impl Twist for DropsPoison {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
-    async fn dead_letters(
-        &self,
-        _: &str,
-        _: Option<LetterId>,
-        _: usize,
-    ) -> Result<Vec<DeadLetter>> {
-        Ok(Vec::new())
-    }
-}
-
-/// Gives the message behind it along with one that comes alone since it has failed before (Q5).
+/// Delivers the next message together with one that must come alone because it has failed before
+/// (Q5).
 #[derive(Debug)]
 pub(super) struct SendsTheNextAlong {
     honest: SharedQueue,
@@ -154,11 +128,9 @@ impl SendsTheNextAlong {
     }
 }
 
-#[async_trait]
-impl Twist for SendsTheNextAlong {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(SendsTheNextAlong, dyn Queue, honest);
+
+impl QueueDecorator for SendsTheNextAlong {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         self.sent().extend_from_slice(&messages);
         self.honest.send(queue, messages).await
@@ -188,11 +160,9 @@ impl Twist for SendsTheNextAlong {
 #[derive(Debug)]
 pub(super) struct ForgetsReasons(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ForgetsReasons {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ForgetsReasons, dyn Queue, 0);
+
+impl QueueDecorator for ForgetsReasons {
     async fn release(
         &self,
         queue: &str,
@@ -204,31 +174,15 @@ impl Twist for ForgetsReasons {
     }
 }
 
-/// Blocks groups silently (Q5).
-#[derive(Debug)]
-pub(super) struct RaisesNoAlarm(pub(super) SharedQueue);
-
-#[async_trait]
-impl Twist for RaisesNoAlarm {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
-    async fn blocked(&self, _: &str) -> Result<Vec<DeadLetter>> {
-        Ok(Vec::new())
-    }
-}
-
-/// Takes the handle of an earlier delivery for one of the present delivery (Q6).
+/// Accepts the handle of an earlier delivery (Q6).
 #[derive(Debug)]
 pub(super) struct TakesStaleHandles(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for TakesStaleHandles {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(TakesStaleHandles, dyn Queue, 0);
+
+impl QueueDecorator for TakesStaleHandles {
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        /// Later deliveries than any case makes.
+        /// More deliveries than any case makes.
         const ATTEMPTS: u32 = 8;
         let any: Vec<Handle> = handles
             .iter()
@@ -243,15 +197,13 @@ impl Twist for TakesStaleHandles {
     }
 }
 
-/// Gives nobody the ids of messages (Q8).
+/// Delivers messages without their ids (Q8).
 #[derive(Debug)]
 pub(super) struct KeepsIdsToItself(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for KeepsIdsToItself {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(KeepsIdsToItself, dyn Queue, 0);
+
+impl QueueDecorator for KeepsIdsToItself {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -272,15 +224,13 @@ impl Twist for KeepsIdsToItself {
     }
 }
 
-/// Gives the id of a message with its first delivery alone (Q8).
+/// Delivers the id of a message only the first time (Q8).
 #[derive(Debug)]
 pub(super) struct CarriesIdsOnce(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for CarriesIdsOnce {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(CarriesIdsOnce, dyn Queue, 0);
+
+impl QueueDecorator for CarriesIdsOnce {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -301,70 +251,25 @@ impl Twist for CarriesIdsOnce {
     }
 }
 
-/// Takes what is with a consumer for done (Q10).
-#[derive(Debug)]
-pub(super) struct CountsWhatItGives(pub(super) SharedQueue);
-
-#[async_trait]
-impl Twist for CountsWhatItGives {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
-    async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        let honest = self.0.backlog(queue).await?;
-        let given = self.0.receive(queue, 1).await?;
-        for delivery in &given {
-            self.0
-                .release(queue, &delivery.handle, 0, "looked at")
-                .await?;
-        }
-        Ok(Backlog {
-            messages: given.len() as u64,
-            ..honest
-        })
-    }
-}
-
-/// Counts nothing that was given up (Q10).
-#[derive(Debug)]
-pub(super) struct CountsNoDeadLetters(pub(super) SharedQueue);
-
-#[async_trait]
-impl Twist for CountsNoDeadLetters {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
-    async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        Ok(Backlog {
-            dead_letters: 0,
-            ..self.0.backlog(queue).await?
-        })
-    }
-}
-
-/// Takes what is given up for a message that has failed once more (Q11).
+/// Treats a message that is given up as one more failure (Q11).
 #[derive(Debug)]
 pub(super) struct NeverGivesUp(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for NeverGivesUp {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(NeverGivesUp, dyn Queue, 0);
+
+impl QueueDecorator for NeverGivesUp {
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
         self.0.release(queue, handle, 0, reason).await
     }
 }
 
-/// Keeps nothing of what is given up (Q11).
+/// Keeps no dead letter of a message that is given up (Q11).
 #[derive(Debug)]
 pub(super) struct TakesGivingUpForDone(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for TakesGivingUpForDone {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(TakesGivingUpForDone, dyn Queue, 0);
+
+impl QueueDecorator for TakesGivingUpForDone {
     async fn give_up(&self, queue: &str, handle: &Handle, _: &str) -> Result<Receipt> {
         self.0
             .acknowledge(queue, std::slice::from_ref(handle))
@@ -372,15 +277,13 @@ impl Twist for TakesGivingUpForDone {
     }
 }
 
-/// Takes every earlier delivery of a message for a failure of it (Q12).
+/// Counts every earlier delivery of a message as a failure of it (Q12).
 #[derive(Debug)]
 pub(super) struct BlamesWhatWasBehind(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for BlamesWhatWasBehind {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(BlamesWhatWasBehind, dyn Queue, 0);
+
+impl QueueDecorator for BlamesWhatWasBehind {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -398,15 +301,13 @@ impl Twist for BlamesWhatWasBehind {
     }
 }
 
-/// Says of no message that it has failed (Q12).
+/// Reports no failures (Q12).
 #[derive(Debug)]
 pub(super) struct BlamesNothing(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for BlamesNothing {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(BlamesNothing, dyn Queue, 0);
+
+impl QueueDecorator for BlamesNothing {
     async fn receive_hidden(
         &self,
         queue: &str,

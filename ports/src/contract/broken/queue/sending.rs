@@ -1,4 +1,4 @@
-//! Q1, Q2, Q4, Q7 and Q9, broken at the sender's side.
+//! Q1 to Q4, Q7 and Q9, broken for senders.
 
 use std::{
     collections::BTreeSet,
@@ -9,12 +9,12 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::Twist;
 use crate::{
-    Clock, Cost, DurabilityPoint, Monotonic, Receipt, Result,
+    Clock, Cost, DurabilityPoint, Monotonic, Queue, Receipt, Result,
+    decorate::QueueDecorator,
+    decorates,
     durability::{Incarnation, Position},
     queue::{Delivery, Handle, Message, SharedQueue},
 };
@@ -23,11 +23,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct ReordersGroup(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ReordersGroup {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ReordersGroup, dyn Queue, 0);
+
+impl QueueDecorator for ReordersGroup {
     async fn receive_hidden(
         &self,
         queue: &str,
@@ -59,11 +57,9 @@ impl SplitsGroups {
     }
 }
 
-#[async_trait]
-impl Twist for SplitsGroups {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(SplitsGroups, dyn Queue, honest);
+
+impl QueueDecorator for SplitsGroups {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             let number = self.sent.fetch_add(1, Ordering::Relaxed);
@@ -77,11 +73,9 @@ impl Twist for SplitsGroups {
 #[derive(Debug)]
 pub(super) struct MergesGroups(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for MergesGroups {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(MergesGroups, dyn Queue, 0);
+
+impl QueueDecorator for MergesGroups {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             message.group = Bytes::from_static(b"all");
@@ -90,15 +84,14 @@ impl Twist for MergesGroups {
     }
 }
 
-/// Sends one by one and stops at the first that is refused (Q3: what it accepted is lost to its sender).
+/// Sends one by one and stops at the first refusal (Q3: the sender loses track of the accepted
+/// messages).
 #[derive(Debug)]
 pub(super) struct SendsHalf(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for SendsHalf {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(SendsHalf, dyn Queue, 0);
+
+impl QueueDecorator for SendsHalf {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let mut receipt = Receipt::default();
         for message in messages {
@@ -108,15 +101,13 @@ impl Twist for SendsHalf {
     }
 }
 
-/// Takes every message for a new one (Q4).
+/// Accepts every message as a new one (Q4).
 #[derive(Debug)]
 pub(super) struct ForgetsDeduplication(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for ForgetsDeduplication {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(ForgetsDeduplication, dyn Queue, 0);
+
+impl QueueDecorator for ForgetsDeduplication {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         for message in &mut messages {
             message.deduplication = None;
@@ -125,7 +116,7 @@ impl Twist for ForgetsDeduplication {
     }
 }
 
-/// Remembers deduplication ids for ever (Q4).
+/// Remembers deduplication ids forever (Q4).
 #[derive(Debug)]
 pub(super) struct NeverForgets {
     honest: SharedQueue,
@@ -141,11 +132,9 @@ impl NeverForgets {
     }
 }
 
-#[async_trait]
-impl Twist for NeverForgets {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(NeverForgets, dyn Queue, honest);
+
+impl QueueDecorator for NeverForgets {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
         messages.retain(|message| {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,7 +145,7 @@ impl Twist for NeverForgets {
     }
 }
 
-/// Remembers deduplication ids for a part of the window (Q4).
+/// Remembers deduplication ids for only a part of the window (Q4).
 #[derive(Debug)]
 pub(super) struct ForgetsTooSoon {
     honest: SharedQueue,
@@ -175,13 +164,11 @@ impl ForgetsTooSoon {
     }
 }
 
-#[async_trait]
-impl Twist for ForgetsTooSoon {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(ForgetsTooSoon, dyn Queue, honest);
+
+impl QueueDecorator for ForgetsTooSoon {
     async fn send(&self, queue: &str, mut messages: Vec<Message>) -> Result<Receipt> {
-        /// Into how many parts it cuts the window; each has ids of its own.
+        /// The number of parts of the window. Each has ids of its own.
         const PARTS: u32 = 4;
         let part = Duration::from_millis(self.honest.limits().deduplication_window_ms) / PARTS;
         let number = self.clock.monotonic().since(self.started).as_nanos() / part.as_nanos();
@@ -195,7 +182,7 @@ impl Twist for ForgetsTooSoon {
     }
 }
 
-/// Numbers its mutations apart from the store's, and says they share a journal (Q7).
+/// Numbers its mutations separately from the store's, and claims to share a journal (Q7).
 #[derive(Debug)]
 pub(super) struct KeepsItsOwnOrder {
     honest: SharedQueue,
@@ -211,11 +198,9 @@ impl KeepsItsOwnOrder {
     }
 }
 
-#[async_trait]
-impl Twist for KeepsItsOwnOrder {
-    fn honest(&self) -> &SharedQueue {
-        &self.honest
-    }
+decorates!(KeepsItsOwnOrder, dyn Queue, honest);
+
+impl QueueDecorator for KeepsItsOwnOrder {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.honest.send(queue, messages).await?;
         let position = Position(self.sent.fetch_add(1, Ordering::Relaxed) + 1);
@@ -227,15 +212,13 @@ impl Twist for KeepsItsOwnOrder {
     }
 }
 
-/// Says of each call that it cost one write, and of no body that it has bytes (Q9).
+/// Reports the cost of each call as one write without bytes (Q9).
 #[derive(Debug)]
 pub(super) struct BillsCalls(pub(super) SharedQueue);
 
-#[async_trait]
-impl Twist for BillsCalls {
-    fn honest(&self) -> &SharedQueue {
-        &self.0
-    }
+decorates!(BillsCalls, dyn Queue, 0);
+
+impl QueueDecorator for BillsCalls {
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
         let receipt = self.0.send(queue, messages).await?;
         Ok(Receipt {

@@ -1,81 +1,82 @@
-//! C-3, C6: the end of a session comes behind what others have deleted of it, whatever is known of that by then.
+//! C-3, C6: a session's end follows other sessions' deletions of its ephemerals, whether these are
+//! decided or applied.
 
 use super::*;
-use crate::{ephemerals::Ephemerals, user_store::Node};
+use crate::storage::{ephemerals::Ephemerals, user_store::Node};
 
-/// What is at `path` once the end of its session is applied, where the message that tells of the end comes first of all
-/// that `others` have decided meanwhile.
-async fn left_by_an_end(stage: &Stage, path: &str, others: Vec<Operation>) -> Option<Node> {
-    let (owner, other) = (stage.open(1).await, stage.open(2).await);
-    let distributor = stage.distributor(&stage.store());
+/// The znode at `path` once the end of its session is applied, if the end's message arrives before
+/// the messages of all requests that `others` decided meanwhile.
+async fn left_by_an_end(fixture: &Fixture, path: &str, others: Vec<Operation>) -> Option<Node> {
+    let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
+    let distributor = fixture.distributor(&fixture.store());
     let made = ["/p", "/p/q"].map(|path| create(path, Lifetime::Persistent));
-    let parents = stage.decided(other, made.into()).await;
+    let parents = fixture.decided(other, made.into()).await;
     distributor
-        .handle(Stage::messages(parents))
+        .handle(Fixture::messages(parents))
         .await
-        .expect("calm");
-    let made = stage
+        .expect("no fault is injected");
+    let made = fixture
         .decided(owner, vec![create(path, Lifetime::Ephemeral)])
         .await;
     distributor
-        .handle(Stage::messages(made))
+        .handle(Fixture::messages(made))
         .await
-        .expect("calm");
-    stage.decided(other, others).await;
-    let end = stage.decided(owner, vec![Operation::Close]).await;
+        .expect("no fault is injected");
+    fixture.decided(other, others).await;
+    let end = fixture.decided(owner, vec![Operation::Close]).await;
     distributor
-        .handle(Stage::messages(end))
+        .handle(Fixture::messages(end))
         .await
-        .expect("calm");
-    stage
-        .region(stage.world.key_value())
+        .expect("no fault is injected");
+    fixture
+        .region(fixture.world.key_value())
         .get(path)
         .await
-        .expect("calm")
+        .expect("no fault is injected")
 }
 
-/// Whether an ephemeral outlives its session that another has deleted.
+/// Whether an ephemeral that another session deleted outlives its session.
 fn outlives(broken: Option<Broken>) -> bool {
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        left_by_an_end(&stage, "/p/q/e", vec![delete("/p/q/e")])
+        let fixture = fixture_without(broken).await;
+        left_by_an_end(&fixture, "/p/q/e", vec![delete("/p/q/e")])
             .await
             .is_some()
     })
 }
 
-/// C-3, C6: its deletion is decided, and nobody has applied it.
+/// C-3, C6: its deletion is decided and not applied.
 #[test]
-fn an_end_comes_behind_the_deletion_of_an_ephemeral() {
+fn an_end_follows_the_deletion_of_an_ephemeral() {
     assert!(!outlives(None));
     assert!(
-        outlives(Some(Broken::EndsBesideWhatIsGone)),
+        outlives(Some(Broken::EndsBeforeForeignDeletions)),
         "the rule is needed"
     );
     assert!(
-        outlives(Some(Broken::ForgetsWhatIsStillThere)),
+        outlives(Some(Broken::DropsIndexEntriesWhenDecided)),
         "the rule is needed"
     );
 }
 
-/// C-3, C6: what the ephemeral was in is gone as well, so there is nothing near it that the end could follow.
+/// C-3, C6: the ephemeral's parent is deleted too, so the end must follow a higher ancestor.
 #[test]
-fn an_end_comes_behind_the_deletion_of_all_around_an_ephemeral() {
+fn an_end_follows_the_deletion_of_an_ephemeral_and_its_parent() {
     simulated::run(async {
-        let stage = stage().await;
+        let fixture = fixture().await;
         let deleted = ["/p/q/e", "/p/q", "/p"].map(delete).into();
-        assert_eq!(left_by_an_end(&stage, "/p/q/e", deleted).await, None);
+        assert_eq!(left_by_an_end(&fixture, "/p/q/e", deleted).await, None);
     });
 }
 
-/// C-3, C6: the znode at its path is another's.
+/// C-3, C6: the znode at its path belongs to another session.
 #[test]
-fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
+fn an_end_follows_the_replacement_of_an_ephemeral() {
     for lifetime in [Lifetime::Persistent, Lifetime::Ephemeral] {
         simulated::run(async {
-            let stage = stage().await;
+            let fixture = fixture().await;
             let others = vec![delete("/p/q/e"), create("/p/q/e", lifetime)];
-            let node = left_by_an_end(&stage, "/p/q/e", others)
+            let node = left_by_an_end(&fixture, "/p/q/e", others)
                 .await
                 .expect("it is the other's");
             assert_ne!(node.meta.stat().ephemeral_owner, 1);
@@ -83,13 +84,14 @@ fn an_end_comes_behind_what_took_the_place_of_an_ephemeral() {
     }
 }
 
-/// C-1, C-3: where the nearest that is there is another's for now, the end waits for it without a lock of its own.
+/// C-1, C-3: if another writer holds the nearest existing ancestor, the end waits for it without
+/// holding a lock.
 #[test]
-fn an_end_waits_for_what_it_comes_behind() {
+fn an_end_waits_for_the_ancestor_that_it_must_follow() {
     simulated::run(async {
-        let stage = stage().await;
-        let (owner, other) = (stage.open(1).await, stage.open(2).await);
-        stage
+        let fixture = fixture().await;
+        let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
+        fixture
             .decided(
                 other,
                 ["/p", "/p/q"]
@@ -97,34 +99,34 @@ fn an_end_waits_for_what_it_comes_behind() {
                     .into(),
             )
             .await;
-        stage
+        fixture
             .decided(owner, vec![create("/p/q/e", Lifetime::Ephemeral)])
             .await;
-        stage
+        fixture
             .decided(other, ["/p/q/e", "/p/q", "/p"].map(delete).into())
             .await;
-        let (store, on_stage) = (stage.store(), stage.clone());
+        let (store, on_fixture) = (fixture.store(), fixture.clone());
         store.once(Side::After, |call| is_lock_of(call, "/p/q/e"), async move {
-            assert!(is_free(&on_stage, "/").await, "another locks it now");
+            assert!(is_free(&on_fixture, "/").await, "another locks it now");
             Ok(())
         });
         store.once(Side::Before, |call| is_lock_of(call, "/"), async { Ok(()) });
-        let on_stage = stage.clone();
+        let on_fixture = fixture.clone();
         store.once(Side::Before, |call| is_lock_of(call, "/"), async move {
             for path in ["/p/q", "/p/q/e"] {
-                let nodes = on_stage.nodes(on_stage.world.key_value());
+                let nodes = on_fixture.nodes(on_fixture.world.key_value());
                 assert!(
-                    nodes.is_vacant(path, &mut Basis::default()).await?,
+                    nodes.is_vacant(path, &mut Dependency::default()).await?,
                     "{path} is locked meanwhile"
                 );
             }
             Ok(())
         });
-        written(&stage, &store, owner, vec![Operation::Close])
+        written(&fixture, &store, owner, vec![Operation::Close])
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert!(store.is_through());
-        let end = stage
+        let end = fixture
             .row(owner)
             .await
             .outbox_decoded()
@@ -138,118 +140,126 @@ fn an_end_waits_for_what_it_comes_behind() {
             .collect();
         assert_eq!(touched, ["/"]);
         assert!(
-            is_free(&stage, "/p/q").await
-                && is_free(&stage, "/p/q/e").await
-                && is_free(&stage, "/").await
+            is_free(&fixture, "/p/q").await
+                && is_free(&fixture, "/p/q/e").await
+                && is_free(&fixture, "/").await
         );
     });
 }
 
-/// C6: what others have deleted leaves the index once it is gone, and not before.
+/// C6: an ephemeral that another session deleted leaves the index once the deletion is applied, and
+/// not before.
 #[test]
-fn an_ephemeral_that_another_has_deleted_leaves_the_index_when_it_is_gone() {
+fn a_foreign_deletion_leaves_the_index_once_it_is_applied() {
     simulated::run(async {
-        let stage = stage().await;
-        let (owner, other) = (stage.open(1).await, stage.open(2).await);
-        let index = Ephemerals::new(stage.world.key_value());
-        let indexed = async || index.all(owner, &mut Basis::default()).await.expect("calm");
+        let fixture = fixture().await;
+        let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
+        let index = Ephemerals::new(fixture.world.key_value());
+        let indexed = async || {
+            index
+                .all(owner, &mut Dependency::default())
+                .await
+                .expect("no fault is injected")
+        };
         let made = ["/a", "/b"].map(|path| create(path, Lifetime::Ephemeral));
-        stage.decided(owner, made.into()).await;
-        let gone = stage.decided(other, vec![delete("/a")]).await;
+        fixture.decided(owner, made.into()).await;
+        let gone = fixture.decided(other, vec![delete("/a")]).await;
         assert_eq!(indexed().await, ["/a", "/b"]);
-        stage
-            .distributor(&stage.store())
-            .handle(Stage::messages(gone))
+        fixture
+            .distributor(&fixture.store())
+            .handle(Fixture::messages(gone))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_eq!(indexed().await, ["/b"]);
-        stage.decided(owner, vec![delete("/b")]).await;
+        fixture.decided(owner, vec![delete("/b")]).await;
         assert!(indexed().await.is_empty(), "its own leave with it");
     });
 }
 
-/// C-6: an end that has begun is final: nothing else is decided in the session, whoever asks.
+/// C-6: an end that has begun is final: the session decides nothing else.
 #[test]
-fn a_session_whose_end_has_begun_decides_its_end_alone() {
+fn a_closing_session_decides_only_its_end() {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store) = (stage.open(1).await, stage.store());
-        stage.decided(session, vec![Operation::Attach]).await;
-        let condemned = stage
+        let fixture = fixture().await;
+        let (session, store) = (fixture.open(1).await, fixture.store());
+        fixture.decided(session, vec![Operation::Attach]).await;
+        let condemned = fixture
             .sessions()
-            .condemn(session, 0, &mut Basis::default())
+            .expire(session, 0, &mut Dependency::default())
             .await;
-        assert!(matches!(condemned, Ok(Moved::Done(_))));
+        assert!(matches!(condemned, Ok(Transition::Done(_))));
         for operation in [
             create("/a", Lifetime::Persistent),
             delete("/a"),
             set("/", "data"),
         ] {
-            written(&stage, &store, session, vec![operation])
+            written(&fixture, &store, session, vec![operation])
                 .await
-                .expect("nobody waits for it");
-            assert_eq!(stage.row(session).await.sequence, 1);
+                .expect("it is dropped");
+            assert_eq!(fixture.row(session).await.sequence, 1);
         }
-        written(&stage, &store, session, vec![Operation::Expire])
+        written(&fixture, &store, session, vec![Operation::Expire])
             .await
-            .expect("calm");
-        assert_eq!(stage.row(session).await.sequence, 2);
+            .expect("no fault is injected");
+        assert_eq!(fixture.row(session).await.sequence, 2);
     });
 }
 
-/// C-6: nor where the row has gone while a request was planned.
+/// C-6: like above, if the row was removed while a request was planned.
 #[test]
-fn a_session_that_is_gone_decides_nothing() {
+fn a_removed_session_decides_nothing() {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store, on_stage) = (stage.open(1).await, stage.store(), stage.clone());
+        let fixture = fixture().await;
+        let (session, store, on_fixture) =
+            (fixture.open(1).await, fixture.store(), fixture.clone());
         store.once(Side::Before, is_decision, async move {
-            let end = on_stage.decided(session, vec![Operation::Close]).await;
-            on_stage
-                .distributor(&on_stage.store())
-                .handle(Stage::messages(end))
+            let end = on_fixture.decided(session, vec![Operation::Close]).await;
+            on_fixture
+                .distributor(&on_fixture.store())
+                .handle(Fixture::messages(end))
                 .await
-                .expect("calm");
+                .expect("no fault is injected");
             Ok(())
         });
         let sets = vec![set("/", "one"), set("/", "two")];
-        written(&stage, &store, session, sets)
+        written(&fixture, &store, session, sets)
             .await
-            .expect("nobody waits for them");
+            .expect("they are dropped");
         assert!(store.is_through());
-        assert!(is_free(&stage, "/").await);
-        let row = stage
+        assert!(is_free(&fixture, "/").await);
+        let row = fixture
             .sessions()
-            .get(session, &mut Basis::default())
+            .get(session, &mut Dependency::default())
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert!(row.is_none(), "it is there again");
     });
 }
 
-/// No decision says a path more than three times, its parent's included: the longest fits a message so.
+/// A decision contains each path, and its parent's, at most three times, so the longest path fits
+/// into a message.
 #[test]
-fn deleting_what_is_anothers_says_its_path_three_times() {
+fn a_foreign_deletion_contains_its_path_three_times() {
     simulated::run(async {
-        let stage = stage().await;
-        let (owner, other) = (stage.open(1).await, stage.open(2).await);
+        let fixture = fixture().await;
+        let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
         let parent = format!("/{}", "p".repeat(1_000));
         let path = format!("{parent}/e");
-        stage
+        fixture
             .decided(other, vec![create(&parent, Lifetime::Persistent)])
             .await;
-        stage
+        fixture
             .decided(owner, vec![create(&path, Lifetime::Ephemeral)])
             .await;
-        stage.decided(other, vec![delete(&path)]).await;
-        let row = stage.row(other).await;
+        fixture.decided(other, vec![delete(&path)]).await;
+        let row = fixture.row(other).await;
         let (deleted, encoded) = (row.outbox_decoded().expect("it decodes"), row.outbox());
-        let (taken, encoded) = (
-            deleted.last().expect("decided").taken(),
+        let (foreign, encoded) = (
+            deleted.last().expect("decided").foreign_ephemeral(),
             encoded.last().expect("decided"),
         );
         assert_eq!(
-            taken.map(|(create, path)| (create.session, path)),
+            foreign.map(|(create, path)| (create.session, path)),
             Some((owner, path.as_str()))
         );
         assert!(
@@ -260,48 +270,57 @@ fn deleting_what_is_anothers_says_its_path_three_times() {
     });
 }
 
-/// Whether an ephemeral is in the index whose deletion by another the store has lost, right after it was applied.
+/// Whether the index still has an ephemeral if the store loses another session's deletion of it
+/// right after that was applied.
 fn indexed_after_a_loss(broken: Option<Broken>) -> bool {
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        let (owner, other) = (stage.open(1).await, stage.open(2).await);
-        let index = Ephemerals::new(stage.world.key_value());
-        stage
+        let fixture = fixture_without(broken).await;
+        let (owner, other) = (fixture.open(1).await, fixture.open(2).await);
+        let index = Ephemerals::new(fixture.world.key_value());
+        fixture
             .decided(owner, vec![create("/a", Lifetime::Ephemeral)])
             .await;
-        let gone = stage.decided(other, vec![delete("/a")]).await;
-        let kept = stage.world.key_value();
-        kept.externalize(kept.point()).await.expect("calm");
-        let (store, on_stage) = (stage.store(), stage.clone());
+        let gone = fixture.decided(other, vec![delete("/a")]).await;
+        let kept = fixture.world.key_value();
+        kept.externalize(kept.point())
+            .await
+            .expect("no fault is injected");
+        let (store, on_fixture) = (fixture.store(), fixture.clone());
         store.once(Side::Before, is_of_index, async move {
-            on_stage.world.fall_back();
+            on_fixture.world.fall_back();
             Ok(())
         });
-        let _ = stage
+        let _ = fixture
             .distributor(&store)
-            .handle(Stage::messages(gone))
+            .handle(Fixture::messages(gone))
             .await;
         assert!(store.is_through());
-        let region = stage.region(stage.world.key_value());
+        let region = fixture.region(fixture.world.key_value());
         assert_eq!(
-            region.cursor().await.expect("calm").value.0.slot,
+            region
+                .cursor()
+                .await
+                .expect("no fault is injected")
+                .value
+                .0
+                .slot,
             0,
             "nothing of it is applied"
         );
         !index
-            .all(owner, &mut Basis::default())
+            .all(owner, &mut Dependency::default())
             .await
-            .expect("calm")
+            .expect("no fault is injected")
             .is_empty()
     })
 }
 
-/// D4, C6: its end has to know of it still.
+/// C6, D4: the session's end must still find the entry.
 #[test]
-fn an_ephemeral_whose_deletion_is_lost_stays_in_the_index() {
+fn a_lost_deletion_keeps_its_ephemeral_in_the_index() {
     assert!(indexed_after_a_loss(None));
     assert!(
-        !indexed_after_a_loss(Some(Broken::ForgetsWhatMayComeBack)),
+        !indexed_after_a_loss(Some(Broken::DropsIndexEntriesOfLostDeletions)),
         "the rule is needed"
     );
 }

@@ -1,4 +1,5 @@
-//! C-1, C-2: messages that come again: after their writer died, was shut out by a clock that is wrong, or had done with them.
+//! C-1, C-2: redelivered messages, whose first writer died, was fenced out by a wrong clock, or had
+//! finished them.
 
 use std::{
     future::pending,
@@ -8,9 +9,9 @@ use std::{
 use tokio::sync::Notify;
 
 use super::*;
-use crate::names;
+use crate::queue_names;
 
-/// The same messages as they come again.
+/// The same messages on their second delivery.
 fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
     for delivery in &mut asked {
         delivery.handle.attempt += 1;
@@ -18,9 +19,9 @@ fn again(mut asked: Vec<Delivery>) -> Vec<Delivery> {
     asked
 }
 
-/// How many updates of a session were decided, and are not refusals.
-async fn successes(stage: &Stage, session: SessionId) -> usize {
-    let decided = stage
+/// Number of a session's decided updates that are not refusals.
+async fn successes(fixture: &Fixture, session: SessionId) -> usize {
+    let decided = fixture
         .row(session)
         .await
         .outbox_decoded()
@@ -31,37 +32,37 @@ async fn successes(stage: &Stage, session: SessionId) -> usize {
         .count()
 }
 
-async fn is_there(stage: &Stage, path: &str) -> bool {
-    let nodes = stage.nodes(stage.world.key_value());
+async fn is_there(fixture: &Fixture, path: &str) -> bool {
+    let nodes = fixture.nodes(fixture.world.key_value());
     nodes
-        .is_there(path, &mut Basis::default())
+        .is_there(path, &mut Dependency::default())
         .await
-        .expect("calm")
+        .expect("no fault is injected")
 }
 
-/// How often a request is decided that comes again after all was done.
+/// How often a request is decided that is redelivered after it was finished.
 fn decided_of_one_that_came_twice(broken: Option<Broken>) -> u64 {
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        let session = stage.open(1).await;
-        let asked = stage.asked(session, vec![set("/", "once")]).await;
-        stage
-            .writer(&stage.store())
+        let fixture = fixture_without(broken).await;
+        let session = fixture.open(1).await;
+        let asked = fixture.asked(session, vec![set("/", "once")]).await;
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&asked)
             .await
-            .expect("calm");
-        stage
-            .writer(&stage.store())
+            .expect("no fault is injected");
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&again(asked))
             .await
-            .expect("calm");
-        stage.row(session).await.sequence
+            .expect("no fault is injected");
+        fixture.row(session).await.sequence
     })
 }
 
 /// C-2.
 #[test]
-fn a_request_that_comes_twice_is_decided_once() {
+fn a_request_that_is_delivered_twice_is_decided_once() {
     assert_eq!(decided_of_one_that_came_twice(None), 1);
     assert_eq!(
         decided_of_one_that_came_twice(Some(Broken::ForgetsRequestNumbers)),
@@ -70,24 +71,28 @@ fn a_request_that_comes_twice_is_decided_once() {
     );
 }
 
-/// What a writer left that died.
+/// The state that a dead writer left.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Left {
-    /// Nothing that others would notice.
+    /// Nothing that affects others.
     Nothing,
-    /// A lock, and nothing decided.
+    /// A lock without a decision.
     Lock,
-    /// A decision that is not installed, or of which nobody was told.
+    /// A decision that is not installed or not pushed.
     Decision,
 }
 
-/// A writer dies at its call with this number, and its message comes to another, which does all that is left. What that
-/// was; none: it has no such call.
+/// A writer dies at call `number`, and another receives its message and finishes the work. Returns
+/// the state that the first one left, or `None` if it makes no such call.
 fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
     simulated::run(async {
-        let stage = stage().await;
-        let (session, store, queue) = (stage.open(1).await, stage.store(), stage.world.queue());
-        let asked = stage
+        let fixture = fixture().await;
+        let (session, store, queue) = (
+            fixture.open(1).await,
+            fixture.store(),
+            fixture.world.queue(),
+        );
+        let asked = fixture
             .asked(session, vec![create("/a", Lifetime::Persistent)])
             .await;
         let (calls, death) = (AtomicUsize::new(0), Arc::new(Notify::new()));
@@ -100,47 +105,47 @@ fn left_by_one_that_dies_at(side: Side, number: usize) -> Option<Left> {
                 pending().await
             },
         );
-        let writer = stage.writer(&store);
+        let writer = fixture.writer(&store);
         tokio::select! {
             biased;
             () = death.notified() => {}
             done = writer.handle_messages(&asked) => {
-                done.expect("calm");
+                done.expect("no fault is injected");
                 return None;
             }
         }
-        let is_locked = !is_free(&stage, "/").await;
-        let left = match (stage.row(session).await.sequence, is_locked) {
+        let is_locked = !is_free(&fixture, "/").await;
+        let left = match (fixture.row(session).await.sequence, is_locked) {
             (1, _) => Left::Decision,
             (_, true) => Left::Lock,
             (_, false) => Left::Nothing,
         };
-        stage
-            .writer(&stage.store())
+        fixture
+            .writer(&fixture.store())
             .handle_messages(&again(asked))
             .await
-            .expect("calm");
+            .expect("no fault is injected");
         assert_eq!(
             (
-                stage.row(session).await.sequence,
-                successes(&stage, session).await
+                fixture.row(session).await.sequence,
+                successes(&fixture, session).await
             ),
             (1, 1)
         );
-        assert!(is_there(&stage, "/a").await, "it is installed");
-        assert!(is_free(&stage, "/a").await, "nobody has to wait for a lock");
+        assert!(is_there(&fixture, "/a").await, "it is installed");
+        assert!(is_free(&fixture, "/a").await, "no lock remains");
         let pushed = queue
-            .receive(names::DISTRIBUTOR_QUEUE, 10)
+            .receive(queue_names::DISTRIBUTOR_QUEUE, 10)
             .await
-            .expect("calm");
-        assert!(!pushed.is_empty(), "nobody would apply it");
+            .expect("no fault is injected");
+        assert!(!pushed.is_empty(), "it must be pushed");
         Some(left)
     })
 }
 
-/// C-1, C-2: of every death, the second delivery is all that finishes the work.
+/// C-1, C-2: after every death, the second delivery alone finishes the work.
 #[test]
-fn what_a_writer_leaves_that_dies_is_done_when_its_message_comes_again() {
+fn redelivery_finishes_the_work_of_a_dead_writer() {
     for side in [Side::Before, Side::After] {
         let left: BTreeSet<Left> = (0..)
             .map_while(|number| left_by_one_that_dies_at(side, number))
@@ -152,25 +157,32 @@ fn what_a_writer_leaves_that_dies_is_done_when_its_message_comes_again() {
     }
 }
 
-/// How often a znode is made by two, of whom one breaks the other's lock right before that one decides, since its clock
-/// is far ahead.
+/// How often a znode is created by two writers, one of which breaks the other's lock right before
+/// its decision because its clock is far ahead.
 fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
     const AHEAD_MS: i64 = 60 * 60 * 1000;
     simulated::run(async {
-        let stage = stage_without(broken).await;
-        let (slow, hasty, store) = (stage.open(1).await, stage.open(2).await, stage.store());
+        let fixture = fixture_without(broken).await;
+        let (slow, hasty, store) = (
+            fixture.open(1).await,
+            fixture.open(2).await,
+            fixture.store(),
+        );
         let made = || vec![create("/a", Lifetime::Persistent)];
         let (asked, asked_hastily) = (
-            stage.asked(slow, made()).await,
-            stage.asked(hasty, made()).await,
+            fixture.asked(slow, made()).await,
+            fixture.asked(hasty, made()).await,
         );
         let (writer, clock) = (
-            stage.writer_by(&stage.store(), stage.world.clock_off_by(AHEAD_MS)),
-            stage.world.clock(),
+            fixture.writer_by(&fixture.store(), fixture.world.clock_off_by(AHEAD_MS)),
+            fixture.world.clock(),
         );
         store.once(Side::Before, is_decision, async move {
             let began = clock.monotonic();
-            writer.handle_messages(&asked_hastily).await.expect("calm");
+            writer
+                .handle_messages(&asked_hastily)
+                .await
+                .expect("no fault is injected");
             let waited = clock.monotonic().since(began);
             assert!(
                 waited < Duration::from_secs(1),
@@ -178,21 +190,26 @@ fn made_by_a_clock_that_is_ahead(broken: Option<Broken>) -> usize {
             );
             Ok(())
         });
-        if stage.writer(&store).handle_messages(&asked).await.is_err() {
-            stage
-                .writer(&stage.store())
+        if fixture
+            .writer(&store)
+            .handle_messages(&asked)
+            .await
+            .is_err()
+        {
+            fixture
+                .writer(&fixture.store())
                 .handle_messages(&again(asked))
                 .await
-                .expect("calm");
+                .expect("no fault is injected");
         }
         assert!(store.is_through());
-        successes(&stage, slow).await + successes(&stage, hasty).await
+        successes(&fixture, slow).await + successes(&fixture, hasty).await
     })
 }
 
-/// C-1: what is decided does not rest on clocks.
+/// C-1: decisions do not depend on clocks.
 #[test]
-fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
+fn breaking_a_lock_too_early_fences_its_holder_out() {
     assert_eq!(made_by_a_clock_that_is_ahead(None), 1);
     assert_eq!(
         made_by_a_clock_that_is_ahead(Some(Broken::BreaksLocksUnasked)),
@@ -201,40 +218,45 @@ fn whoever_breaks_a_lock_too_early_shuts_its_holder_out() {
     );
 }
 
-/// C6: a note of an ephemeral that comes late, of a create that another writer has decided since, does not stand for the
-/// next one at its path: else whoever applies the deletion of the first has the second forgotten.
+/// C6: an index entry may be written late, for a create that another writer has decided since. It
+/// must not replace the entry of the next create at its path. Otherwise, applying the deletion of
+/// the first would remove the entry of the second.
 #[test]
-fn a_note_that_comes_late_has_no_ephemeral_forgotten() {
+fn a_late_index_entry_removes_no_later_ephemeral() {
     simulated::run(async {
-        let stage = stage().await;
-        let (owner, other, late) = (stage.open(1).await, stage.open(2).await, stage.store());
+        let fixture = fixture().await;
+        let (owner, other, late) = (
+            fixture.open(1).await,
+            fixture.open(2).await,
+            fixture.store(),
+        );
         let made = || vec![create("/e", Lifetime::Ephemeral)];
-        let asked = stage.asked(owner, made()).await;
-        let (on_stage, asked_again) = (stage.clone(), again(asked.clone()));
+        let asked = fixture.asked(owner, made()).await;
+        let (on_fixture, asked_again) = (fixture.clone(), again(asked.clone()));
         late.once(Side::Before, is_of_index, async move {
-            on_stage
-                .writer(&on_stage.store())
+            on_fixture
+                .writer(&on_fixture.store())
                 .handle_messages(&asked_again)
                 .await
-                .expect("calm");
-            on_stage.decided(other, vec![delete("/e")]).await;
-            on_stage.decided(owner, made()).await;
+                .expect("no fault is injected");
+            on_fixture.decided(other, vec![delete("/e")]).await;
+            on_fixture.decided(owner, made()).await;
             Ok(())
         });
-        stage
+        fixture
             .writer(&late)
             .handle_messages(&asked)
             .await
             .expect_err("another writes for it");
         assert!(late.is_through());
-        assert_eq!(successes(&stage, owner).await, 2);
-        assert!(is_there(&stage, "/e").await, "it was made again");
-        stage
-            .distributor(&stage.store())
-            .handle(Stage::messages(stage.outbox(owner).await))
+        assert_eq!(successes(&fixture, owner).await, 2);
+        assert!(is_there(&fixture, "/e").await, "it was made again");
+        fixture
+            .distributor(&fixture.store())
+            .handle(Fixture::messages(fixture.outbox(owner).await))
             .await
-            .expect("calm");
-        stage.decided(owner, vec![Operation::Close]).await;
-        assert!(!is_there(&stage, "/e").await, "it has outlived its session");
+            .expect("no fault is injected");
+        fixture.decided(owner, vec![Operation::Close]).await;
+        assert!(!is_there(&fixture, "/e").await, "it outlived its session");
     });
 }

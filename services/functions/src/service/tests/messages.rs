@@ -33,7 +33,7 @@ async fn backlog(world: &World) -> (u64, u64) {
         messages,
         dead_letters,
     } = world
-        .queue()
+        .queue_admin()
         .backlog("orders")
         .await
         .expect("backlog answers");
@@ -42,7 +42,7 @@ async fn backlog(world: &World) -> (u64, u64) {
 
 async fn dead_letters(world: &World) -> Vec<DeadLetter> {
     world
-        .queue()
+        .queue_admin()
         .dead_letters("orders", None, 10)
         .await
         .expect("dead_letters answers")

@@ -46,7 +46,7 @@ async fn backlog(world: &World, service: &Service) -> (u64, u64) {
         messages,
         dead_letters,
     } = world
-        .queue()
+        .queue_admin()
         .backlog(&queue)
         .await
         .expect("backlog answers");
@@ -110,7 +110,7 @@ async fn failed(never: Option<&str>) -> (String, usize) {
     world.clock().sleep(Duration::from_hours(1)).await;
     let queue = service.events().event_queue(&[PREFIX, "one"].concat());
     let letters = world
-        .queue()
+        .queue_admin()
         .dead_letters(&queue, None, 10)
         .await
         .expect("dead_letters answers");

@@ -103,7 +103,7 @@ fn ticks_wait_for_an_instance_and_are_left_out_while_too_many_do() {
         let queue = service.events().event_queue(&[PREFIX, "ticks"].concat());
         let waiting = async || {
             world
-                .queue()
+                .queue_admin()
                 .backlog(&queue)
                 .await
                 .expect("backlog answers")

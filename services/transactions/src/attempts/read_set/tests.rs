@@ -1,4 +1,5 @@
-//! Algorithm 1 against brute force: all sets of versions that are atomic, and the newest that extends the read set.
+//! Algorithm 1 against brute force: all sets of versions that are atomic, and the newest that
+//! extends the read set.
 
 use ports::DurabilityPoint;
 
@@ -45,7 +46,7 @@ fn heard(slot: u64) -> Heard {
     heard
 }
 
-/// Everything that was heard is long past its window.
+/// All of the frontier is long past its window.
 fn seen(begin_heard: &Heard) -> Seen<'_> {
     Seen {
         begin_heard,
@@ -53,7 +54,7 @@ fn seen(begin_heard: &Heard) -> Seen<'_> {
     }
 }
 
-/// Commits whose order of versions is not their order of slots, as slow clocks make them.
+/// Commits whose version order differs from their slot order, as slow clocks produce them.
 struct World {
     /// In the order of their slots, which start at one.
     records: Vec<Arc<CommitRecord>>,
@@ -114,8 +115,8 @@ impl World {
         })
     }
 
-    /// The newest version of `key` that is in an atomic set of versions of what was read and `key`, among the sets
-    /// that extend `reads`. All sets are made, whether they extend it or not.
+    /// The newest version of `key` in an atomic set of versions of the read keys and `key`, among
+    /// the sets that extend `reads`. It enumerates all sets, whether they extend it or not.
     fn oracle(
         &self,
         reads: &BTreeMap<Key, Choice>,
@@ -160,7 +161,7 @@ impl World {
     }
 }
 
-/// One reader in one world; what it did wrong, if it did.
+/// Runs one reader in one world. Returns its violation, if any.
 fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), String> {
     let world = World::random(random);
     let mut set = ReadSet::default();
@@ -170,7 +171,7 @@ fn read_all(random: &mut fastrand::Rng, broken: Option<Broken>) -> Result<(), St
     random.shuffle(&mut order);
     for index in order {
         let key = key(index);
-        // Each key's versions were loaded at a moment of their own, after the begin.
+        // Each key's versions are loaded at a separate moment after the begin.
         known_slots = random.u64(known_slots.saturating_sub(2).max(world.begin_slot)..=8);
         let known = world.versions(&key, known_slots);
         let expected = world.oracle(&reads, &key, &known);
@@ -220,7 +221,7 @@ fn the_oracle_catches_what_skips_a_case() {
     }
 }
 
-/// T2, the paper's example: T1 wrote l, T2 wrote k and l. Who has read T1's l must not read T2's k.
+/// T2, the paper's example: T1 wrote l, T2 wrote k and l. A reader of T1's l must not read T2's k.
 #[test]
 fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     let (k, l) = (0, 1);
@@ -234,7 +235,7 @@ fn what_was_cowritten_with_something_newer_than_what_was_read_is_passed_over() {
     assert_eq!(chosen, Ok(Choice::Version(before)));
 }
 
-/// T2: what the index has lost is read all the same.
+/// T2: a key that the index has evicted is still read correctly.
 #[test]
 fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
     let both = record(2, 2, &[0, 1]);
@@ -250,7 +251,7 @@ fn a_version_that_a_record_of_the_set_wrote_is_always_there() {
     );
 }
 
-/// T2, T6: what was there before the begin and is gone without a successor was deleted.
+/// T2, T6: a key that existed before the begin and is gone without a successor was deleted.
 #[test]
 fn a_version_that_was_collected_with_its_deletion_is_absent() {
     let both = record(2, 2, &[0, 1]);
@@ -283,7 +284,8 @@ fn a_version_that_was_collected_with_its_deletion_is_absent() {
     assert_eq!(chosen, Ok(Choice::Version(newer)));
 }
 
-/// T2, T6: a version that came after the begin, and does not go with the set, does not bring back what was deleted.
+/// T2, T6: a version from after the begin that does not fit the set does not restore a deleted
+/// value.
 #[test]
 fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one() {
     let (first, deletion) = (record(2, 2, &[0, 1]), record(4, 4, &[0, 2]));
@@ -302,7 +304,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
     );
     assert_eq!(chosen, Ok(Choice::Absent));
     set.record(key(0), Choice::Absent, DurabilityPoint::DURABLE);
-    // What the deletion came with is still the newest of its key, and goes with the set.
+    // The write beside the deletion is still the newest of its key, and fits the set.
     let chosen = set.choose(
         &key(2),
         std::slice::from_ref(&deletion),
@@ -310,7 +312,7 @@ fn a_version_that_was_collected_with_its_deletion_is_absent_beside_a_later_one()
         None,
     );
     assert_eq!(chosen, Ok(Choice::Version(deletion.clone())));
-    // As long as anything is there that was heard at the begin, nothing was dropped.
+    // While any version from before the begin exists, nothing was dropped.
     let mut set = ReadSet::default();
     set.record(
         key(1),

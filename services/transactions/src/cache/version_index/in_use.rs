@@ -1,5 +1,5 @@
-//! Commit records that somebody holds, one copy of each: what has written ten thousand keys is not held ten thousand times, once for
-//! each key that was loaded by itself.
+//! Shared commit records, one copy of each: a record of ten thousand keys is not held ten thousand
+//! times, once for each key that was loaded separately.
 
 use std::{
     collections::BTreeMap,
@@ -8,24 +8,24 @@ use std::{
 
 use crate::{model::Attempt, storage::records::CommitRecord};
 
-/// So many are there at least before it is looked which have gone.
+/// The least number of records before dropped ones are purged.
 const LOOKED_THROUGH_MIN: usize = 1024;
 
 /// The records, by attempt.
 #[derive(Debug, Default)]
 pub(super) struct InUse {
     records: BTreeMap<Attempt, Weak<CommitRecord>>,
-    /// With so many it is looked which have gone.
+    /// The number of records at which dropped ones are purged.
     full_at: usize,
 }
 
 impl InUse {
-    /// What `attempt` committed, if anybody holds it.
+    /// The record of `attempt`, if it is in use.
     pub(super) fn get(&self, attempt: Attempt) -> Option<Arc<CommitRecord>> {
         self.records.get(&attempt)?.upgrade()
     }
 
-    /// The copy of `record` that is held, which is this one if there was none.
+    /// The shared copy of `record`, which is this one if there was none.
     pub(super) fn share(&mut self, record: &Arc<CommitRecord>) -> Arc<CommitRecord> {
         if let Some(held) = self.get(record.attempt) {
             return held;
@@ -38,7 +38,7 @@ impl InUse {
         Arc::clone(record)
     }
 
-    /// How many it keeps, gone ones included.
+    /// How many it keeps, including dropped ones.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.records.len()

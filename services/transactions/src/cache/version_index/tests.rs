@@ -46,7 +46,8 @@ fn versions(index: &Index, key: &Key) -> Option<Vec<u64>> {
     )
 }
 
-/// What each key's load has read by itself is held once, and not when nobody needs it any more.
+/// A record that each key's load has read separately is held once, and dropped when no entry needs
+/// it any more.
 #[test]
 fn a_record_is_held_once_whoever_read_it() {
     let mut index = Index::new(1 << 20);
@@ -68,12 +69,12 @@ fn a_record_is_held_once_whoever_read_it() {
     }
     assert!(
         index.in_use.len() <= 2_048,
-        "what nobody holds is forgotten: {}",
+        "unused records are forgotten: {}",
         index.in_use.len()
     );
 }
 
-/// I1, I2, I3: whatever is evicted, loaded and heard in whatever order, an entry is whole.
+/// I1, I2, I3: after any order of evictions, loads and merges, an entry is whole.
 #[test]
 fn an_entry_is_whole_or_not_there() {
     for seed in 0..300 {
@@ -127,10 +128,10 @@ fn an_entry_is_whole_or_not_there() {
 fn one_load_serves_all_who_wait() {
     let mut index = Index::new(1 << 20);
     let Loading::ByCaller(first) = index.load(&key(1)) else {
-        panic!("nobody loads yet")
+        panic!("no load is running yet")
     };
     let Loading::UnderWay(second) = index.load(&key(1)) else {
-        panic!("somebody loads")
+        panic!("a load is running")
     };
     index.hear(&record(7, &[1]));
     index.finish_load(&key(1), &[record(3, &[1, 2])], DurabilityPoint::DURABLE);
@@ -138,7 +139,7 @@ fn one_load_serves_all_who_wait() {
         let loaded = waiter.borrow().clone().expect("done").expect("well");
         assert_eq!(loaded.versions.len(), 2);
     }
-    assert_eq!(versions(&index, &key(2)), None, "nobody has loaded it");
+    assert_eq!(versions(&index, &key(2)), None, "it was not loaded");
     index.clear(&Error::NoRoom);
     assert_eq!((index.bytes(), versions(&index, &key(1))), (0, None));
 }
@@ -147,7 +148,7 @@ fn one_load_serves_all_who_wait() {
 fn who_waits_for_a_load_hears_that_it_failed() {
     let mut index = Index::new(1 << 20);
     let Loading::ByCaller(waiter) = index.load(&key(1)) else {
-        panic!("nobody loads yet")
+        panic!("no load is running yet")
     };
     index.fail_load(&key(1), Error::NoRoom);
     assert_eq!(*waiter.borrow(), Some(Err(Error::NoRoom)));
@@ -159,7 +160,7 @@ fn entries_that_grow_push_others_out() {
     let mut index = Index::new(50_000);
     for number in 0..20 {
         let Loading::ByCaller(_) = index.load(&key(number)) else {
-            panic!("nobody loads")
+            panic!("no load is running")
         };
         index.finish_load(&key(number), &[], DurabilityPoint::DURABLE);
     }
@@ -169,12 +170,12 @@ fn entries_that_grow_push_others_out() {
     }
 }
 
-/// What a load has seen may be collected before it ends.
+/// Versions that a load has read may be collected before it ends.
 #[test]
 fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     let mut index = Index::new(1 << 20);
     let Loading::ByCaller(_) = index.load(&key(1)) else {
-        panic!("nobody loads yet")
+        panic!("no load is running yet")
     };
     let (old, new) = (record(3, &[1, 2]), record(7, &[1]));
     index.drop_versions(&key(1), &[old.attempt].into());
@@ -182,13 +183,14 @@ fn what_is_collected_during_a_load_does_not_come_back_with_it() {
     assert_eq!(versions(&index, &key(1)), Some(vec![7]));
 }
 
-/// Among several nodes each drops what others collect, and keeps what it collects itself.
+/// Among several nodes each drops versions that others collect, and keeps those that it collects
+/// itself.
 #[test]
 fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
     let kept = |own: &[u64], agreed: u64| {
         let mut index = Index::new(1 << 20);
         let Loading::ByCaller(_) = index.load(&key(1)) else {
-            panic!("nobody loads yet")
+            panic!("no load is running yet")
         };
         let all: Vec<_> = (1..=5).map(|version| record(version, &[1])).collect();
         index.finish_load(&key(1), &all, DurabilityPoint::DURABLE);
@@ -199,7 +201,7 @@ fn what_nobody_needs_is_dropped_but_what_is_to_be_collected_here() {
         });
         versions(&index, &key(1)).expect("loaded")
     };
-    assert_eq!(kept(&[], 0), [1, 2, 3, 4, 5], "somebody may need all");
+    assert_eq!(kept(&[], 0), [1, 2, 3, 4, 5], "a reader may need all");
     assert_eq!(kept(&[], 3), [3, 4, 5]);
     assert_eq!(
         kept(&[2], 4),

@@ -1,19 +1,22 @@
-//! The commit in a group: entry, data and row in one step of the store.
+//! The group commit: entry, data and row in one step of the store.
 //!
 //! ```text
 //!  1  one transaction of the store: the slot, and data and row of each commit whose entry is in it
 //!  2  install, wait until that is durable, and with it all before it; answer
 //! ```
 //!
-//! Where the store changes items of several partitions together, that is one wait instead of two that depend on each other,
-//! and one command for all who commit at a time. The row is still what decides, by the same condition; it cannot be there without
-//! its entry and its data. Nothing is left by a death, or all.
+//! It needs a store that changes items of several partitions atomically. It costs one wait instead
+//! of two dependent ones, and one command for all concurrent commits. The row still decides, by the
+//! same condition, and it cannot exist without its entry and its data. A crash leaves nothing, or
+//! all.
 //!
-//! What was refused, or is not known to have happened, is done step by step: the slot is filled for certain, with the same
-//! entries, and then nothing of the group comes any more that is not there, since the group puts the slot if absent. So a look at its row
-//! tells each commit for good whether it has committed.
+//! If the group was refused, or its outcome is unknown, each commit proceeds step by step. First
+//! the slot is filled for certain, with the same entries. After that no part of the group can still
+//! arrive, because the group puts the slot only if it is absent. A look at its row then tells each
+//! commit permanently whether it has committed.
 //!
-//! Commits with effects, spilled or packed values, many or large ones, and those of sequenced keyspaces go the long way.
+//! Commits with effects, with spilled or packed values, with many or large writes, and commits of
+//! sequenced keyspaces go step by step.
 
 use super::Commit;
 use crate::{
@@ -28,7 +31,7 @@ use crate::{
 };
 
 impl Commit<'_> {
-    /// What it writes before its row, if that may go with its slot.
+    /// The data written before its row, if it may be part of the slot's group.
     pub(super) fn data_of_group(&self) -> Option<Data> {
         let Transaction {
             id, attempt, node, ..
@@ -64,7 +67,7 @@ impl Commit<'_> {
         node.log.takes(&data).then_some(data)
     }
 
-    /// Commits with the group that its entry gets into.
+    /// Commits with the group of the slot that holds its entry.
     pub(super) async fn run_in_group(mut self, data: Data) -> Answer {
         let placed = match self
             .transaction
@@ -74,7 +77,7 @@ impl Commit<'_> {
             .await
         {
             Ok(placed) => placed,
-            // It may be in the log, and all the rest with it.
+            // The entry may be in the log, together with the data and the row.
             Err(Error::OutcomeUnknown) => return Err(Error::OutcomeUnknown),
             Err(error) => return self.give_up(None, error),
         };
@@ -85,7 +88,7 @@ impl Commit<'_> {
         self.end(placed, decided).await
     }
 
-    /// After a group of which not everything may be there; its slot is.
+    /// Decides after a group that may be incomplete; its slot is written.
     async fn decide_alone(&self, placed: Placed) -> Result<Decided> {
         let Transaction {
             id, attempt, node, ..

@@ -1,16 +1,18 @@
 //! The commit in a sequenced keyspace: the row hands the decision over.
 //!
 //! ```text
-//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the sequencer decides
+//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the
+//!     sequencer decides
 //!  2  all of that is confirmed
 //!  3  a slot of the sequencer's log: that decides, and installs
 //!  4  wait until the slot is durable, and with it all before it
-//!  5  answer; then the row says it, too
+//!  5  answer; then the row is settled, too
 //! ```
 //!
-//! Without the hand-over there would be two writers of one decision: whoever closes the row, and the sequencer. What a death
-//! after each step leaves is the table of `docs/design/0003-transactions.md`, section 9.4. Until its row says so, what has
-//! committed is found in the log, or in the memory of who wrote it.
+//! Without the hand-over, one decision would have two writers: the node that closes the row, and
+//! the sequencer. The table in `docs/design/0003-transactions.md`, section 9.4, lists what a crash
+//! after each step leaves. Until the row is settled, the commit is found in the log, or in the
+//! memory of the node that wrote it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +38,8 @@ use crate::{
 
 use super::{Commit, answer_durable};
 
-/// How often a row is looked at whose attempt somebody has closed, until nobody is taken to be taking it: a tenth of a second.
+/// How often to read the row of a closed attempt until we assume that no begin is taking it: a
+/// tenth of a second in all.
 const TAKEN_SOON: Backoff = Backoff {
     first: Duration::from_millis(5),
     longest: Duration::from_millis(40),
@@ -44,7 +47,7 @@ const TAKEN_SOON: Backoff = Backoff {
 };
 
 impl Commit<'_> {
-    /// Commits after validation of what was `observed`; none: whatever was written since.
+    /// Commits after validation of `observed`; `None` skips validation.
     pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
         if let Err(error) = self.may_begin() {
             return self.give_up(None, error);
@@ -94,8 +97,8 @@ impl Commit<'_> {
         answer_durable(&node, record.point, Some(&record)).await
     }
 
-    /// Until when it may still be decided that it commits; none: for good. Of a generated id nobody asks any more who was answered
-    /// that it is unknown, or whoever asks takes *aborted* for an answer.
+    /// The deadline for deciding that it commits; `None` means no deadline. A client that was told
+    /// *unknown* for a generated id asks no more, or accepts *aborted* as the answer.
     fn wanted_until(&self) -> Option<Monotonic> {
         let is_for_good = self.transaction.is_named()
             || self
@@ -106,7 +109,7 @@ impl Commit<'_> {
         (!is_for_good).then(|| self.began + self.calls.context.config.commit_answer_timeout)
     }
 
-    /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
+    /// Hands the decision over. Errors: `TransactionFinished` if the row was decided before.
     async fn prepare(&self) -> Result<()> {
         let Transaction {
             id, attempt, node, ..
@@ -127,8 +130,9 @@ impl Commit<'_> {
         }
     }
 
-    /// Somebody has closed it. Whoever begins the name anew closes what was handed over, and takes the row in the next step: a
-    /// client that heard *aborted* between the two would begin once more, and end the attempt that took its place (T8).
+    /// The row was closed. A begin of the same client id closes what was handed over, and takes the
+    /// row in its next step. A client that received *aborted* between the two would begin once
+    /// more, and end the attempt that replaced it (T8).
     async fn why_closed(&self) -> Error {
         let Transaction {
             id, attempt, node, ..
@@ -154,7 +158,7 @@ impl Commit<'_> {
         }
     }
 
-    /// Its entry in the own log is followed by the collector, like any other.
+    /// The collector follows its entry in the own log, like any other.
     fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
         if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
             cache.recent.note(placed.slot, record);
@@ -162,8 +166,8 @@ impl Commit<'_> {
         }
     }
 
-    /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
-    /// which is judged by the row. If nobody comes to it, the next start does.
+    /// Settles the row as the log decided, and then the entries in the own log, including those of
+    /// spilled data, whose fate the row decides. If this is interrupted, the next start does it.
     fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
         let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
         let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));

@@ -56,7 +56,7 @@ fn left(records: &[Arc<CommitRecord>], known: &[(&str, u64)]) -> Vec<u64> {
         .collect()
 }
 
-/// 10.2: what is left out is superseded in every key, by what the receiver hears of.
+/// 10.2: every omitted commit is superseded in each key by one that the receiver applies.
 #[test]
 fn a_commit_is_left_out_if_all_its_keys_are_superseded() {
     let records = [
@@ -89,7 +89,7 @@ fn tell(neighbours: &mut Neighbours, node: u32, horizon: Heard) {
     neighbours.peer(NodeId(node), Monotonic::default()).horizon = Some(horizon);
 }
 
-/// T6: nothing is agreed on without one that counts.
+/// T6: nothing is agreed on without a node that counts.
 #[test]
 fn all_who_live_agree_or_nobody_does() {
     let mut neighbours = Neighbours::default();
@@ -113,7 +113,7 @@ fn all_who_live_agree_or_nobody_does() {
     assert_eq!(
         neighbours.minimum(NodeId(2), None),
         Some(Heard::everything()),
-        "there is nobody else"
+        "there is no other node"
     );
 }
 
@@ -134,12 +134,12 @@ fn the_registry_is_listed_from_the_first_that_may_live() {
 #[test]
 fn a_clock_is_compared_with_the_median() {
     let mut neighbours = Neighbours::default();
-    assert_eq!(neighbours.ahead(), Duration::ZERO, "nobody to compare with");
+    assert_eq!(neighbours.ahead(), Duration::ZERO, "no other clock");
     neighbours.peer(NodeId(2), Monotonic::default()).ahead_ms = -60_000;
     assert_eq!(
         neighbours.ahead(),
         Duration::ZERO,
-        "of two nobody knows which is right"
+        "of two clocks either may be right"
     );
     neighbours.peer(NodeId(3), Monotonic::default()).ahead_ms = -50_000;
     assert_eq!(neighbours.ahead(), Duration::from_secs(50));

@@ -1,16 +1,19 @@
 //! Membership by ephemeral znodes of Landfast's own coordination service.
 //!
-//! A node joins in this order: a session of a process ([`coordination::member`]), a znode under its id, one in the line for
-//! each office. It is a member once all of them are there and read. From then on one task renews the session and follows
-//! the znodes. The lease is that of the session, and it ends by this process's own clock alone: nothing has to be heard for it.
+//! A node joins in this order: it opens a session ([`coordination::member`]), creates a znode under
+//! its id, and creates a candidate in each election. It is a member once all of them exist and were
+//! read. From then on one task renews the session and follows the znodes. The lease is that of the
+//! session. It ends by this process's own clock alone, without any message.
 //!
-//! Dies between any two of these: the session is not renewed, and goes with whatever it had made. A connection that breaks
-//! is made again while the lease lasts; a session that has expired, or whose znode somebody has deleted, is over, and the
-//! node with it.
+//! A crash may happen between any two of these steps: the session is not renewed, and ends with all
+//! its znodes. A broken connection is reopened while the lease lasts. A session that has expired,
+//! or whose znode a client has deleted, is over, and its node with it.
 //!
 //! Invariants
-//! - What may be answered is a matter of the lease: [`Membership::leads`] too, whatever the znodes said last.
-//! - A session serves one node. Whoever joins again opens another, and the others miss the one before.
+//! - The lease decides whether the node may answer, and [`Membership::leads`] too, regardless of
+//!   the last znodes read.
+//! - A session serves one node. A process that joins again opens another session, and the others
+//!   see the old one expire.
 
 use std::{
     collections::BTreeMap,
@@ -39,11 +42,11 @@ use super::{
     roster::{self, Present, Roster},
 };
 
-/// Between two attempts to connect again.
+/// The interval between two attempts to reconnect.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// How long the end of a session may take to be answered: the others miss it in any case.
+/// The longest wait for the answer to closing a session: otherwise it expires.
 const LEAVE_MAX: Duration = Duration::from_secs(1);
-/// The tag of what is asked while joining; the roster counts from one.
+/// The tag of requests while joining; the roster counts from one.
 const JOINING: i32 = 0;
 
 /// A member by a session of the coordination service.
@@ -53,15 +56,15 @@ pub struct Coordinated {
     clock: Arc<dyn Clock>,
     address: Address,
     known: Arc<Known>,
-    /// Who follows the znodes for the present node.
+    /// The task that follows the znodes for the present node.
     following: Mutex<Option<Following>>,
 }
 
-/// What the process knows, shared with the task that finds it out.
+/// The process's knowledge, shared with the task that updates it.
 #[derive(Debug)]
 struct Known {
     view: watch::Sender<View>,
-    /// Until when the lease lasts, in nanoseconds of the monotonic clock.
+    /// The end of the lease, in nanoseconds of the monotonic clock.
     until: AtomicU64,
     broken: Option<Broken>,
 }
@@ -90,7 +93,7 @@ impl Coordinated {
         Self::with(gateway, clock, address, None)
     }
 
-    /// The same without a rule, for tests alone.
+    /// The same with one rule broken, only for tests.
     #[doc(hidden)]
     pub fn with(
         gateway: Gateway,
@@ -113,12 +116,12 @@ impl Coordinated {
         }
     }
 
-    /// Ends what is left of a membership, without a word to the others.
+    /// Ends the rest of a membership without informing the others.
     async fn stop(&self) {
         let following = self.following().take();
         if let Some(mut following) = following {
             following.task.abort();
-            // It may be in the middle of a step, and say something still.
+            // It may be in the middle of a step, and still update the state.
             if !following.task.is_finished() {
                 let _ = (&mut following.task).await;
             }
@@ -152,7 +155,7 @@ impl Membership for Coordinated {
     async fn leave(&self) {
         let following = self.following().take();
         if let Some(mut following) = following {
-            // Nobody hears it where the membership is over already.
+            // Sending fails where the membership is over already.
             let _ = following.leave.take().map(|leave| leave.send(()));
             tokio::select! {
                 biased;
@@ -202,7 +205,7 @@ impl Known {
         self.until.store(nanoseconds, Ordering::Release);
     }
 
-    /// It is no member any more: nothing is answered before anything else is said.
+    /// It is no longer a member: this stops all answers before anything else happens.
     fn gone(&self) {
         self.until.store(0, Ordering::Release);
         self.publish(&Present::default());
@@ -240,7 +243,7 @@ enum NotJoined {
     Ended(#[from] Ended),
     #[error("{0}")]
     Refused(#[from] coordination::Error),
-    #[error("somebody has deleted a znode of the node's")]
+    #[error("a client deleted a znode of the node")]
     Gone,
 }
 
@@ -281,7 +284,7 @@ impl Follower {
         Ok(follower)
     }
 
-    /// Makes znodes, and what they need above them; says what they are called.
+    /// Creates znodes and their parents; returns their paths.
     async fn make(&mut self, wanted: Vec<Request>) -> Result<Vec<String>, NotJoined> {
         let mut answers = self.ask(wanted.clone()).await?;
         let is_orphan = |answer: &Result<Response, coordination::Error>| {
@@ -336,7 +339,8 @@ impl Follower {
         }
     }
 
-    /// Renews the session if that is due, and reads what has changed. True once all of it is read.
+    /// Renews the session if that is due, and reads changes. Returns true once all of them are
+    /// read.
     async fn pump(&mut self) -> Result<bool, NotJoined> {
         loop {
             let mut outputs = Vec::new();
@@ -373,14 +377,14 @@ impl Follower {
             if let Err(why) = pumped
                 && !self.come_back(&why).await
             {
-                tracing::warn!(node = self.node.0, %why, "no member any more");
+                tracing::warn!(node = self.node.0, %why, "no longer a member");
                 return self.known.gone();
             }
             self.known.renewed(self.member.lease_until());
         }
     }
 
-    /// Whether the session goes on with another connection.
+    /// Whether the session continues on another connection.
     async fn come_back(&mut self, why: &NotJoined) -> bool {
         if !matches!(why, NotJoined::Ended(Ended::Store(_))) {
             return false;
@@ -403,7 +407,7 @@ impl Follower {
         false
     }
 
-    /// Ends the session, and the znodes with it. What comes of it is of interest to nobody here.
+    /// Closes the session, and the znodes with it. Its outcome does not matter here.
     async fn close(mut self) {
         self.known.gone();
         self.member.submit(JOINING, Request::Close);

@@ -1,9 +1,10 @@
-//! The roster: what the znodes of members and elections say, without any I/O.
+//! The roster: interprets the znodes of members and elections, without any I/O.
 //!
-//! A node is a znode under its id, which holds its address; a candidate for an office is a sequential znode, and the one
-//! with the lowest number leads. All are ephemerals of the process's session: with it they are gone at once. The roster is
-//! told what was read and which watches fired, and says what to read next; what it has read becomes a view when
-//! nothing is left to be read.
+//! A node is a znode under its id, which holds its address. A candidate in an election is a
+//! sequential znode, and the one with the lowest number leads. All are ephemerals of the process's
+//! session, so they vanish with it at once. The roster is told the results of reads and which
+//! watches fired, and answers with the next reads. When nothing is left to read, the result becomes
+//! a view.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,21 +15,21 @@ use crate::model::NodeId;
 
 use super::{Address, Office};
 
-/// What is above the lists, in the order in which it is made.
+/// The parents of the lists, in the order of their creation.
 const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];
 const MEMBERS: &str = "/landfast/transactions/members";
 
-/// Every list of znodes that is followed.
+/// Every watched list of znodes.
 const LISTS: [List; 3] = [
     List::Members,
     List::Office(Office::Collector),
     List::Office(Office::Sequencer),
 ];
 
-/// Zookeeper's permissions: all of them.
+/// All of ZooKeeper's permissions.
 const ALL: i32 = 31;
 
-/// A znode whose children are followed.
+/// A znode whose children are watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum List {
     Members,
@@ -45,14 +46,14 @@ impl List {
     }
 }
 
-/// What a read was for.
+/// The purpose of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     List(List),
     AddressOf(NodeId),
 }
 
-/// Who is there, and what this node leads.
+/// The present members, and the elections that this node leads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Present {
     pub(super) nodes: BTreeMap<NodeId, Address>,
@@ -62,9 +63,9 @@ pub(super) struct Present {
 /// The znodes as far as they were read.
 #[derive(Debug)]
 pub(super) struct Roster {
-    /// The candidates that this node has put up.
+    /// The candidate znodes that this node has created.
     candidates: BTreeMap<Office, String>,
-    /// For which offices they were seen to stand in the line.
+    /// The elections in which those candidates were seen.
     stands_for: BTreeSet<Office>,
     present: Present,
     /// Members whose address was not read yet.
@@ -74,7 +75,7 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// Of a node that has put up these candidates. Nothing is read yet.
+    /// A roster for a node with these candidates. Nothing is read yet.
     pub(super) fn new(candidates: BTreeMap<Office, String>) -> Self {
         let (stands_for, unknown, asked) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
         Self {
@@ -87,14 +88,14 @@ impl Roster {
         }
     }
 
-    /// Everything is to be read, for a connection that has no watch yet.
+    /// Reads everything, for a connection that has no watch yet.
     pub(super) fn read_all(&mut self) -> Vec<(i32, Request)> {
         self.asked.clear();
         self.unknown.clear();
         LISTS.map(|list| self.list(list)).into()
     }
 
-    /// Takes in what was shown, and says what to read for it.
+    /// Takes in a response or event, and returns the reads that it requires.
     pub(super) fn take(&mut self, output: Output) -> Vec<(i32, Request)> {
         match output {
             Output::Event { path, .. } => {
@@ -119,18 +120,19 @@ impl Roster {
                     }
                     Vec::new()
                 }
-                // A member that has gone meanwhile, of which the watch will tell. Of a list that is not there nothing will.
+                // A member that has gone meanwhile; the watch reports it. A missing list has no
+                // watch.
                 _ => Vec::new(),
             },
         }
     }
 
-    /// What was read, once all of it was.
+    /// The result, once everything was read.
     pub(super) fn whole(&self) -> Option<&Present> {
         self.asked.is_empty().then_some(&self.present)
     }
 
-    /// Whether everything that `node` has put up is there.
+    /// Whether everything that `node` has created is there.
     pub(super) fn has_all_of(&self, node: NodeId) -> bool {
         self.present.nodes.contains_key(&node) && self.stands_for.len() == self.candidates.len()
     }
@@ -153,7 +155,7 @@ impl Roster {
     }
 
     fn members(&mut self, names: &[String]) -> Vec<(i32, Request)> {
-        // Whatever else clients have put there is no member.
+        // Other znodes that clients created there are no members.
         let there: BTreeSet<NodeId> = names
             .iter()
             .filter_map(|name| name.parse().ok().map(NodeId))
@@ -200,7 +202,7 @@ impl Roster {
     }
 }
 
-/// The znodes under which everything else is made.
+/// Creates the znodes under which everything else is created.
 pub(super) fn parents() -> Vec<Request> {
     let lists = LISTS.iter().map(|list| list.path());
     let paths = PARENTS.into_iter().chain(lists);
@@ -227,7 +229,7 @@ pub(super) fn member(node: NodeId, address: &Address) -> Request {
     )
 }
 
-/// A candidate of `node` for `office`.
+/// Creates a candidate of `node` for `office`.
 pub(super) fn candidate(node: NodeId, office: Office) -> Request {
     let path = format!("{}/n-", List::Office(office).path());
     create(
@@ -242,7 +244,7 @@ fn member_path(node: NodeId) -> String {
     format!("{MEMBERS}/{}", node.0)
 }
 
-/// The place of a candidate in the line; what is none comes last.
+/// The sequence number of a candidate; a malformed one sorts last.
 fn number(name: &str) -> u64 {
     name.strip_prefix("n-")
         .and_then(|number| number.parse().ok())
@@ -296,7 +298,7 @@ mod tests {
         }
     }
 
-    /// A roster of node 7, which was second in line for one office and first for the other.
+    /// A roster of node 7, which was second in one election and first in the other.
     fn read() -> Roster {
         let path = |office| List::Office(office).path();
         let candidates = BTreeMap::from([

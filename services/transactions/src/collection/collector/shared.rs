@@ -1,14 +1,17 @@
-//! Collection among several nodes: each follows its own log, and one those of nodes that are gone.
+//! Collection among several nodes: each follows its own log, and one follows those of dead nodes.
 //!
-//! A version is deleted with the commit that supersedes it, by that commit's node, which finds it in the index. But a commit
-//! that was superseded when it was to be announced was left out, so the node of what supersedes it may not know of it. Then
-//! its own node does: it was left out because there was a newer version, so that node finds it superseded when it comes to its
-//! slot, and does not pass the slot before it has deleted it.
+//! The node of a superseding commit finds the superseded version in its index and deletes it. A
+//! commit that was superseded when it should have been announced was omitted, so that node may not
+//! know of it. Then its own node deletes it. It was omitted because there was a newer version, so
+//! its own node finds it superseded when it reaches the slot, and does not pass the slot before the
+//! deletion.
 //!
-//! Of a log whose node is gone nobody remembers what was left out: its keys are read from the store.
+//! For the log of a dead node, no other node remembers what was omitted: its keys are read from the
+//! store.
 //!
 //! Invariants
-//! - A slot is passed once each version that it wrote is deleted, or is the newest of its key, and was announced to all.
+//! - A slot is passed once each version that it wrote is deleted, or is the newest of its key and
+//!   was announced to all.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -31,24 +34,25 @@ use crate::{
 
 use super::{Committing, KEYS_AT_ONCE, LOOKS_AT_ONCE, SLOTS_AT_ONCE};
 
-/// About how much memory the commits take that are looked at together.
+/// The approximate memory of the commits that are examined together.
 const COMMITS_BYTES_MAX: usize = 256 << 10;
 
-/// Commits of the next slots of a log, and what is behind them.
+/// The commits of a log's next slots, and the position after them.
 struct Next {
     commits: Vec<Committed>,
     until: Cursor,
 }
 
-/// What a slot's commit wrote.
+/// The writes of a slot's commit.
 struct Committed {
     slot: u64,
     record: Arc<CommitRecord>,
 }
 
 impl Collection {
-    /// Collects what the next slots of a log, at most up to `through`, have superseded, and what they wrote that is
-    /// superseded. False: nothing can be done before more is agreed on.
+    /// Collects versions that the next slots of a log, at most up to `through`, have superseded,
+    /// and superseded versions that they wrote. Returns false if nothing can be done before more is
+    /// agreed on.
     pub(super) async fn collect_shared(
         self: &Arc<Self>,
         node: &Arc<Node>,
@@ -64,7 +68,8 @@ impl Collection {
             tended.looked.clone_from(horizon);
             return Ok(false);
         };
-        // Of sequenced commits, too, some may have been left out of what this node was told, or are not kept in its index.
+        // Some sequenced commits may have been omitted from announcements to this node too, or were
+        // evicted from its index.
         let is_unknown = |commit: &Committed| {
             tended.node != node.id || commit.record.position.log == NodeId::SEQUENCER
         };
@@ -108,7 +113,7 @@ impl Collection {
         Ok(first_left.is_none())
     }
 
-    /// None: there are no more below `through`.
+    /// `None` if there are no more below `through`.
     async fn next_commits(
         &self,
         node: &Arc<Node>,
@@ -155,7 +160,7 @@ impl Collection {
             }
             until = slot.cursor();
         }
-        // Behind the last record there are at most seals.
+        // After the last record there are at most seals.
         if read.cursor.next.0 <= through + 1 {
             until = read.cursor;
         }
@@ -163,9 +168,10 @@ impl Collection {
     }
 }
 
-/// Whether what a commit wrote is superseded by what not all have heard of: it may have been left out of an announcement, so
-/// nobody else would delete it. Or whether not all have heard of the slot that decided it, which is another log's if it was
-/// sequenced: then what it supersedes is still needed.
+/// Whether the collection of a commit must wait. It must if its writes are superseded by a commit
+/// that not all nodes have applied: it may have been omitted from an announcement, so no other node
+/// would delete it. It must also wait if not all nodes have applied the slot that decided it, which
+/// is in another log for a sequenced commit: then the versions that it supersedes are still needed.
 fn waits(record: &CommitRecord, entries: &BTreeMap<Key, Arc<IndexEntry>>, horizon: &Heard) -> bool {
     if !horizon.contains(record.position) {
         return true;

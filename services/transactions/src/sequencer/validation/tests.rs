@@ -16,7 +16,7 @@ fn some_keys(random: &mut fastrand::Rng) -> Vec<usize> {
         .collect()
 }
 
-/// All that was ever written, by slot: what needs no table, and forgets nothing.
+/// All writes by slot: a model that forgets nothing.
 #[derive(Default)]
 struct Everything(Vec<(u64, Vec<usize>)>);
 
@@ -29,7 +29,8 @@ impl Everything {
     }
 }
 
-/// T11: exactly those pass whose reads nobody has written since; of what is forgotten nobody does.
+/// T11: a transaction passes exactly if its reads were not written since. Reads at forgotten slots
+/// never pass.
 #[test]
 fn whoever_read_what_was_written_since_conflicts() {
     let mut random = fastrand::Rng::with_seed(8);
@@ -39,7 +40,7 @@ fn whoever_read_what_was_written_since_conflicts() {
         let mut everything = Everything::default();
         let mut slot = 3;
         for _ in 0..60 {
-            // Slots may be left out: those of nobody, and seals.
+            // Slots may be skipped: empty ones and seals.
             slot += random.u64(1..3);
             let (mut batch, mut members) = (table.batch(), Vec::new());
             for _ in 0..random.usize(0..4) {
@@ -79,7 +80,7 @@ fn whoever_read_what_was_written_since_conflicts() {
     );
 }
 
-/// T9: the table is bounded, whatever is written, and forgets from its oldest end.
+/// T9: the table stays bounded under any writes, and forgets from its oldest end.
 #[test]
 fn the_table_of_last_writers_is_bounded() {
     let mut table = LastWriters::new(0, 10);

@@ -1,10 +1,12 @@
 //! Chunks: values too long for a version item.
 //!
 //! Invariants
-//! - Chunks lie under their attempt and write, so no two values share one, and none is ever written twice with other
-//!   bytes.
-//! - They are announced in a log before the first of them is written: nobody can list them otherwise.
-//! - They are confirmed before the version item that names them is sent (rule P6), and deleted before it.
+//! - Chunks are stored under their attempt and write, so no two values share one, and none is ever
+//!   rewritten with other bytes.
+//! - They are announced in a log before the first of them is written, because they cannot be listed
+//!   otherwise.
+//! - They are confirmed before the version item that names them is sent (rule P6), and deleted
+//!   before it.
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -31,7 +33,8 @@ const VALUE: &str = "value";
 const CHUNKS_AT_ONCE: usize = 8;
 
 impl Place {
-    /// Where a value goes: into its item up to `inline_bytes_max`, else into chunks of at most `chunk_bytes_max`.
+    /// Where a value goes: into its item up to `inline_bytes_max`, else into chunks of at most
+    /// `chunk_bytes_max`.
     pub(crate) fn of(
         value: Option<&Bytes>,
         inline_bytes_max: usize,
@@ -54,7 +57,7 @@ impl Place {
 }
 
 impl Store {
-    /// Writes the chunks of `value`, if that is where it goes.
+    /// Writes the chunks of `value`, if it goes into chunks.
     pub(crate) async fn put_chunks(
         &self,
         attempt: Attempt,
@@ -62,7 +65,7 @@ impl Store {
         value: &Bytes,
     ) -> Result<()> {
         let chunks = write.place.chunks() as usize;
-        // As many as were announced, of equal length but for the last.
+        // As many as were announced, of equal length except for the last.
         let chunk_bytes = value.len().div_ceil(chunks.max(1));
         let puts = (0..chunks).map(|chunk| {
             let (start, end) = (
@@ -77,7 +80,8 @@ impl Store {
             ))
         });
         let put = |update| async move {
-            // What is left belongs to others (rule P6), and there may be less than when the value was taken in.
+            // The remaining space is reserved for others (rule P6), and may have shrunk since the
+            // value was accepted.
             if self.key_value().room() < Room::Free {
                 return Err(Error::NoRoom);
             }
@@ -88,7 +92,7 @@ impl Store {
             .await
     }
 
-    /// A value from its chunks; none: at least one of them is not there.
+    /// A value from its chunks; `None` if at least one of them is missing.
     pub(crate) async fn chunked_value(
         &self,
         attempt: Attempt,
@@ -130,8 +134,8 @@ impl Store {
             .await
     }
 
-    /// Deletes what a write left that does not count: its chunks, then the version that names them. In a pack its bytes are
-    /// dead from now on.
+    /// Deletes the data of an uncommitted write: its chunks, then the version that names them. Its
+    /// bytes in a pack are dead from now on.
     pub(crate) async fn delete_written(&self, attempt: Attempt, write: &Write) -> Result<()> {
         self.delete_chunks(attempt, write.write, write.place.chunks())
             .await?;

@@ -1,10 +1,10 @@
 //! Decision rows.
 //!
 //! Invariants
-//! - A decision row is decided by one conditional write, and never changes its mind (rule T-2): every transition of
-//!   `docs/design/0003-transactions.md`, section 4.2, is one function here.
-//! - A row goes only once nobody can decide about it any more, and nothing that counts rests on it: that is judged by
-//!   `retention`, and held here by conditions on whose it is and how it was decided.
+//! - A decision row is decided by one conditional write, and never changes after that (rule T-2):
+//!   every transition of `docs/design/0003-transactions.md`, section 4.2, is one function here.
+//! - A row is dropped only once no node can decide about it any more, and no committed data depend
+//!   on it. `retention` checks that, and conditions on the row's attempt and state enforce it here.
 
 use ports::{
     Condition, DurabilityPoint, Item, Update,
@@ -19,13 +19,13 @@ use crate::{
 
 use super::{Store, corrupt};
 
-/// Who may decide.
+/// The attempt that may decide.
 const ATTEMPT: &str = "attempt";
-/// How it was decided; absent: not yet.
+/// The decision; absent if there is none yet.
 const STATE: &str = "state";
-/// The record of what was committed.
+/// The record of the commit.
 const RECORD: &str = "record";
-/// One: its window is over, and it goes with the last of its versions.
+/// One: its window is over, and it is dropped with the last of its versions.
 const RELEASED: &str = "released";
 
 const COMMITTED: i64 = 1;
@@ -38,7 +38,7 @@ pub(crate) enum State {
     Undecided,
     Committed(StoredRecord),
     Aborted,
-    /// The sequencer decides: what its log says counts, until the row says it.
+    /// The sequencer decides: its log is authoritative until the row is settled.
     Prepared,
 }
 
@@ -47,19 +47,21 @@ pub(crate) enum State {
 pub(crate) struct Decision {
     pub(crate) attempt: Attempt,
     pub(crate) state: State,
-    /// Whether its window is over, and it goes with the last of its versions.
+    /// Whether its window is over, and it is dropped with the last of its versions.
     pub(crate) is_released: bool,
 }
 
-/// How a transition of a decision row ended: done, or what stands there instead. Both rest on the point.
+/// The result of a transition of a decision row: done, or the present row. Both depend on the
+/// point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Decided {
     Done(DurabilityPoint),
     Refused(Option<Decision>, DurabilityPoint),
 }
 
-/// What a row that an attempt cannot decide any more says of it. The row of a name goes before the commit only with a later
-/// attempt, which took it and has ended as well: whoever resolves a log closes what is committing.
+/// The answer to an attempt that cannot decide its row any more. The row of a client id disappears
+/// before the commit only if a later attempt took it and has ended as well: a log's resolver closes
+/// committing attempts.
 pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attempt) -> Error {
     Error::TransactionFinished(match row {
         Some(row) if row.attempt != attempt => Finished::BegunAnew,
@@ -69,7 +71,7 @@ pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attem
 }
 
 impl Store {
-    /// The decision row of `id`, and the point this rests on.
+    /// The decision row of `id`, and the point that this depends on.
     pub(crate) async fn decision(
         &self,
         id: &TransactionId,
@@ -108,7 +110,7 @@ impl Store {
         })
     }
 
-    /// `begin(named)`: takes the row, unless it is decided for good.
+    /// `begin(named)`: takes the row, unless it is finally decided.
     pub(crate) async fn begin_named(
         &self,
         id: &TransactionId,
@@ -128,7 +130,7 @@ impl Store {
             .await
     }
 
-    /// `commit`: a generated id's row is absent, a name's is this attempt's and undecided.
+    /// `commit`: a generated id's row is absent; a client id's is this attempt's and undecided.
     pub(crate) async fn commit(
         &self,
         id: &TransactionId,
@@ -140,7 +142,7 @@ impl Store {
             .await
     }
 
-    /// What commits.
+    /// The update that commits.
     pub(crate) fn committing(
         &self,
         id: &TransactionId,
@@ -156,7 +158,8 @@ impl Store {
         Update::modify(self.buckets.decision(id), committing(attempt, record)).when(condition)
     }
 
-    /// Whether this attempt has committed already: done, if so. Asked for as long as the node lives.
+    /// Whether this attempt has committed already: then it is done. Repeated as long as the node
+    /// lives.
     pub(crate) async fn is_committed(
         &self,
         id: &TransactionId,
@@ -169,7 +172,7 @@ impl Store {
         .await
     }
 
-    /// The same as nobody may: whoever's row it is. For tests that show what attempts are for.
+    /// Breaks a rule, for tests: commits even if the row belongs to another attempt.
     pub(crate) async fn commit_any_attempt(
         &self,
         id: &TransactionId,
@@ -183,7 +186,7 @@ impl Store {
         .await
     }
 
-    /// `prepare`: hands the decision to the sequencer, under the condition that a commit would have.
+    /// `prepare`: hands the decision to the sequencer, under the same condition as a commit.
     pub(crate) async fn prepare(
         &self,
         id: &TransactionId,
@@ -210,7 +213,7 @@ impl Store {
         })
     }
 
-    /// `settle` of what the sequencer's log says has committed. What the row says already stays.
+    /// `settle` of a commit in the sequencer's log. A row that is settled already stays.
     pub(crate) async fn settle_committed(
         &self,
         id: &TransactionId,
@@ -223,7 +226,7 @@ impl Store {
             .map(drop)
     }
 
-    /// `settle` of what the sequencer does not, and never will, commit.
+    /// `settle` of an attempt that the sequencer does not commit, and never will.
     pub(crate) async fn settle_aborted(
         &self,
         id: &TransactionId,
@@ -257,8 +260,9 @@ impl Store {
         self.finish_decision(&update).await
     }
 
-    /// `forget`: a named begin that left nothing; the row goes if it is still its own and undecided. A name that may
-    /// be a generated id keeps a closed row: its first owner could take an absent one for its own.
+    /// `forget`: deletes the row of a client id's begin that left nothing, if it is still its own
+    /// and undecided. An id that may be a generated one keeps a closed row, because its first owner
+    /// could take an absent one for its own.
     pub(crate) async fn forget(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
         if id.generated().is_some() {
             return self.close_named(id, attempt).await;
@@ -277,21 +281,21 @@ impl Store {
         .map(drop)
     }
 
-    /// `drop(committed)`: nothing that was written is left, and the window is over.
+    /// `drop(committed)`: none of its writes is left, and the window is over.
     pub(crate) async fn drop_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, COMMITTED)))
             .await
             .map(drop)
     }
 
-    /// `drop(aborted)`: nobody can commit this attempt any more, and its window is over.
+    /// `drop(aborted)`: no node can commit this attempt any more, and its window is over.
     pub(crate) async fn drop_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
         self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
             .await
             .map(drop)
     }
 
-    /// A commit: finding one's own is success, since then an answer was lost.
+    /// Executes a commit. Finding its own commit is success: an answer was lost.
     async fn decide_mine(&self, update: Update, attempt: Attempt) -> Result<Decided> {
         Ok(match self.decide(update).await? {
             Decided::Refused(
@@ -318,7 +322,7 @@ impl Store {
 }
 
 impl Decision {
-    /// Whether anybody may still decide.
+    /// Whether it may still be decided.
     pub(crate) fn is_undecided(&self) -> bool {
         self.state == State::Undecided
     }

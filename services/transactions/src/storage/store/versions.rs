@@ -1,8 +1,8 @@
 //! Version items, and the parts of write sets too large for their rows.
 //!
 //! Invariants
-//! - A version carries no timestamp and does not say whether it counts: that comes from its decision row alone.
-//! - What an earlier write of an attempt left never replaces a later one, in whatever order they arrive.
+//! - A version holds no timestamp and no outcome: both come from its decision row alone.
+//! - An earlier write of an attempt never replaces a later one, in any order of arrival.
 
 use bytes::Bytes;
 use futures_util::{TryStreamExt, stream};
@@ -28,24 +28,24 @@ const ID: &str = "id";
 const WRITE: &str = "write";
 /// The value.
 const VALUE: &str = "value";
-/// In how many chunks the value is.
+/// The number of chunks of the value.
 const CHUNKS: &str = "chunks";
-/// How long it is then.
+/// The length of the value then.
 const BYTES: &str = "bytes";
 /// Its CRC-32.
 const CRC: &str = "crc";
 /// One: the key is deleted.
 const GONE: &str = "gone";
-/// In which pack the value is.
+/// The pack of the value.
 const PACK: &str = "pack";
-/// From which byte of it on.
+/// The offset of the value in its pack.
 const OFFSET: &str = "offset";
-/// The key, of a version whose key is too long for its sort key.
+/// The key, for a key too long for its sort key.
 const KEY: &str = "key";
 /// The writes in a part of a write set.
 const RECORD: &str = "record";
 
-/// Version items in one page: with values of up to 64 KiB, a page stays within some megabytes.
+/// Version items in one page: with values of up to 64 KiB, a page takes a few megabytes.
 const PAGE_ITEMS: usize = 100;
 
 /// A version item.
@@ -57,15 +57,15 @@ pub(crate) struct VersionItem {
     pub(crate) place: Place,
     /// The value, if it is here.
     pub(crate) value: Option<Bytes>,
-    /// Where it lies, if it is in a pack.
+    /// Its position, if it is in a pack.
     pub(crate) packed: Option<Located>,
     /// The key, if it is too long for the sort key.
     pub(crate) long_key: Option<Bytes>,
 }
 
 impl Store {
-    /// Writes a version; `value`, unless it is in chunks or deleted; where it is `packed`, if it is. What a later write of the
-    /// same attempt left there stays.
+    /// Writes a version: `value` unless it is chunked or deleted, and `packed` if it is in a pack.
+    /// A later write of the same attempt stays.
     pub(crate) async fn put_version(
         &self,
         id: &TransactionId,
@@ -79,7 +79,7 @@ impl Store {
             .map(drop)
     }
 
-    /// What writes a version.
+    /// The update that writes a version.
     pub(crate) fn putting(
         &self,
         id: &TransactionId,
@@ -104,14 +104,15 @@ impl Store {
         Update::put(self.buckets.version(&write.key, attempt), attributes).when(is_mine)
     }
 
-    /// Deletes a version that does not count.
+    /// Deletes an uncommitted version.
     pub(crate) async fn delete_version(&self, key: &Key, attempt: Attempt) -> Result<()> {
         self.finish(&Update::delete(self.buckets.version(key, attempt)))
             .await
             .map(drop)
     }
 
-    /// A packed value lies elsewhere from now on. False: its item is gone, or says already that it is somewhere else.
+    /// Notes the new position of a packed value. Returns false if its item is gone, or names
+    /// another position already.
     pub(crate) async fn move_version(
         &self,
         key: &Key,
@@ -136,7 +137,8 @@ impl Store {
         })
     }
 
-    /// Every version item of `key`, decided or not, with its attempt; and the point this rests on.
+    /// Every version item of `key`, decided or not, with its attempt; and the point that this
+    /// depends on.
     pub(crate) async fn versions(
         &self,
         key: &Key,
@@ -157,7 +159,8 @@ impl Store {
         }
     }
 
-    /// The first version items of a bucket of the default keyspace from a place on, with their keys, and where the rest begins.
+    /// The first version items of a bucket of the default keyspace from a place on, with their
+    /// keys, and where the next page begins.
     pub(crate) async fn listed(
         &self,
         bucket: u8,
@@ -191,7 +194,7 @@ impl Store {
             .transpose()
     }
 
-    /// Writes the parts of a write set, all at once: they are issued before what comes after them.
+    /// Writes the parts of a write set in parallel; they are issued before the writes that follow.
     pub(crate) async fn put_write_set(&self, attempt: Attempt, parts: &[Vec<Write>]) -> Result<()> {
         let parts = stream::iter((0..).zip(parts).map(Ok));
         let put = |(part, writes)| async move {
@@ -206,7 +209,7 @@ impl Store {
         parts.try_for_each_concurrent(None, put).await
     }
 
-    /// A write set, read together if it is in parts. Parts that were never written are left out.
+    /// A write set, assembled if it is in parts. Parts that were never written are omitted.
     pub(crate) async fn write_set(&self, attempt: Attempt, set: &WriteSet) -> Result<Vec<Write>> {
         let parts = match set {
             WriteSet::Inline(writes) => return Ok(writes.clone()),
@@ -222,7 +225,7 @@ impl Store {
         Ok(writes)
     }
 
-    /// Deletes the parts of a write set that does not count.
+    /// Deletes the parts of an uncommitted write set.
     pub(crate) async fn delete_write_set(&self, attempt: Attempt, set: &WriteSet) -> Result<()> {
         let WriteSet::Parts(parts) = set else {
             return Ok(());
@@ -258,7 +261,7 @@ impl VersionItem {
         })
     }
 
-    /// The same for what lies where the versions of `key` do.
+    /// Decodes an item from the range of `key`'s versions.
     fn decode_of(key: &Key, item: &Item) -> Result<Self> {
         let version = Self::decode(item)?;
         let is_its = match &version.long_key {
@@ -273,7 +276,7 @@ impl VersionItem {
     }
 }
 
-/// What a version item says of its value.
+/// The attributes of a version item that hold its value.
 fn held(place: Place, value: Option<Bytes>, packed: Option<Located>) -> Vec<(Name, Value)> {
     let integer = |name, value: u32| (Name::from(name), Value::Integer(value.into()));
     match place {
@@ -298,7 +301,7 @@ fn held(place: Place, value: Option<Bytes>, packed: Option<Located>) -> Vec<(Nam
     }
 }
 
-/// What a version item says of where its value lies in a pack.
+/// The attributes of a version item that hold its position in a pack.
 fn lies(located: Located) -> Vec<(Name, Value)> {
     let pack = Value::Bytes(Bytes::copy_from_slice(&located.pack.to_bytes()));
     vec![
@@ -342,7 +345,8 @@ fn place(item: &Item) -> Option<Place> {
 }
 
 impl WriteSet {
-    /// `writes` in itself if they take no more than `bytes_max`, else in parts of about as much each.
+    /// `writes` inline if they take no more than `bytes_max`, else in parts of about that size
+    /// each.
     pub(crate) fn split(writes: &[Write], bytes_max: usize) -> (Self, Vec<Vec<Write>>) {
         if writes.iter().map(Write::bytes_len).sum::<usize>() <= bytes_max {
             return (Self::Inline(writes.to_vec()), Vec::new());

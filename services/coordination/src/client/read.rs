@@ -1,0 +1,445 @@
+//! Reads: directly from the user store, consistent with the process's view.
+//!
+//! The store may be ahead of the view. A read's result is therefore placed at a zxid at which it is
+//! completely true, once the view has reached that zxid, between the events up to it and the events
+//! after it (rule C-5). Concurrent changes never force a read to start again, however fast they
+//! are:
+//!
+//! - The state of an existing znode is true from the zxid of its last change, which it contains, to
+//!   beyond the view at the time when the read began.
+//! - For a missing znode the cursor, read afterwards, says how far the view must advance. The
+//!   changes delivered up to there tell whether the znode was created meanwhile. In that case it
+//!   was missing before the create.
+//! - Children are listed in several calls, so a child that changes meanwhile may appear in either
+//!   state. The changes delivered since the read began tell its state as of the last change of the
+//!   parent, which is read last. A slot that is applied in parts changes parents first.
+//! - A watch is also armed as of that zxid. If it would have fired since, its event is inserted at
+//!   its place.
+//!
+//! A read starts again only if more changes were delivered since it began than the tail keeps.
+//!
+//! After a reconnect, watches are set again one by one, each as a read of its own, as in ZooKeeper.
+//! A watch that is armed, or whose missed event is delivered, stays done even if other znodes
+//! change while the remaining watches are read.
+
+use std::collections::BTreeSet;
+
+use ports::Result;
+
+use crate::{
+    Error,
+    broken::Broken,
+    client::Shared,
+    model::{EventKind, Output, Request, Response, Watching, Zxid},
+    path::split,
+    records::Payload,
+    storage::user_store::Node,
+    tail::{Connection, DeliveredChange, ReadTarget, watches::Aspect},
+};
+
+/// How often a read starts again because it fell behind the kept changes, before other work gets a
+/// turn.
+pub(crate) const ATTEMPTS_MAX: u32 = 8;
+
+/// How often a list is retried whose length differs from the parent's child count although nothing
+/// changed.
+const LISTS_MAX: u32 = 100;
+
+/// The result of a read. It can be placed once the view has reached `zxid`.
+#[derive(Debug)]
+pub(crate) struct ReadResult {
+    /// The view when the read began.
+    since: Zxid,
+    /// No state that the result is based on is newer than this.
+    pub(crate) zxid: Zxid,
+    correction: Correction,
+    /// None while another watch remains to be set.
+    result: Option<Result<Response, Error>>,
+    target: Option<ReadTarget>,
+    /// The event that a watch missed (set watches).
+    missed: Option<(EventKind, String)>,
+}
+
+/// Which changes delivered meanwhile affect the result.
+#[derive(Debug)]
+enum Correction {
+    /// None: the result contains its own zxid, or does not concern a znode.
+    NotNeeded,
+    /// Whether the missing znode was created.
+    Missing(String),
+    /// Which children were created and deleted.
+    Children(String),
+}
+
+impl ReadResult {
+    fn of(since: Zxid, zxid: Zxid, result: Result<Response, Error>) -> Self {
+        Self {
+            since,
+            zxid,
+            correction: Correction::NotNeeded,
+            result: Some(result),
+            target: None,
+            missed: None,
+        }
+    }
+
+    fn with_correction(self, correction: Correction) -> Self {
+        Self { correction, ..self }
+    }
+
+    fn with_target(self, path: &str, watch: Option<Aspect>) -> Self {
+        Self {
+            target: Some(ReadTarget {
+                path: path.to_owned(),
+                watch,
+            }),
+            ..self
+        }
+    }
+
+    /// Corrects the result to be true at one zxid, `floor` or later, and returns that zxid. Returns
+    /// `None` if more changes were delivered meanwhile than are kept. The view must have reached
+    /// `zxid`.
+    pub(crate) fn settle(&mut self, shared: &Shared, floor: Zxid) -> Option<Zxid> {
+        if self.must_restart(shared) {
+            return None;
+        }
+        let at = floor.max(self.zxid);
+        match &self.correction {
+            Correction::NotNeeded => Some(at),
+            _ if shared.config.broken == Some(Broken::ReturnsUncorrectedReads) => Some(at),
+            Correction::Missing(path) => {
+                let comes_and_goes = [EventKind::NodeCreated, EventKind::NodeDeleted];
+                let changes = shared.tail.changes(self.since, at, |change| {
+                    let is_its = comes_and_goes.contains(&change.kind) && change.path == *path;
+                    is_its.then_some((change.zxid, change.kind))
+                })?;
+                match changes.last() {
+                    // The znode was read before its create.
+                    Some((created, EventKind::NodeCreated)) => Some(Zxid(created.0 - 1)),
+                    _ => Some(at),
+                }
+            }
+            Correction::Children(parent) => {
+                let Some(Ok(Response::Children { children, stat })) = &mut self.result else {
+                    return Some(at);
+                };
+                if stat.pzxid <= self.since {
+                    return Some(at);
+                }
+                let changes = shared.tail.changes(self.since, at, |change| {
+                    let (of, name) = split(&change.path)?;
+                    (of == parent).then(|| (change.kind, name.to_owned()))
+                })?;
+                let mut names: BTreeSet<String> = std::mem::take(children).into_iter().collect();
+                for (kind, name) in changes {
+                    match kind {
+                        EventKind::NodeCreated => names.insert(name),
+                        EventKind::NodeDeleted => names.remove(&name),
+                        EventKind::NodeDataChanged | EventKind::NodeChildrenChanged => false,
+                    };
+                }
+                *children = names.into_iter().collect();
+                (children.len() == stat.num_children as usize).then_some(at)
+            }
+        }
+    }
+
+    /// Whether the znode's changes were delivered meanwhile, in the mutants that then start again.
+    fn must_restart(&self, shared: &Shared) -> bool {
+        let begins_again = [
+            Some(Broken::RestartsReadsForever),
+            Some(Broken::ForgetsRestoredWatches),
+        ];
+        if !begins_again.contains(&shared.config.broken) {
+            return false;
+        }
+        let Some(ReadTarget { path, .. }) = &self.target else {
+            return false;
+        };
+        let is_its = |change: &DeliveredChange| (change.path == *path).then_some(());
+        let changes = shared
+            .tail
+            .changes(self.since, shared.tail.applied(), is_its);
+        changes.is_none_or(|changes| !changes.is_empty())
+    }
+
+    /// Arms the requested watch as of `at`. Returns false if more changes were delivered since than
+    /// are kept, so it is unknown whether the watch has fired.
+    pub(crate) fn arm_watch(&self, shared: &Shared, client: Connection, at: Zxid) -> bool {
+        // The observed state did not change up to `since`.
+        self.target
+            .as_ref()
+            .is_none_or(|target| shared.tail.arm_watch(target, at.max(self.since), client))
+    }
+
+    /// Whether the request is complete.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.result.is_some()
+    }
+
+    /// The event or the reply, placed at `zxid`.
+    pub(crate) fn output(self, tag: i32, zxid: Zxid) -> Option<Output> {
+        let event = |(kind, path)| Output::Event {
+            zxid: None,
+            kind,
+            path,
+        };
+        self.missed.map(event).or_else(|| {
+            self.result
+                .map(|result| Output::Reply { tag, zxid, result })
+        })
+    }
+}
+
+/// Runs `request` against the store.
+pub(crate) async fn run(shared: &Shared, request: &Request) -> Result<ReadResult> {
+    let since = shared.tail.applied();
+    match request {
+        Request::Exists { path, watching } => {
+            let NodeRead {
+                node,
+                zxid,
+                correction,
+            } = node(shared, path).await?;
+            let result = if path.contains('\0') {
+                Err(Error::BadArguments)
+            } else {
+                node.map(|node| Response::Stat(node.meta.stat()))
+                    .ok_or(Error::NoNode)
+            };
+            Ok(ReadResult::of(since, zxid, result)
+                .with_correction(correction)
+                .with_target(path, aspect(*watching, Aspect::Data)))
+        }
+        Request::GetData { path, watching } => read_data(shared, path, *watching).await,
+        Request::GetChildren { path, watching } => read_children(shared, path, *watching).await,
+        Request::Sync { path } => {
+            let (cursor, _) = shared.region.cursor().await?.value;
+            Ok(ReadResult::of(
+                since,
+                cursor.applying,
+                Ok(Response::Synced { path: path.clone() }),
+            ))
+        }
+        Request::Ping => Ok(ReadResult::of(since, Zxid(0), Ok(Response::Pong))),
+        Request::Refuse(error) => Ok(ReadResult::of(since, Zxid(0), Err(*error))),
+        Request::SetWatches {
+            relative,
+            data,
+            exists,
+            children,
+        } => match next_watch(data, exists, children) {
+            Some((watch, path)) => restore_watch(shared, *relative, watch, path).await,
+            None => Ok(ReadResult::of(since, Zxid(0), Ok(Response::WatchesSet))),
+        },
+        Request::Create { .. }
+        | Request::Delete { .. }
+        | Request::SetData { .. }
+        | Request::RefuseUpdate(_)
+        | Request::Close => {
+            unreachable!("updates go to the writer")
+        }
+    }
+}
+
+fn aspect(watching: Watching, aspect: Aspect) -> Option<Aspect> {
+    (watching == Watching::Yes).then_some(aspect)
+}
+
+/// A znode or its absence, and the zxid that the view must reach before it is shown.
+struct NodeRead {
+    node: Option<Node>,
+    zxid: Zxid,
+    correction: Correction,
+}
+
+async fn node(shared: &Shared, path: &str) -> Result<NodeRead> {
+    if let Some(node) = shared.region.get(path).await? {
+        let zxid = node.meta.zxid();
+        return Ok(NodeRead {
+            node: Some(node),
+            zxid,
+            correction: Correction::NotNeeded,
+        });
+    }
+    let zxid = shared.region.cursor().await?.value.0.applying;
+    Ok(NodeRead {
+        node: None,
+        zxid,
+        correction: Correction::Missing(path.to_owned()),
+    })
+}
+
+async fn read_data(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
+    let since = shared.tail.applied();
+    let mut gone = None;
+    loop {
+        let NodeRead {
+            node,
+            zxid,
+            correction,
+        } = node(shared, path).await?;
+        let Some(node) = node else {
+            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
+                .with_correction(correction)
+                .with_target(path, None));
+        };
+        let Some(data) = shared.region.load(&node.data).await? else {
+            // The znode changed and names another object now, because an object is only removed
+            // after such a change.
+            check_object(path, &node.data, &mut gone)?;
+            continue;
+        };
+        let response = Response::Data {
+            data,
+            stat: node.meta.stat(),
+        };
+        return Ok(ReadResult::of(since, zxid, Ok(response))
+            .with_target(path, aspect(watching, Aspect::Data)));
+    }
+}
+
+/// Records a missing object. If the znode still names an object that was missing before, the data
+/// is damaged.
+fn check_object(path: &str, data: &Payload, gone: &mut Option<Payload>) -> Result<()> {
+    if gone.as_ref() == Some(data) {
+        return Err(ports::Error::corrupt(format!(
+            "read the data of {path:?}: its object is missing"
+        )));
+    }
+    *gone = Some(data.clone());
+    Ok(())
+}
+
+async fn read_children(shared: &Shared, path: &str, watching: Watching) -> Result<ReadResult> {
+    for _ in 0..LISTS_MAX {
+        let since = shared.tail.applied();
+        let children = shared.region.children(path).await?;
+        let NodeRead {
+            node,
+            zxid,
+            correction,
+        } = node(shared, path).await?;
+        let Some(node) = node else {
+            return Ok(ReadResult::of(since, zxid, Err(Error::NoNode))
+                .with_correction(correction)
+                .with_target(path, None));
+        };
+        let stat = node.meta.stat();
+        if stat.pzxid <= since && children.len() != stat.num_children as usize {
+            continue;
+        }
+        let found = ReadResult::of(since, zxid, Ok(Response::Children { children, stat }));
+        let watch = aspect(watching, Aspect::Children);
+        return Ok(found
+            .with_correction(Correction::Children(path.to_owned()))
+            .with_target(path, watch));
+    }
+    Err(ports::Error::corrupt(format!(
+        "list the children of {path:?}: their number differs from its count"
+    )))
+}
+
+/// A kind of watch that a client had before it reconnected.
+#[derive(Debug, Clone, Copy)]
+enum Watched {
+    Data,
+    Existence,
+    Children,
+}
+
+/// Reverses the lists of watches to set again. They are processed from the end, and this restores
+/// ZooKeeper's order: list by list, each from its start.
+pub(crate) fn reverse_watches(request: &mut Request) {
+    if let Request::SetWatches {
+        data,
+        exists,
+        children,
+        ..
+    } = request
+    {
+        for paths in [data, exists, children] {
+            paths.reverse();
+        }
+    }
+}
+
+/// The next watch of reversed lists.
+fn next_watch<'request>(
+    data: &'request [String],
+    exists: &'request [String],
+    children: &'request [String],
+) -> Option<(Watched, &'request str)> {
+    let lists = [
+        (Watched::Data, data),
+        (Watched::Existence, exists),
+        (Watched::Children, children),
+    ];
+    lists
+        .into_iter()
+        .find_map(|(watched, paths)| paths.last().map(|path| (watched, path.as_str())))
+}
+
+/// Removes the watch that was processed last: it is armed, or its event is delivered.
+pub(crate) fn remove_last_watch(request: &mut Request) {
+    if let Request::SetWatches {
+        data,
+        exists,
+        children,
+        ..
+    } = request
+    {
+        data.pop()
+            .or_else(|| exists.pop())
+            .or_else(|| children.pop());
+    }
+}
+
+/// Sets a watch again after a reconnect. It fires at once if the znode changed after `relative`.
+///
+/// As in ZooKeeper, the empty path means the root here too. But a watch on the empty path misses
+/// later changes, because their events name `/`.
+async fn restore_watch(
+    shared: &Shared,
+    relative: Zxid,
+    watched: Watched,
+    path: &str,
+) -> Result<ReadResult> {
+    let since = shared.tail.applied();
+    let NodeRead {
+        node,
+        zxid,
+        correction,
+    } = node(shared, if path.is_empty() { "/" } else { path }).await?;
+    let meta = node.map(|node| node.meta);
+    let (aspect, missed) = match (watched, meta) {
+        (Watched::Existence, meta) => (Aspect::Data, meta.map(|_| EventKind::NodeCreated)),
+        (Watched::Data, Some(meta)) => (
+            Aspect::Data,
+            (meta.mzxid > relative).then_some(EventKind::NodeDataChanged),
+        ),
+        (Watched::Children, Some(meta)) => (
+            Aspect::Children,
+            (meta.pzxid > relative).then_some(EventKind::NodeChildrenChanged),
+        ),
+        (Watched::Data, None) => (Aspect::Data, Some(EventKind::NodeDeleted)),
+        (Watched::Children, None) => (Aspect::Children, Some(EventKind::NodeDeleted)),
+    };
+    let target = Some(ReadTarget {
+        path: path.to_owned(),
+        watch: missed.is_none().then_some(aspect),
+    });
+    let missed = missed.map(|kind| (kind, path.to_owned()));
+    Ok(ReadResult {
+        since,
+        zxid,
+        correction,
+        result: None,
+        target,
+        missed,
+    })
+}
+
+#[cfg(test)]
+mod tests;

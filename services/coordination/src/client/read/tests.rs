@@ -1,0 +1,143 @@
+//! C3, C4: reads during which data changes, or whose view is behind.
+
+use std::sync::Arc;
+
+use ports::Handler as _;
+use simulated::Options;
+
+use super::*;
+use crate::{
+    Client, Config,
+    model::{Lifetime, SessionId},
+    records::Operation,
+    test_fixture::{Call, Fixture, Side, create},
+};
+
+async fn fixture() -> Arc<Fixture> {
+    Arc::new(Fixture::new(Options::default(), Config::default()).await)
+}
+
+/// Has each of `operations` decided and applied separately, without announcing them.
+async fn applied(fixture: &Fixture, session: SessionId, operations: Vec<Operation>) {
+    let distributor = fixture.distributor(&fixture.store());
+    for operation in operations {
+        let decided = fixture.decided(session, vec![operation]).await;
+        distributor
+            .handle(Fixture::messages(decided))
+            .await
+            .expect("no fault is injected");
+    }
+}
+
+fn delete(path: &str) -> Operation {
+    Operation::Delete {
+        path: path.into(),
+        version: -1,
+    }
+}
+
+/// C3: between two calls of a read, one child is created and another deleted, so their number stays
+/// the same.
+#[test]
+fn a_list_of_children_matches_the_stat_of_their_parent() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let session = fixture.open(1).await;
+        let made = |path| create(path, Lifetime::Persistent);
+        applied(&fixture, session, vec![made("/a"), made("/a/b")]).await;
+        let store = fixture.store();
+        let shared = fixture.shared(store.clone()).await;
+        let since = shared.tail.applied();
+        let (others, others_shared) = (fixture.clone(), shared.clone());
+        let is_read = |call: &Call<'_>| matches!(call, Call::Get(_) | Call::Scan);
+        store.once(Side::After, is_read, async move {
+            applied(&others, session, vec![made("/a/c"), delete("/a/b")]).await;
+            others.show(&others_shared).await;
+            Ok(())
+        });
+        let request = Request::GetChildren {
+            path: "/a".into(),
+            watching: Watching::No,
+        };
+        let mut found = run(&shared, &request).await.expect("no fault is injected");
+        assert!(store.is_through());
+        let at = found.settle(&shared, since).expect("all of it is kept");
+        let Some(Output::Reply {
+            result: Ok(Response::Children { children, .. }),
+            ..
+        }) = found.output(1, at)
+        else {
+            panic!("it is there")
+        };
+        let truth: &[&str] = match at.0 - since.0 {
+            0 => &["b"],
+            1 => &["b", "c"],
+            2 => &["c"],
+            other => panic!("{other} were made"),
+        };
+        assert_eq!(children, truth, "as of {at:?}");
+    });
+}
+
+/// Collects at least `count` outputs of the client.
+async fn shown(client: &mut Client, count: usize) -> Vec<Output> {
+    let mut outputs = Vec::new();
+    loop {
+        client.pump(&mut outputs).await.expect("the session lives");
+        if outputs.len() >= count {
+            return outputs;
+        }
+        client.wait().await;
+    }
+}
+
+/// C3, C4: the result of a read precedes later events, even if they arrive before it may be
+/// returned.
+#[test]
+fn a_read_that_waits_for_the_view_precedes_newer_events() {
+    simulated::run(async {
+        let fixture = fixture().await;
+        let shared = fixture.shared(fixture.store()).await;
+        let mut client = fixture.client(&shared, 1).await;
+        let exists = |path: &str, watching| Request::Exists {
+            path: path.into(),
+            watching,
+        };
+        client.submit(1, exists("/watched", Watching::Yes));
+        assert!(matches!(
+            shown(&mut client, 1).await[..],
+            [Output::Reply {
+                result: Err(Error::NoNode),
+                ..
+            }]
+        ));
+        let made = |path| create(path, Lifetime::Persistent);
+        applied(
+            &fixture,
+            fixture.open(2).await,
+            vec![made("/read"), made("/watched")],
+        )
+        .await;
+        client.submit(2, exists("/read", Watching::No));
+        let mut outputs = Vec::new();
+        client.pump(&mut outputs).await.expect("the session lives");
+        assert!(outputs.is_empty(), "the view is behind: {outputs:?}");
+        fixture.show(&shared).await;
+        let shown = shown(&mut client, 2).await;
+        let [
+            Output::Reply {
+                zxid: read,
+                result: Ok(_),
+                ..
+            },
+            Output::Event {
+                zxid: Some(changed),
+                ..
+            },
+        ] = shown[..]
+        else {
+            panic!("{shown:?}")
+        };
+        assert!(read < changed, "{read:?}, then {changed:?}");
+    });
+}

@@ -1,0 +1,148 @@
+//! The failure detector: decides which sessions have expired, and requests their end.
+//!
+//! The heartbeat checks client sessions, and processes check each other's sessions
+//! ([`crate::member`]) by the same rules. The detector counts only silence that it observed
+//! ([`crate::heartbeat::last_heartbeat`]), and expires a session only if no renewal came since
+//! (rule C-6). The process of a client may receive messages for up to a renewal period before it
+//! renews, and may die in between. A client session therefore gets one renewal period on top of its
+//! timeout, unless its row says that the client was already silent. A member's session dies with
+//! its process and gets nothing extra.
+//!
+//! If an end is decided but not applied for a whole timeout, the detector requests it again, so
+//! that its writer pushes it again. No other request follows an end, and the message for it may be
+//! lost.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::{Clock, ErrorKind, Queue, Result, queue::Message};
+
+use crate::{
+    broken::Broken,
+    dependency::Dependency,
+    heartbeat::last_heartbeat::{LastHeartbeats, Moment},
+    model::SessionId,
+    queue_names,
+    records::{Operation, Submitted, encode},
+    storage::session::{RENEWALS_PER_TIMEOUT, Row, Sessions, State, Transition},
+};
+
+/// Finds expired sessions and requests their end.
+#[derive(Debug, Clone)]
+pub(crate) struct FailureDetector {
+    pub(crate) sessions: Sessions,
+    /// The queue to the writer.
+    pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) broken: Option<Broken>,
+}
+
+impl FailureDetector {
+    /// Checks every session of a shard against the observations in `before`, and records the new
+    /// ones in `heartbeats`. Returns the rows.
+    pub(crate) async fn check_shard(
+        &self,
+        shard: u8,
+        before: &LastHeartbeats,
+        heartbeats: &mut LastHeartbeats,
+        dependency: &mut Dependency,
+    ) -> Result<Vec<(SessionId, Row)>> {
+        let mut checked = Vec::new();
+        let mut pages = self.sessions.rows(shard);
+        while let Some(rows) = pages.next_page(dependency).await? {
+            let seen_at = self.moment();
+            for (session, row) in &rows {
+                let silence = before.silence(*session, row.renewals, heartbeats, seen_at);
+                let has_expired = match self.has_expired(*session, row, silence, dependency).await {
+                    // Its client could not have resumed it either, so its timeout starts again.
+                    Err(error) if error.kind() == ErrorKind::NoRoom => {
+                        heartbeats.reset(*session, self.moment());
+                        false
+                    }
+                    checked => checked?,
+                };
+                if has_expired {
+                    self.end(*session, row).await?;
+                    heartbeats.reset(*session, self.moment());
+                }
+            }
+            checked.extend(rows);
+        }
+        Ok(checked)
+    }
+
+    /// Whether the session's end must be requested. This holds in three cases: the session expires
+    /// now; it expired a whole timeout ago and the detector died before it requested the end; or
+    /// its end is decided and the store lost the message that would apply it.
+    async fn has_expired(
+        &self,
+        session: SessionId,
+        row: &Row,
+        silence: Duration,
+        dependency: &mut Dependency,
+    ) -> Result<bool> {
+        let is_rash = self.broken == Some(Broken::ExpiresAtFirstSilence);
+        let is_silent =
+            silence > self.silence_max(session, row) || is_rash && silence > Duration::ZERO;
+        match row.state {
+            State::Open if is_silent => {
+                let mut condemned = self
+                    .sessions
+                    .expire(session, row.renewals, dependency)
+                    .await?;
+                if let Transition::Refused(Some(row)) = &condemned
+                    && self.broken == Some(Broken::ExpiresRenewedSessions)
+                {
+                    condemned = self
+                        .sessions
+                        .expire(session, row.renewals, dependency)
+                        .await?;
+                }
+                Ok(matches!(condemned, Transition::Done(_)))
+            }
+            State::Closed if self.broken == Some(Broken::PushesEndsOnce) => Ok(false),
+            State::Closing | State::Closed => Ok(is_silent),
+            State::Open => Ok(false),
+        }
+    }
+
+    /// The longest silence before the session expires.
+    fn silence_max(&self, session: SessionId, row: &Row) -> Duration {
+        let is_exact = session.is_members() || row.state != State::Open;
+        if is_exact || self.broken == Some(Broken::TreatsRowsAsExact) {
+            return row.timeout;
+        }
+        match row.silent_before {
+            Some(before) => row.timeout.saturating_sub(before),
+            None => row.timeout + row.timeout / RENEWALS_PER_TIMEOUT,
+        }
+    }
+
+    async fn end(&self, session: SessionId, row: &Row) -> Result<()> {
+        tracing::info!(?session, "session expired");
+        let submitted = Submitted {
+            session,
+            attach: row.attach,
+            request: 0,
+            operation: Operation::Expire,
+        };
+        let group = queue_names::request_group(session);
+        let message = Message {
+            group,
+            deduplication: None,
+            body: encode(&submitted),
+        };
+        self.queue
+            .send(queue_names::REQUEST_QUEUE, vec![message])
+            .await
+            .map(|_| ())
+    }
+
+    /// The current time on both clocks.
+    pub(crate) fn moment(&self) -> Moment {
+        let clock = &self.clock;
+        Moment {
+            own_ms: clock.monotonic().0.as_millis() as i64,
+            wall_ms: clock.now().0 as i64,
+        }
+    }
+}

@@ -1,0 +1,541 @@
+//! The user store: the znodes that clients read, apart from the system store, once per region.
+//!
+//! Each znode is one item under its name in its parent's partition, so that a page of a partition
+//! is a page of children. The item holds the Stat, the ACL, and either the data or the name of the
+//! object with the data. One more row, the cursor, records the last applied slot of the
+//! distributor's log.
+//!
+//! One `transact` applies a slot: it writes the slot's items and the cursor, under the condition
+//! that the cursor is at the slot before. Each slot is therefore applied exactly once and in order,
+//! even by a late or repeated distributor. A delete needs no tombstone, and no reader sees half of
+//! a zxid. This departs from the letter of C-4 and C-5; `docs/design/0002-coordination.md` closes
+//! their scenarios. A slot with more items than one transaction may hold is applied in parts.
+//! Meanwhile the cursor names the zxid that is being applied, and readers wait for it.
+//!
+//! From FaaSKeeper, sections 3.2 and 4.1 (data storage).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ports::{
+    Condition, Error, ErrorKind, Item, Key, KeyValue, Result, Update,
+    key_value::{Action, Name, Read, Scan, Test, Transacted, Value},
+    objects::{
+        self, ObjectError, ObjectPath, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    },
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::DataPlacement,
+    dependency::Dependency,
+    model::{Acl, Stat, Zxid},
+    path,
+    records::{Payload, UpdateId, decode, encode},
+    storage::keys,
+};
+
+const META: &str = "meta";
+const DATA: &str = "data";
+const ACL: &str = "acl";
+
+const SLOT: &str = "slot";
+const EPOCH: &str = "epoch";
+const PART: &str = "part";
+const ZXID: &str = "zxid";
+const APPLYING: &str = "applying";
+const GARBAGE: &str = "garbage";
+
+/// Children per page.
+const PAGE_ITEMS: usize = 1000;
+
+/// A znode as clients read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Everything but data and ACL.
+    pub meta: Meta,
+    /// Its data, or the object that holds the data.
+    pub data: Payload,
+    /// Its ACL, encoded.
+    pub acl: Bytes,
+}
+
+/// The fields from which Stat is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Meta {
+    /// See [`Stat`].
+    pub czxid: Zxid,
+    /// See [`Stat`].
+    pub mzxid: Zxid,
+    /// See [`Stat`].
+    pub pzxid: Zxid,
+    /// See [`Stat`].
+    pub ctime: i64,
+    /// See [`Stat`].
+    pub mtime: i64,
+    /// See [`Stat`].
+    pub version: i32,
+    /// Number of children ever created.
+    pub creates: i32,
+    /// Number of children.
+    pub children: i32,
+    /// The owning session, or zero.
+    pub owner: i64,
+    /// Length of the data in bytes.
+    pub data_length: i32,
+}
+
+impl Meta {
+    /// The zxid of the znode's last change of any kind (rule C-5).
+    pub fn zxid(&self) -> Zxid {
+        self.czxid.max(self.mzxid).max(self.pzxid)
+    }
+
+    /// The Stat that clients see. Its cversion counts creates and deletions.
+    pub fn stat(&self) -> Stat {
+        Stat {
+            czxid: self.czxid,
+            mzxid: self.mzxid,
+            ctime: self.ctime,
+            mtime: self.mtime,
+            version: self.version,
+            cversion: self.creates.wrapping_mul(2).wrapping_sub(self.children),
+            aversion: 0,
+            ephemeral_owner: self.owner,
+            data_length: self.data_length,
+            num_children: self.children,
+            pzxid: self.pzxid,
+        }
+    }
+}
+
+impl Node {
+    /// A newly created znode. `acl` is encoded by [`encode_acl`].
+    pub fn created(zxid: Zxid, time_ms: i64, owner: i64, data: Payload, acl: Bytes) -> Self {
+        let meta = Meta {
+            czxid: zxid,
+            mzxid: zxid,
+            pzxid: zxid,
+            ctime: time_ms,
+            mtime: time_ms,
+            version: 0,
+            creates: 0,
+            children: 0,
+            owner,
+            data_length: data.bytes_len() as i32,
+        };
+        Self { meta, data, acl }
+    }
+
+    fn read(item: &Item) -> Result<Self> {
+        let meta = item
+            .bytes(META)
+            .ok_or_else(|| Error::corrupt("read a znode without its meta attribute"))?;
+        let data = match item.attribute(DATA) {
+            None => Payload::Null,
+            Some(Value::Bytes(bytes)) => Payload::Inline(bytes.clone()),
+            Some(Value::List(pointer)) => {
+                let name = pointer
+                    .first()
+                    .and_then(|name| std::str::from_utf8(name).ok());
+                let name = name
+                    .ok_or_else(|| Error::corrupt("read the object name of a znode's data"))?
+                    .to_owned();
+                let meta: Meta = decode(meta, "a znode")?;
+                Payload::Object {
+                    name,
+                    bytes_len: meta.data_length as u64,
+                }
+            }
+            Some(Value::Integer(_)) => return Err(Error::corrupt("read a znode's data")),
+        };
+        Ok(Self {
+            meta: decode(meta, "a znode")?,
+            data,
+            acl: item.bytes(ACL).cloned().unwrap_or_default(),
+        })
+    }
+
+    /// The attributes of the item at `path`.
+    fn attributes(&self, path: &str) -> Vec<(Name, Value)> {
+        let mut attributes = vec![
+            (ACL.into(), Value::Bytes(self.acl.clone())),
+            (META.into(), Value::Bytes(encode(&self.meta))),
+        ];
+        attributes.extend(path::split(path).and_then(|(_, name)| keys::text_attribute(name)));
+        match &self.data {
+            Payload::Null => {}
+            Payload::Inline(bytes) => attributes.push((DATA.into(), Value::Bytes(bytes.clone()))),
+            Payload::Object { name, .. } => {
+                attributes.push((
+                    DATA.into(),
+                    Value::List([Bytes::copy_from_slice(name.as_bytes())].into()),
+                ));
+            }
+        }
+        attributes
+    }
+}
+
+/// Encodes an ACL as items store it.
+pub fn encode_acl(acl: &[Acl]) -> Bytes {
+    encode(&acl)
+}
+
+/// The position of a region's store in the distributor's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Cursor {
+    /// The last slot applied completely, or zero before the first.
+    pub slot: u64,
+    /// The epoch of the distributor that logged it.
+    pub epoch: u64,
+    /// The last zxid applied completely.
+    pub zxid: Zxid,
+    /// The last zxid of a slot that is being applied in parts, otherwise equal to `zxid`.
+    pub applying: Zxid,
+}
+
+/// The change of one znode by one slot: its path, and its new state or `None` if it is deleted.
+pub type NodeChange = (String, Option<Node>);
+
+/// One region's user store.
+#[derive(Debug, Clone)]
+pub struct UserStore {
+    items: Arc<dyn KeyValue>,
+    objects: Arc<dyn ObjectStore>,
+    placement: DataPlacement,
+}
+
+impl UserStore {
+    /// A store of znodes in `items`. `placement` says where their data is.
+    pub fn new(
+        items: Arc<dyn KeyValue>,
+        objects: Arc<dyn ObjectStore>,
+        placement: DataPlacement,
+    ) -> Self {
+        Self {
+            items,
+            objects,
+            placement,
+        }
+    }
+
+    /// The key-value store, for durability points.
+    pub fn items(&self) -> &Arc<dyn KeyValue> {
+        &self.items
+    }
+
+    /// The znode at `path`, if it exists.
+    pub async fn get(&self, path: &str) -> Result<Option<Node>> {
+        let Some(key) = key(path) else {
+            return Ok(None);
+        };
+        self.items
+            .get(&key)
+            .await?
+            .value
+            .as_deref()
+            .map(Node::read)
+            .transpose()
+    }
+
+    /// The names of all children of `path`, in order.
+    pub async fn children(&self, path: &str) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        let mut scan = Scan::partition(children_partition(path), PAGE_ITEMS);
+        loop {
+            let page = self.items.scan(&scan).await?.value;
+            for (sort, item) in page.items {
+                names.push(keys::read(&sort, &item, "a child's name")?);
+            }
+            let Some(next) = page.next else { break };
+            scan.from = next;
+        }
+        keys::sort(&mut names);
+        Ok(names)
+    }
+
+    /// The bytes of `data`. The outer `Option` is `None` if the object is gone because the znode
+    /// changed after it was read.
+    pub async fn load(&self, data: &Payload) -> Result<Option<Option<Bytes>>> {
+        match data {
+            Payload::Null => Ok(Some(None)),
+            Payload::Inline(bytes) => Ok(Some(Some(bytes.clone()))),
+            Payload::Object { name, .. } => Ok(get_object(&*self.objects, name).await?.map(Some)),
+        }
+    }
+
+    /// Whether data belongs in an object rather than in its znode's item.
+    pub fn belongs_in_object(&self, data: &Payload) -> bool {
+        let inline_bytes_max = match self.placement {
+            DataPlacement::KeyValue => usize::MAX,
+            DataPlacement::Objects => 0,
+            DataPlacement::Hybrid { inline_bytes_max } => inline_bytes_max,
+        };
+        let bytes_len = data.bytes_len() as usize;
+        bytes_len > 0 && bytes_len > inline_bytes_max
+    }
+
+    /// Puts data in its place before an item names it: into the item or into an object.
+    ///
+    /// The object is named after the update, and the update determines the content, so placing it
+    /// twice is harmless. The update's decision must be durable. Otherwise the store could lose the
+    /// decision but keep the object, and the next decision would have the same name.
+    pub async fn place_data(&self, update: UpdateId, data: Payload) -> Result<Payload> {
+        let belongs_in_object = self.belongs_in_object(&data);
+        let bytes_len = data.bytes_len();
+        match data {
+            Payload::Inline(bytes) if belongs_in_object => {
+                let name = object_name(update);
+                match put_object(&*self.objects, &name, bytes.clone()).await {
+                    Ok(()) => Ok(Payload::Object { name, bytes_len }),
+                    // A decided request must be applied, and the items have a reserve.
+                    Err(error) if error.kind() == ErrorKind::NoRoom => Ok(Payload::Inline(bytes)),
+                    Err(error) => Err(error),
+                }
+            }
+            Payload::Object { name, .. } if !belongs_in_object => {
+                let bytes = get_object(&*self.objects, &name).await?;
+                Ok(Payload::Inline(bytes.ok_or_else(|| {
+                    Error::corrupt(format!("read object {name}"))
+                })?))
+            }
+            data => Ok(data),
+        }
+    }
+
+    /// Removes objects that no item names, and drops them from the cursor's garbage list.
+    pub async fn collect_garbage(
+        &self,
+        garbage: &[Bytes],
+        dependency: &mut Dependency,
+    ) -> Result<()> {
+        for name in garbage {
+            self.remove_object(&String::from_utf8_lossy(name)).await?;
+        }
+        let actions = vec![Action::RemoveElements(GARBAGE.into(), garbage.to_vec())];
+        let update = Update::modify(cursor_key(), actions);
+        dependency.update(&*self.items, update).await.map(|_| ())
+    }
+
+    /// The object of an applied update, if the znode at `path` does not name it.
+    pub async fn unreferenced_object(
+        &self,
+        update: UpdateId,
+        path: &str,
+        dependency: &mut Dependency,
+    ) -> Result<Option<Bytes>> {
+        let (node, name) = (self.get(path).await?, object_name(update));
+        dependency.observe_store(&*self.items)?;
+        let names =
+            |node: Node| matches!(node.data, Payload::Object { name: named, .. } if named == name);
+        Ok((!node.is_some_and(names)).then(|| Bytes::copy_from_slice(name.as_bytes())))
+    }
+
+    async fn remove_object(&self, name: &str) -> Result<()> {
+        match self.objects.delete(&ObjectPath::from(name)).await {
+            Ok(()) | Err(ObjectError::NotFound { .. }) => Ok(()),
+            Err(cause) => Err(Error::unavailable(format!("delete object {name}")).caused_by(cause)),
+        }
+    }
+
+    /// The cursor, and the objects that [`UserStore::collect_garbage`] removes once the current slot is
+    /// applied completely.
+    pub async fn cursor(&self) -> Result<Read<(Cursor, Vec<Bytes>)>> {
+        let Read { value: item, point } = self.items.get(&cursor_key()).await?;
+        let Some(item) = item else {
+            return Ok(Read {
+                value: (Cursor::default(), Vec::new()),
+                point,
+            });
+        };
+        let number = |name| item.integer(name).unwrap_or_default();
+        let zxid = Zxid(number(ZXID));
+        let cursor = Cursor {
+            slot: number(SLOT) as u64,
+            epoch: number(EPOCH) as u64,
+            zxid,
+            applying: zxid.max(Zxid(number(APPLYING))),
+        };
+        Ok(Read {
+            value: (cursor, item.list(GARBAGE).to_vec()),
+            point,
+        })
+    }
+
+    /// Creates a built-in znode if it does not exist.
+    pub async fn put_if_absent(&self, path: &str, node: &Node) -> Result<()> {
+        let key = key(path).expect("the service's own paths are valid");
+        self.items
+            .update(Update::put(key, node.attributes(path)).when(Condition::Absent))
+            .await
+            .map(|_| ())
+    }
+
+    /// Applies a slot: all `changes` and the cursor, or nothing if that is already done. The writes
+    /// depend on every earlier observation of this store, because a rolled-back cursor may stand at
+    /// the same slot number for other slots.
+    ///
+    /// Returns whether this call applied the first part. Then `garbage`, which was computed before
+    /// the slot changed anything, is recorded with that part. Otherwise `garbage` may name objects
+    /// in use and must be discarded, because the distributor that began recorded the right list.
+    pub async fn apply(
+        &self,
+        step: Step,
+        changes: &[NodeChange],
+        garbage: &[Bytes],
+        dependency: &mut Dependency,
+    ) -> Result<bool> {
+        dependency.observe_store(&*self.items)?;
+        let per_part = self.items.limits().transact_items_max - 1;
+        let parts = changes.len().div_ceil(per_part).max(1);
+        let mut has_begun = false;
+        for part in 0..parts {
+            let changes = &changes[part * per_part..changes.len().min((part + 1) * per_part)];
+            let mut updates = Vec::with_capacity(changes.len() + 1);
+            updates.push(move_cursor(step, part, parts, garbage).depends_on(dependency.point()));
+            for (path, node) in changes {
+                let key = key(path)
+                    .ok_or_else(|| Error::corrupt(format!("apply a change of {path:?}")))?;
+                updates.push(match node {
+                    Some(node) => Update::put(key, node.attributes(path)),
+                    None => Update::delete(key),
+                });
+            }
+            let is_done_here = self.apply_part(step, part, updates, dependency).await?;
+            has_begun |= part == 0 && is_done_here;
+        }
+        Ok(has_begun)
+    }
+
+    /// Returns whether this call applied the part. False if a slow predecessor did.
+    async fn apply_part(
+        &self,
+        step: Step,
+        part: usize,
+        updates: Vec<Update>,
+        dependency: &mut Dependency,
+    ) -> Result<bool> {
+        match self.items.transact(updates).await? {
+            Transacted::Done { receipt, .. } => dependency.observe(receipt.point).map(|()| true),
+            Transacted::Conflict { item, receipt, .. } => {
+                let number = |name| {
+                    item.as_ref()
+                        .and_then(|item| item.integer(name))
+                        .unwrap_or_default()
+                };
+                let (applied, parts) = (number(SLOT) as u64, number(PART) as usize);
+                if applied >= step.slot || (applied == step.previous && parts > part) {
+                    return dependency.observe(receipt.point).map(|()| false);
+                }
+                Err(Error::corrupt(format!(
+                    "apply part {part} of slot {} with the cursor at slot {applied}",
+                    step.slot
+                )))
+            }
+        }
+    }
+}
+
+/// The step from one slot to the next.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// The slot applied before this one, or zero if there is none.
+    pub previous: u64,
+    /// The slot.
+    pub slot: u64,
+    /// The epoch of the distributor that logged it.
+    pub epoch: u64,
+    /// Its last zxid.
+    pub last: Zxid,
+}
+
+/// Moves the cursor, if it is at the previous slot and exactly the parts before this one are
+/// applied.
+fn move_cursor(step: Step, part: usize, parts: usize, garbage: &[Bytes]) -> Update {
+    let at = |name: &'static str, value: i64| match value {
+        0 => Condition::Any(vec![
+            Condition::attribute(name, Test::Absent),
+            Condition::attribute(name, Test::is_integer(0)),
+        ]),
+        value => Condition::attribute(name, Test::is_integer(value)),
+    };
+    let condition = Condition::All(vec![at(SLOT, step.previous as i64), at(PART, part as i64)]);
+    let mut actions = if part + 1 == parts {
+        vec![
+            Action::set_integer(SLOT, step.slot as i64),
+            Action::set_integer(EPOCH, step.epoch as i64),
+            Action::set_integer(ZXID, step.last.0),
+            Action::unset(PART),
+            Action::unset(APPLYING),
+        ]
+    } else {
+        vec![
+            Action::set_integer(PART, part as i64 + 1),
+            Action::set_integer(APPLYING, step.last.0),
+        ]
+    };
+    if part == 0 && !garbage.is_empty() {
+        actions.push(Action::Append(GARBAGE.into(), garbage.to_vec()));
+    }
+    Update::modify(cursor_key(), actions).when(condition)
+}
+
+fn cursor_key() -> Key {
+    Key::new("cursor", [])
+}
+
+fn children_partition(path: &str) -> Vec<u8> {
+    keys::encode("children:", path)
+}
+
+fn object_name(update: UpdateId) -> String {
+    format!("znodes/{:016x}/{:016x}", update.session.0, update.sequence)
+}
+
+/// The key of a znode, or `None` for a path that no znode can have.
+fn key(path: &str) -> Option<Key> {
+    if path.len() > path::PATH_BYTES_MAX {
+        return None;
+    }
+    match path::split(path) {
+        Some((parent, name)) => Some(Key::new(children_partition(parent), keys::encode("", name))),
+        None if path == "/" => Some(Key::new("root", [])),
+        None => None,
+    }
+}
+
+/// Writes an object once. Succeeds if it exists already.
+///
+/// Errors: `NoRoom` if it does not exist and the disk is full.
+pub async fn put_object(objects: &dyn ObjectStore, name: &str, bytes: Bytes) -> Result<()> {
+    let options = PutOptions {
+        mode: PutMode::Create,
+        ..PutOptions::default()
+    };
+    let path = ObjectPath::from(name);
+    match objects
+        .put_opts(&path, PutPayload::from_bytes(bytes), options)
+        .await
+    {
+        Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
+        Err(cause) => {
+            let failure = objects::failed(format!("write object {name}"), cause);
+            // On a full disk the put may fail although the object exists.
+            let is_there = failure.kind() == ErrorKind::NoRoom && objects.head(&path).await.is_ok();
+            if is_there { Ok(()) } else { Err(failure) }
+        }
+    }
+}
+
+async fn get_object(objects: &dyn ObjectStore, name: &str) -> Result<Option<Bytes>> {
+    let failed = |cause| Error::unavailable(format!("read object {name}")).caused_by(cause);
+    match objects.get(&ObjectPath::from(name)).await {
+        Ok(found) => found.bytes().await.map(Some).map_err(failed),
+        Err(ObjectError::NotFound { .. }) => Ok(None),
+        Err(cause) => Err(failed(cause)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! C-5: a slot that is applied in parts.
+
+use simulated::{Options, World};
+
+use super::*;
+use crate::test_fixture::{Call, Interrupted, Side};
+
+const STEP: Step = Step {
+    previous: 0,
+    slot: 1,
+    epoch: 1,
+    last: Zxid(7),
+};
+
+/// A region whose transactions hold the cursor and one change, and whose caller can be interrupted.
+fn region(world: &World) -> (UserStore, Arc<Interrupted>) {
+    let store = Interrupted::new(world.key_value());
+    (
+        UserStore::new(store.clone(), world.objects(), DataPlacement::KeyValue),
+        store,
+    )
+}
+
+fn world() -> World {
+    let mut options = Options::default();
+    options.key_value.transact_items_max = 2;
+    World::with_options(1, options)
+}
+
+/// Changes that make three parts.
+fn changes() -> Vec<NodeChange> {
+    let node = Node::created(STEP.last, 1, 0, Payload::Null, encode_acl(&[]));
+    ["/a", "/b", "/c"]
+        .map(|path| (path.to_owned(), Some(node.clone())))
+        .into()
+}
+
+fn is_part(call: &Call<'_>) -> bool {
+    matches!(call, Call::Transact)
+}
+
+/// C-5: a reader that meets part of the slot, or misses part of it, finds the slot named at the
+/// cursor.
+#[test]
+fn the_cursor_names_the_slot_that_is_applied_in_parts() {
+    simulated::run(async {
+        let world = world();
+        let (region, store) = region(&world);
+        for applied in [Zxid(0), Zxid(0), STEP.last] {
+            let reader =
+                UserStore::new(world.key_value(), world.objects(), DataPlacement::KeyValue);
+            store.once(Side::After, is_part, async move {
+                let (cursor, _) = reader.cursor().await?.value;
+                assert_eq!((cursor.zxid, cursor.applying), (applied, STEP.last));
+                Ok(())
+            });
+        }
+        let mut dependency = Dependency::default();
+        assert!(
+            region
+                .apply(STEP, &changes(), &[], &mut dependency)
+                .await
+                .expect("no fault is injected")
+        );
+        assert!(store.is_through());
+    });
+}
+
+/// C-4, P5: an applied part is not applied again, and the first part's garbage list is the valid
+/// one.
+#[test]
+fn a_part_is_applied_once_even_by_several_instances() {
+    simulated::run(async {
+        let world = world();
+        let ((slow, store), (successor, _)) = (region(&world), region(&world));
+        store.once(Side::After, is_part, async { Ok(()) });
+        store.once(Side::After, is_part, async move {
+            let mut dependency = Dependency::default();
+            let has_begun = successor
+                .apply(STEP, &changes(), &[Bytes::from("in use")], &mut dependency)
+                .await?;
+            assert!(!has_begun, "two parts were applied");
+            Ok(())
+        });
+        let garbage = [Bytes::from("garbage")];
+        let mut dependency = Dependency::default();
+        assert!(
+            slow.apply(STEP, &changes(), &garbage, &mut dependency)
+                .await
+                .expect("another instance finished it")
+        );
+        assert!(store.is_through());
+        let (cursor, noted) = slow.cursor().await.expect("no fault is injected").value;
+        assert_eq!((cursor.slot, noted), (STEP.slot, garbage.to_vec()));
+    });
+}

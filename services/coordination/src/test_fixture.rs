@@ -1,0 +1,441 @@
+//! A test fixture without concurrency: the test calls each function by hand.
+//!
+//! Each function gets its own store handle, at which it can be interrupted ([`Interrupted`]).
+
+mod interrupted;
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::TryStreamExt as _;
+use ports::{
+    Clock, Event, Handler, KeyValue, Result,
+    functions::{Definition, Failure, FunctionOptions},
+    queue::{Delivery, Handle, QueueOptions, Retention, Sequence},
+};
+use primitives::FencedLog;
+use simulated::{Options, World};
+
+pub(crate) use self::interrupted::{Call, Interrupted, Side};
+use crate::{
+    Client, Config,
+    client::{Attached, Shared},
+    dependency::Dependency,
+    distributor::{Distributor, LOG_PARTITION},
+    model::{Acl, Lifetime, Naming, Password, SessionId, Zxid},
+    queue_names,
+    records::{NodeState, Operation, Payload, Slot, Submitted, UpdateId, Wake, decode, encode},
+    storage::{
+        node::Nodes,
+        session::{Decision, Row, Sessions, Transition},
+        user_store::{Node, UserStore, encode_acl},
+    },
+    tail::Tail,
+    writer::Writer,
+};
+
+/// The timeout of every session.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const PASSWORD: Password = Password([7; 16]);
+
+/// The announced slots, in order.
+#[derive(Debug, Default)]
+struct Announcements(Mutex<Vec<Wake>>);
+
+#[async_trait]
+impl Handler for Announcements {
+    async fn handle(&self, event: Event) -> Result<Bytes, Failure> {
+        let Event::Call { payload, .. } = event else {
+            panic!("{event:?}")
+        };
+        let wake = decode::<Wake>(&payload, "a wake-up")?;
+        self.0
+            .lock()
+            .expect("no panic while it is locked")
+            .push(wake);
+        Ok(Bytes::new())
+    }
+}
+
+/// The simulated world with its root znode.
+#[derive(Debug)]
+pub(crate) struct Fixture {
+    pub(crate) world: World,
+    config: Config,
+    announcements: Arc<Announcements>,
+}
+
+impl Fixture {
+    /// A world that simulates a cloud with `options`.
+    pub(crate) async fn new(options: Options, config: Config) -> Self {
+        let (world, announcements) = (
+            World::with_options(1, options),
+            Arc::<Announcements>::default(),
+        );
+        let (options, handler) = (FunctionOptions::default(), announcements.clone());
+        world.functions().register(Definition {
+            name: queue_names::WATCH.into(),
+            options,
+            handler,
+        });
+        let queue = world.queue();
+        let transient = QueueOptions {
+            retention: Retention::Transient,
+            ..QueueOptions::default()
+        };
+        queue
+            .create(queue_names::DISTRIBUTOR_QUEUE, transient)
+            .await
+            .expect("no fault is injected");
+        let fixture = Self {
+            world,
+            config,
+            announcements,
+        };
+        let last = UpdateId {
+            session: SessionId(0),
+            sequence: 0,
+        };
+        let state = NodeState {
+            version: 0,
+            creates: 0,
+            children: 0,
+            owner: None,
+            last,
+        };
+        fixture
+            .nodes(fixture.world.key_value())
+            .put_if_absent("/", state)
+            .await
+            .expect("no fault is injected");
+        let root = Node::created(Zxid(0), 0, 0, Payload::Null, encode_acl(&[]));
+        fixture
+            .region(fixture.world.key_value())
+            .put_if_absent("/", &root)
+            .await
+            .expect("no fault is injected");
+        fixture
+    }
+
+    /// The world's store, for one caller.
+    pub(crate) fn store(&self) -> Arc<Interrupted> {
+        Interrupted::new(self.world.key_value())
+    }
+
+    pub(crate) fn region(&self, items: Arc<dyn KeyValue>) -> UserStore {
+        UserStore::new(items, self.world.objects(), self.config.placement)
+    }
+
+    pub(crate) fn nodes(&self, system: Arc<dyn KeyValue>) -> Nodes {
+        self.nodes_by(system, self.world.clock())
+    }
+
+    /// Nodes on a machine with another clock.
+    pub(crate) fn nodes_by(&self, system: Arc<dyn KeyValue>, clock: Arc<dyn Clock>) -> Nodes {
+        Nodes::new(system, clock, self.world.entropy(), &self.config)
+    }
+
+    /// An instance of the distributor.
+    pub(crate) fn distributor(&self, store: &Arc<Interrupted>) -> Arc<Distributor> {
+        let regions = vec![self.region(store.clone())];
+        let (nodes, functions) = (self.nodes(store.clone()), self.world.functions());
+        Arc::new(Distributor::new(
+            store.clone(),
+            regions,
+            nodes,
+            functions,
+            &self.config,
+        ))
+    }
+
+    /// An instance of the writer.
+    pub(crate) fn writer(&self, store: &Arc<Interrupted>) -> Writer {
+        self.writer_by(store, self.world.clock())
+    }
+
+    /// A writer on a machine with another clock.
+    pub(crate) fn writer_by(&self, store: &Arc<Interrupted>, clock: Arc<dyn Clock>) -> Writer {
+        let nodes = self.nodes_by(store.clone(), clock.clone());
+        Writer::new(
+            store.clone(),
+            self.world.queue(),
+            clock,
+            nodes,
+            &self.config,
+        )
+    }
+
+    pub(crate) fn sessions(&self) -> Sessions {
+        Sessions::new(self.world.key_value())
+    }
+
+    /// Opens a session.
+    pub(crate) async fn open(&self, number: u64) -> SessionId {
+        let session = SessionId::of_client(number << 2);
+        let opened = self
+            .sessions()
+            .create(session, PASSWORD, TIMEOUT, &mut Dependency::default())
+            .await;
+        assert!(opened.expect("no fault is injected"), "it is not there");
+        session
+    }
+
+    pub(crate) async fn row(&self, session: SessionId) -> Row {
+        self.sessions()
+            .get(session, &mut Dependency::default())
+            .await
+            .expect("no fault is injected")
+            .expect("it is open")
+    }
+
+    /// The messages with which the writer receives `operations` of a session, after those decided
+    /// so far.
+    pub(crate) async fn asked(
+        &self,
+        session: SessionId,
+        operations: Vec<Operation>,
+    ) -> Vec<Delivery> {
+        let row = self.row(session).await;
+        let submitted =
+            operations
+                .into_iter()
+                .zip(row.request + 1..)
+                .map(|(operation, request)| {
+                    let request = if operation == Operation::Expire {
+                        0
+                    } else {
+                        request
+                    };
+                    encode(&Submitted {
+                        session,
+                        attach: row.attach,
+                        request,
+                        operation,
+                    })
+                });
+        submitted.map(|body| self.delivery(body)).collect()
+    }
+
+    /// Has `operations` of a session decided. Returns the messages for the distributor, in order.
+    pub(crate) async fn decided(
+        &self,
+        session: SessionId,
+        operations: Vec<Operation>,
+    ) -> Vec<Delivery> {
+        let before = self.row(session).await.sequence;
+        let asked = self.asked(session, operations).await;
+        self.writer(&self.store())
+            .handle(Fixture::messages(asked))
+            .await
+            .expect("no fault is injected");
+        let row = self.row(session).await;
+        self.outbox(session)
+            .await
+            .split_off((before - row.applied) as usize)
+    }
+
+    /// The distributor's messages for everything that is decided in a session and not applied.
+    pub(crate) async fn outbox(&self, session: SessionId) -> Vec<Delivery> {
+        self.row(session)
+            .await
+            .outbox()
+            .iter()
+            .map(|body| self.delivery(body.clone()))
+            .collect()
+    }
+
+    /// Puts an entry that does not decode into a session's outbox, and returns the row.
+    pub(crate) async fn damage_outbox(&self, session: SessionId) -> Row {
+        let Row {
+            sequence,
+            request,
+            fence,
+            attach,
+            state: expected,
+            ..
+        } = self.row(session).await;
+        let first = UpdateId {
+            session,
+            sequence: sequence + 1,
+        };
+        let outcomes = vec![Bytes::from_static(b"of another build")];
+        let request = request + 1;
+        let decision = Decision {
+            first,
+            fence,
+            attach,
+            expected,
+            request,
+            closes: false,
+            outcomes,
+        };
+        match self
+            .sessions()
+            .decide(decision, &mut Dependency::default())
+            .await
+        {
+            Ok(Transition::Done(row)) => row,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The shared state of clients. The tail starts at the cursor and receives no announcements by
+    /// itself.
+    pub(crate) async fn shared(&self, store: Arc<Interrupted>) -> Arc<Shared> {
+        let (region, clock) = (self.region(store.clone()), self.world.clock());
+        let log = FencedLog::new(store.clone(), LOG_PARTITION);
+        let tail = Arc::new(Tail::new(region.clone(), log, clock.clone(), &self.config));
+        tail.start_at_cursor().await.expect("no fault is injected");
+        let follower = tail.clone();
+        tokio::spawn(async move { follower.run().await });
+        Arc::new(Shared {
+            config: self.config.clone(),
+            sessions: Sessions::new(store),
+            region,
+            temporary: self.world.objects(),
+            queue: self.world.queue(),
+            functions: self.world.functions(),
+            clock,
+            entropy: self.world.entropy(),
+            tail,
+        })
+    }
+
+    /// A client of a new session that counts as attached.
+    pub(crate) async fn client(&self, shared: &Arc<Shared>, number: u64) -> Client {
+        let attached = Attached {
+            session: self.open(number).await,
+            password: PASSWORD,
+            attach: 1,
+            timeout: TIMEOUT,
+            asked_at: shared.clock.monotonic(),
+            renewals: 0,
+            dependency: Dependency::default(),
+            incarnation: shared.queue.point().incarnation,
+        };
+        Client::new(shared.clone(), attached)
+    }
+
+    /// Delivers all announced slots to the clients, and returns once the view has reached them.
+    pub(crate) async fn show(&self, shared: &Shared) {
+        let announcements = self
+            .announcements
+            .0
+            .lock()
+            .expect("no panic while it is locked")
+            .clone();
+        let slot = announcements
+            .last()
+            .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        for wake in announcements {
+            shared.tail.announce(wake);
+        }
+        shared
+            .tail
+            .reached(slot.map_or(Zxid(0), |slot| slot.last()))
+            .await;
+    }
+
+    /// The event with which a writer or a distributor is invoked.
+    pub(crate) fn messages(deliveries: Vec<Delivery>) -> Event {
+        Event::Messages {
+            queue: String::new(),
+            deliveries,
+        }
+    }
+
+    fn delivery(&self, body: Bytes) -> Delivery {
+        let incarnation = self.world.queue().point().incarnation;
+        let handle = Handle {
+            group: queue_names::distributor_group(),
+            sequence: Sequence(1),
+            attempt: 1,
+            incarnation,
+        };
+        Delivery {
+            handle,
+            deduplication: None,
+            failures: 0,
+            body,
+        }
+    }
+
+    /// Makes everything durable and restarts the store, which begins a new incarnation.
+    pub(crate) async fn restart(&self) {
+        let store = self.world.key_value();
+        store
+            .externalize(store.point())
+            .await
+            .expect("no fault is injected");
+        self.world.fall_back();
+    }
+
+    /// How often this update was announced.
+    pub(crate) fn announcements_of(&self, id: UpdateId) -> usize {
+        let announcements = self
+            .announcements
+            .0
+            .lock()
+            .expect("no panic while it is locked");
+        let slots = announcements
+            .iter()
+            .map(|wake| decode::<Slot>(&wake.slot, "a slot").expect("it was encoded"));
+        slots
+            .filter(|slot| slot.entries.iter().any(|entry| entry.id == id))
+            .count()
+    }
+
+    /// The names of all objects.
+    pub(crate) async fn objects(&self) -> Vec<String> {
+        let listed: Vec<_> = self
+            .world
+            .objects()
+            .list(None)
+            .try_collect()
+            .await
+            .expect("no fault is injected");
+        listed
+            .into_iter()
+            .map(|object| object.location.to_string())
+            .collect()
+    }
+}
+
+/// Creates a znode without data.
+pub(crate) fn create(path: &str, lifetime: Lifetime) -> Operation {
+    let acl = vec![Acl {
+        permissions: 31,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Operation::Create {
+        path: path.into(),
+        data: Payload::Null,
+        acl,
+        lifetime,
+        naming: Naming::Given,
+    }
+}
+
+/// Sets a znode's data.
+pub(crate) fn set(path: &str, data: impl Into<Bytes>) -> Operation {
+    Operation::SetData {
+        path: path.into(),
+        data: Payload::Inline(data.into()),
+        version: -1,
+    }
+}
+
+/// Whether a call concerns the row of `session`.
+pub(crate) fn is_of_row(call: &Call<'_>, session: SessionId) -> bool {
+    let key = match call {
+        Call::Get(key) => key,
+        Call::Update(update) => &update.key,
+        _ => return false,
+    };
+    key.partition().starts_with(b"session/") && key.sort() == session.0.to_be_bytes().as_slice()
+}
