@@ -179,6 +179,12 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::
         "Transactions whose next effect was refused when it was last tried",
         numbers.effects_failing,
     )?;
+    counter(
+        encoder,
+        "transactions_effects_sent",
+        "Effects sent",
+        numbers.effects_sent,
+    )?;
     transaction_counts(encoder, numbers)?;
     collection(encoder, numbers)
 }
@@ -190,12 +196,6 @@ fn transaction_counts(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) ->
         "transactions_spilled_bytes",
         "Bytes written ahead of commits",
         numbers.spilled_bytes,
-    )?;
-    counter(
-        encoder,
-        "transactions_effects_sent",
-        "Effects sent",
-        numbers.effects_sent,
     )?;
     counter(
         encoder,

@@ -212,7 +212,7 @@ fn flat(tree: &str) -> Vec<Vec<String>> {
     for (at, letter) in inner.char_indices() {
         match letter {
             '{' => depth += 1,
-            '}' => depth -= 1,
+            '}' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
                 parts.push(&inner[start..at]);
                 start = at + 1;

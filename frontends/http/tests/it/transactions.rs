@@ -350,11 +350,8 @@ async fn a_malformed_begin_is_refused_and_nothing_begins() {
     let huge = server
         .get(&format!("/v1/state/{}", "x".repeat(70_000)))
         .await;
-    assert_eq!(
-        problem(&huge),
-        (400, "invalid-request".into()),
-        "{huge:.100}"
-    );
+    // hyper refuses a path of this length before any route sees it.
+    assert_eq!(code(&huge), 414, "{huge:.100}");
     assert_eq!(engine.figures().begun, 0);
 }
 
