@@ -143,9 +143,6 @@ impl Clients {
     /// The same where each client begins a transaction `every` so often, or as soon after that as the one before has ended.
     /// The time of each counts from when it should have begun.
     pub async fn run_paced(&mut self, amount: Amount, every: Duration) -> Result<Measured> {
-        for target in &mut self.targets {
-            target.reconnect().await?;
-        }
         let (mix, watching, epoch) = (self.mix, self.watching, Instant::now());
         let (transactions, ends) = match amount {
             Amount::Transactions(transactions) => (transactions, None),

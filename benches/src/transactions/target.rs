@@ -27,14 +27,6 @@ impl Target {
         Self::Engine(engine.clone(), None)
     }
 
-    /// Connects anew to a server that may have ended a connection that was silent for long.
-    pub async fn reconnect(&mut self) -> Result<()> {
-        match self {
-            Self::Http(http) => http.reconnect().await,
-            Self::Engine(..) | Self::Plain(_) => Ok(()),
-        }
-    }
-
     /// Begins a transaction and says who writes in it.
     pub async fn begin(&mut self) -> Result<Writer> {
         match self {

@@ -1,4 +1,4 @@
-//! The real service of functions, over functions that run in place: what a process would add is tested with processes.
+//! The real service of functions, over functions that run in place. Other tests cover processes.
 
 use std::{
     collections::BTreeMap,
@@ -19,16 +19,16 @@ use ports::{
 
 use crate::{code, engine::Engine, problem};
 
-/// What came of a call: a result, or how the function failed; or why it was not run.
+/// The end of a call: a result, or how the function failed; or why it was not run.
 pub(crate) type Came = Result<Result<Bytes, Bytes>, Refused>;
-/// What a function is here: it is given its handler's name and its event.
+/// A function of these tests: it gets its handler's name and its event.
 pub(crate) type Code = Box<dyn Fn(&str, Bytes) -> BoxFuture<'static, Came> + Send + Sync>;
 
 /// Runs functions in place. An archive is a manifest and nothing else.
 struct InPlace {
     archives: Mutex<BTreeMap<String, Bytes>>,
     code: Code,
-    /// Of the clock that a test has paused.
+    /// The clock that a test has paused.
     unpacks_for: Duration,
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn manifest(functions: &[(&str, &str, &str)]) -> Bytes {
     Bytes::from(tables.collect::<Vec<_>>().concat())
 }
 
-/// A deployment of very many files takes longer than a connection may be quiet.
+/// A deployment of very many files takes longer than a body may stall.
 #[tokio::test]
 async fn a_deployment_that_takes_long_is_answered() {
     let engine = Engine::open().await;
@@ -166,7 +166,7 @@ async fn a_deployment_that_takes_long_is_answered() {
 
 /// A name whose `?` was not encoded is not that of the application before it.
 #[tokio::test]
-async fn a_query_behind_an_application_removes_nothing() {
+async fn a_query_after_an_application_removes_nothing() {
     let engine = Engine::open().await;
     let service = service(
         &engine,
@@ -239,7 +239,7 @@ async fn a_timer_takes_the_periods_that_a_manifest_takes() {
     }
 }
 
-/// A3. It was answered 200, with one that was sent again.
+/// A3. The response was 200, with the letters that were redriven.
 #[tokio::test]
 async fn a_dead_letter_that_is_not_there_is_neither_sent_again_nor_removed() {
     let engine = Engine::open().await;

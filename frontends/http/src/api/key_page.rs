@@ -1,6 +1,7 @@
-//! Pages of keys: what is asked for in the query, and how a page is written.
+//! Pages of keys: the query that asks for one, and its JSON.
 //!
-//! A key is bytes, and stands in the query and in the answer as it does in a path: percent-encoded. A value is Base64.
+//! A key is bytes. In the query and in the page it is percent-encoded, as in a path. A value is
+//! Base64.
 
 use axum::{http::Uri, response::Response};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -13,17 +14,17 @@ use transactions::{
 
 use crate::{
     problem::{Kind, Problem},
-    routes::json,
+    response::json,
     segment,
 };
 
-/// Keys looked at where nothing else is asked for.
+/// The default of `limit`: how many keys a page looks at.
 const KEYS_DEFAULT: usize = 100;
 
 #[derive(Serialize)]
 struct Keys {
     keys: Vec<Listed>,
-    /// What to ask for as `after`.
+    /// The `after` of the next page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -36,8 +37,8 @@ struct Listed {
     value: Option<String>,
 }
 
-/// What a query asks for. What it does not know is refused: a misspelt prefix must not list everything.
-pub(crate) fn asked(uri: &Uri) -> Result<Listing, Problem> {
+/// Parses the query. Unknown parameters are refused: a misspelt prefix must not list everything.
+pub(crate) fn parse(uri: &Uri) -> Result<Listing, Problem> {
     let shape = || {
         let say = format!(
             "?prefix=KEY&after=KEY&limit=1..{KEYS_MAX}, each at most once, keys percent-encoded"
@@ -74,7 +75,7 @@ pub(crate) fn asked(uri: &Uri) -> Result<Listing, Problem> {
                 .ok_or_else(shape)?
         }
     };
-    // No key begins with what is too long for one.
+    // A prefix that is too long for a key has no keys.
     let prefix = Key::new(prefix.unwrap_or_default())?.name().clone();
     Ok(Listing {
         prefix,
@@ -84,7 +85,7 @@ pub(crate) fn asked(uri: &Uri) -> Result<Listing, Problem> {
 }
 
 /// A page in JSON.
-pub(crate) fn shown(page: &Page) -> Response {
+pub(crate) fn response(page: &Page) -> Response {
     let keys = page.keys.iter().map(|listed| Listed {
         key: segment::encode(listed.key.name()),
         bytes: listed.bytes,

@@ -1,7 +1,8 @@
-//! The routes of effects: messages and invocations that leave once their transaction has committed.
+//! The routes of effects: messages and invocations that are sent once their transaction has
+//! committed.
 //!
-//! A client may say which of its effects a call is (`Landfast-Effect`, from zero): then it may repeat the call when the
-//! answer was lost, and a repeat changes nothing.
+//! A client may number its effects (`Landfast-Effect`, from zero). It may then repeat a call whose
+//! response was lost, and the repeat changes nothing.
 
 use std::sync::Arc;
 
@@ -16,17 +17,18 @@ use axum::{
 use bytes::Bytes;
 use transactions::Effect;
 
+use super::transactions::call;
 use crate::{
     backend::Backend,
     body::{self, Whole},
-    guard::EFFECT_BYTES_MAX,
-    headers, lambda,
+    headers,
     problem::{Kind, Problem},
+    request::{EFFECT_BYTES_MAX, json_or_empty, refuse_query, text},
+    response::Answer,
     segment,
-    transactions::{Answer, call, refuse_query},
 };
 
-/// Where the name of the queue or function stands in a path.
+/// The place of the queue's or function's name in a path.
 const NAME: usize = 4;
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
@@ -42,7 +44,7 @@ async fn send(
     body: Body,
 ) -> Answer {
     headers::refuse_conditions(&headers)?;
-    let (queue, group) = (name(&uri)?, group(&uri)?);
+    let (queue, group) = (text(&uri, NAME, "a queue")?, group(&uri)?);
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message {
         queue,
@@ -60,16 +62,17 @@ async fn invoke(
 ) -> Answer {
     headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
-    let function = name(&uri)?;
+    let function = text(&uri, NAME, "a function")?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let payload = payload(&whole)?;
     let effect = Effect::Invocation { function, payload };
     take(&backend, &uri, &headers, effect, &whole).await
 }
 
-/// What a function is given, as [`lambda`] takes it: JSON, and `{}` where there is none. Another can never be run, however often.
+/// The payload of an invocation, as Lambda takes it: JSON, and `{}` if it is empty. A function
+/// could never run with anything else.
 pub(crate) fn payload(body: &Whole) -> Result<Bytes, Problem> {
-    lambda::json_or_empty(&body.bytes).map_err(|error| {
+    json_or_empty(&body.bytes).map_err(|error| {
         Problem::new(
             Kind::InvalidRequest,
             format!("the payload of an invocation is JSON: {error}"),
@@ -93,17 +96,7 @@ async fn take(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-fn name(uri: &Uri) -> Result<String, Problem> {
-    let refuse = |_| {
-        Problem::new(
-            Kind::InvalidRequest,
-            "the name of a queue or function is UTF-8",
-        )
-    };
-    String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
-}
-
-/// The message group; without one the empty group.
+/// The message group; without a parameter the empty group.
 pub(crate) fn group(uri: &Uri) -> Result<Bytes, Problem> {
     let Some(query) = uri.query().filter(|query| !query.is_empty()) else {
         return Ok(Bytes::new());

@@ -1,5 +1,5 @@
-//! The routes as a function finds them that runs here: transactions, state, and other functions, without the rules for
-//! strangers, since whoever brings its requests knows where they come from.
+//! The routes for functions that run on this machine: transactions, state and other functions. The
+//! guard for network clients is absent, because the program itself passes these requests on.
 
 use std::sync::Arc;
 
@@ -13,26 +13,23 @@ use bytes::Bytes;
 use tower_service::Service as _;
 
 use crate::{
+    api,
     backend::Backend,
-    body::Budget,
-    effects,
-    guard::lend_body,
-    lambda, routes,
+    body::{self, Budget},
+    lambda, router,
+    scope::Scope,
     server::Limits,
     services::Services,
-    state,
-    steps::{self, Scope},
-    transactions, workflows,
 };
 
-/// The routes for functions.
+/// The in-process router.
 #[derive(Debug, Clone)]
-pub struct Inside {
+pub struct InProcessRouter {
     router: Router,
 }
 
-impl Inside {
-    /// The routes of `services`, within `limits` of their own.
+impl InProcessRouter {
+    /// The routes of `services`, within their own `limits`.
     pub fn new(services: Arc<Services>, limits: Limits) -> Self {
         let Limits {
             value_bytes_max,
@@ -47,23 +44,23 @@ impl Inside {
             value_bytes_max,
             answer_timeout,
         };
-        let router = transactions::routes()
-            .merge(effects::routes())
-            .merge(state::routes())
+        let router = api::transactions::routes()
+            .merge(api::effects::routes())
+            .merge(api::state::routes())
             .merge(lambda::routes())
-            .merge(steps::routes())
-            .merge(workflows::routes())
+            .merge(api::steps::routes())
+            .merge(api::workflows::routes())
             .with_state(Arc::new(backend))
-            .fallback(routes::not_for_functions)
-            .method_not_allowed_fallback(routes::method_not_allowed)
+            .fallback(router::not_for_functions)
+            .method_not_allowed_fallback(router::method_not_allowed)
             .layer(middleware::from_fn(async |request, next: Next| {
-                lend_body(request, async |request| next.run(request).await).await
+                body::lend_to(request, async |request| next.run(request).await).await
             }));
         Self { router }
     }
 
-    /// What a request of a function is answered.
-    /// `scope`: which attempt of a workflow's step it is of, if it is of one.
+    /// Responds to a request of a function. `scope` is the attempt of a workflow's step that sends
+    /// it, if any.
     pub async fn call<B>(
         &self,
         scope: Option<Arc<str>>,

@@ -1,5 +1,5 @@
-//! The routes of plain state: keys outside a transaction, the same ones that transactions read and write. A
-//! write is a transaction of its own; a read is the newest committed value.
+//! The routes of plain state: the keys of transactions, outside a transaction. A write is a
+//! transaction of its own. A read returns the newest committed value.
 
 use std::sync::Arc;
 
@@ -8,25 +8,23 @@ use axum::{
     body::Body,
     extract::State,
     http::{HeaderMap, StatusCode, Uri},
-    response::{IntoResponse, Response},
+    response::IntoResponse,
     routing::get,
 };
 use bytes::Bytes;
 use transactions::model::{Committed, Key};
 
+use super::key_page;
 use crate::{
     backend::Backend,
-    body,
-    connection::OfConnection,
-    headers, listing,
-    problem::{Kind, Problem},
-    steps::Scope,
-    transactions::{key, value},
+    body, headers,
+    problem::Kind,
+    request::key,
+    response::{Answer, value},
+    scope::OfRun,
 };
 
-type Answer = Result<Response, Problem>;
-
-/// Where the key stands in a path.
+/// The place of the key in a path.
 const KEY: usize = 2;
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
@@ -38,12 +36,9 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/state/", key())
 }
 
-/// The attempt of a workflow's step that a request is of.
-type OfStep = Option<Extension<Scope>>;
-
 async fn read(
     State(backend): State<Arc<Backend>>,
-    of: OfStep,
+    of: OfRun,
     headers: HeaderMap,
     uri: Uri,
 ) -> Answer {
@@ -63,29 +58,28 @@ async fn read(
 
 async fn list(
     State(backend): State<Arc<Backend>>,
-    of: OfStep,
+    of: OfRun,
     headers: HeaderMap,
     uri: Uri,
 ) -> Answer {
     let engine = backend.transactions()?;
-    let listing = listing::asked(&uri)?;
+    let listing = key_page::parse(&uri)?;
     if let Some(Extension(scope)) = of {
-        return Ok(listing::shown(
+        return Ok(key_page::response(
             &backend
                 .workflows()?
                 .list_keys(&scope.of(&backend, &headers)?, &listing)
                 .await?,
         ));
     }
-    Ok(listing::shown(
+    Ok(key_page::response(
         &backend.durable(engine, engine.list_now(&listing)).await?,
     ))
 }
 
 async fn write(
     State(backend): State<Arc<Backend>>,
-    of: OfStep,
-    waits: OfConnection,
+    of: OfRun,
     headers: HeaderMap,
     uri: Uri,
     body: Body,
@@ -94,28 +88,22 @@ async fn write(
     backend.transactions()?;
     let key = key(&uri, KEY)?;
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
-    set(
-        &backend,
-        (of, waits, &headers),
-        key,
-        Some(whole.bytes.clone()),
-    )
-    .await
+    set(&backend, (of, &headers), key, Some(whole.bytes.clone())).await
 }
 
 async fn delete(
     State(backend): State<Arc<Backend>>,
-    of: OfStep,
+    of: OfRun,
     headers: HeaderMap,
     uri: Uri,
 ) -> Answer {
     headers::refuse_conditions(&headers)?;
-    set(&backend, (of, None, &headers), key(&uri, KEY)?, None).await
+    set(&backend, (of, &headers), key(&uri, KEY)?, None).await
 }
 
 async fn set(
     backend: &Backend,
-    (of, waits, headers): (OfStep, OfConnection, &HeaderMap),
+    (of, headers): (OfRun, &HeaderMap),
     key: Key,
     value: Option<Bytes>,
 ) -> Answer {
@@ -130,7 +118,7 @@ async fn set(
     let bytes = value.as_ref().map_or(0, Bytes::len);
     let put = engine.put_now(key, value);
     let Committed { after } = backend
-        .in_time_for(bytes, &waits, Kind::OutcomeUnknown, put)
+        .in_time_for(bytes, Kind::OutcomeUnknown, put)
         .await?;
     Ok(headers::with_after(
         StatusCode::NO_CONTENT.into_response(),

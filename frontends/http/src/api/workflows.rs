@@ -1,40 +1,34 @@
-//! The routes of workflows: runs begun, awaited, listed, cancelled; their steps; their state.
+//! The routes of workflows: begin, await, list and cancel runs; their steps; their state.
 
 use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::Body,
-    extract::{Query, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::get,
 };
 use bytes::Bytes;
 use functions::manifest::workflow::place_of;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use workflows::{Error, RunView, Status, StepView};
+use workflows::{RunView, Status, StepView};
 
+use super::key_page;
 use crate::{
     backend::Backend,
     body,
-    connection::Patience,
-    listing,
     problem::{Kind, Problem},
-    routes::json,
-    segment,
-    steps::{self, OfRun},
-    transactions::{key, value},
+    request::{INPUT_BYTES_MAX, key, query, text},
+    response::{Answer, json, value},
+    scope::{self, OfRun},
 };
 
-type Answer = Result<Response, Problem>;
-
-/// Where the name of the workflow, and the run or key, stand in a path.
+/// The places of the workflow's name, and of the run or key, in a path.
 const NAME: usize = 2;
 const RUN: usize = 4;
-/// The longest input: as what a function is given.
-pub(crate) const INPUT_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// The longest wait for a run.
 const WAIT_MAX: Duration = Duration::from_mins(15);
 
@@ -83,54 +77,7 @@ async fn workflows(State(backend): State<Arc<Backend>>) -> Answer {
     ))
 }
 
-impl From<Error> for Problem {
-    fn from(error: Error) -> Self {
-        let kind = match error {
-            Error::State(error) => return error.into(),
-            Error::OutcomeUnknown { ref run, .. } => {
-                return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
-            }
-            Error::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
-            Error::NoSuchRun(_) => Kind::NoSuchRun,
-            Error::Invalid(_) => Kind::InvalidRequest,
-            Error::TooLarge(_) => Kind::TooLarge,
-            Error::TooManyRuns => Kind::TooManyRuns,
-            Error::AttemptEnded | Error::RunEnded => Kind::AttemptEnded,
-            Error::Port(ref port) => match port.kind() {
-                ports::ErrorKind::Invalid => Kind::InvalidRequest,
-                ports::ErrorKind::NoRoom => Kind::NoRoom,
-                ports::ErrorKind::OutcomeUnknown => Kind::OutcomeUnknown,
-                ports::ErrorKind::Corrupt => Kind::Corrupt,
-                _ => Kind::Unavailable,
-            },
-            // An error that this front end does not know yet is one that it cannot serve.
-            _ => Kind::Unavailable,
-        };
-        Self::new(kind, error.to_string())
-    }
-}
-
-fn text(uri: &Uri, place: usize) -> Result<String, Problem> {
-    let refuse = |_| {
-        Problem::new(
-            Kind::InvalidRequest,
-            "the name of a workflow or run is UTF-8",
-        )
-    };
-    String::from_utf8(segment::bytes(uri, place)?).map_err(refuse)
-}
-
-fn query<T: DeserializeOwned>(uri: &Uri, shape: &str) -> Result<T, Problem> {
-    let asked = Query::<T>::try_from_uri(uri).map_err(|error| {
-        Problem::new(
-            Kind::InvalidRequest,
-            format!("{shape}: {}", error.body_text()),
-        )
-    })?;
-    Ok(asked.0)
-}
-
-/// How long to wait.
+/// The time to wait.
 fn seconds(wait: f64) -> Result<Duration, Problem> {
     if wait.is_nan() {
         return Err(Problem::new(
@@ -146,28 +93,23 @@ fn seconds(wait: f64) -> Result<Duration, Problem> {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Begin {
-    /// How many seconds to wait for its end.
+    /// The seconds to wait for its end.
     #[serde(default)]
     wait: f64,
     id: Option<String>,
 }
 
 async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer {
-    let patience = Patience::of(&request);
     let (parts, body) = request.into_parts();
     let workflows = backend.workflows()?;
-    let name = text(&parts.uri, NAME)?;
+    let name = text(&parts.uri, NAME, "a workflow or run")?;
     let Begin { wait, id } = query(&parts.uri, "?wait=SECONDS&id=ID")?;
     let input = input(&backend, body).await?;
-    // A run that a step begins is outside of its own.
-    steps::settle(&backend, parts.extensions.get(), &parts.headers).await?;
+    // A run that a step begins is outside of the step's own run.
+    scope::settle(&backend, parts.extensions.get(), &parts.headers).await?;
     let wait = seconds(wait)?;
-    let view = {
-        // It may take longer than a connection may be quiet.
-        let _waits = patience.as_ref().map(Patience::wait);
-        let run = workflows.begin(&name, id.as_deref(), input).await?;
-        workflows.wait_for_begun(&name, &run, wait).await?
-    };
+    let run = workflows.begin(&name, id.as_deref(), input).await?;
+    let view = workflows.wait_for_begun(&name, &run, wait).await?;
     let status = if view.status == Status::Running {
         StatusCode::ACCEPTED
     } else {
@@ -176,7 +118,7 @@ async fn begin(State(backend): State<Arc<Backend>>, request: Request) -> Answer 
     Ok((status, shown(&view)).into_response())
 }
 
-/// What a run is given: JSON, and `null` where there is none.
+/// The input of a run: JSON, and `null` if it is empty.
 async fn input(backend: &Backend, body: Body) -> Result<Bytes, Problem> {
     let whole = body::read(body, INPUT_BYTES_MAX, &backend.budget).await?;
     if whole.bytes.is_empty() {
@@ -202,16 +144,17 @@ struct Wait {
     wait: f64,
 }
 
-async fn show(State(backend): State<Arc<Backend>>, request: Request) -> Answer {
-    let patience = Patience::of(&request);
-    let uri = request.uri();
-    let Wait { wait } = query(uri, "?wait=SECONDS")?;
+async fn show(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
+    let Wait { wait } = query(&uri, "?wait=SECONDS")?;
     let wait = seconds(wait)?;
-    let _waits = patience.as_ref().map(Patience::wait);
     Ok(shown(
         &backend
             .workflows()?
-            .wait(&text(uri, NAME)?, &text(uri, RUN)?, wait)
+            .wait(
+                &text(&uri, NAME, "a workflow or run")?,
+                &text(&uri, RUN, "a workflow or run")?,
+                wait,
+            )
             .await?,
     ))
 }
@@ -226,7 +169,7 @@ struct Wanted {
 #[derive(Serialize)]
 struct Runs {
     runs: Vec<RunView>,
-    /// Where to go on.
+    /// The run to continue after.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -244,7 +187,11 @@ async fn list(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
         .transpose()?;
     let (runs, next) = backend
         .workflows()?
-        .runs(&text(&uri, NAME)?, status, after.as_deref())
+        .runs(
+            &text(&uri, NAME, "a workflow or run")?,
+            status,
+            after.as_deref(),
+        )
         .await?;
     Ok(json(
         serde_json::to_vec(&Runs { runs, next }).expect("strings and numbers always serialise"),
@@ -257,11 +204,14 @@ async fn cancel(
     uri: Uri,
     headers: HeaderMap,
 ) -> Answer {
-    steps::settle(&backend, of.as_deref(), &headers).await?;
+    scope::settle(&backend, of.as_deref(), &headers).await?;
     Ok(shown(
         &backend
             .workflows()?
-            .cancel(&text(&uri, NAME)?, &text(&uri, RUN)?)
+            .cancel(
+                &text(&uri, NAME, "a workflow or run")?,
+                &text(&uri, RUN, "a workflow or run")?,
+            )
             .await?,
     ))
 }
@@ -273,7 +223,10 @@ struct Steps {
 
 async fn steps(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     let workflows = backend.workflows()?;
-    let (name, run) = (text(&uri, NAME)?, text(&uri, RUN)?);
+    let (name, run) = (
+        text(&uri, NAME, "a workflow or run")?,
+        text(&uri, RUN, "a workflow or run")?,
+    );
     workflows.run(&name, &run).await?;
     let steps = workflows.steps(&name, &run).await?;
     Ok(json(
@@ -286,17 +239,17 @@ async fn read(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
     value(
         backend
             .workflows()?
-            .state(&text(&uri, NAME)?, key.name())
+            .state(&text(&uri, NAME, "a workflow or run")?, key.name())
             .await?,
     )
 }
 
 async fn list_state(State(backend): State<Arc<Backend>>, uri: Uri) -> Answer {
-    let listing = listing::asked(&uri)?;
-    Ok(listing::shown(
+    let listing = key_page::parse(&uri)?;
+    Ok(key_page::response(
         &backend
             .workflows()?
-            .list_state(&text(&uri, NAME)?, &listing)
+            .list_state(&text(&uri, NAME, "a workflow or run")?, &listing)
             .await?,
     ))
 }

@@ -1,9 +1,8 @@
-//! The routes that the code of a workflow's step has beside those of all functions: what it asks for is that of its attempt, which
-//! the [`Scope`] of its requests names.
+//! The routes that only the code of a workflow's step may use. Their effects belong to its attempt,
+//! which the [scope](crate::scope) of a request names.
 //!
-//! A step within a step shows a token of its own in `Landfast-Step`.
-//!
-//! Strangers find the routes too, and are told that they are in no run.
+//! A step within a step sends its own token in `Landfast-Step`. Network clients reach these routes
+//! too, and are refused with `outside-of-run`.
 
 use std::sync::Arc;
 
@@ -11,59 +10,28 @@ use axum::{
     Extension, Router,
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderName, StatusCode, Uri},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, StatusCode, Uri},
+    response::IntoResponse,
     routing::{post, put},
 };
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 use transactions::Effect;
 use workflows::{StepResult, StepStart};
 
+use super::effects;
 use crate::{
     backend::Backend,
-    body, effects,
-    guard::EFFECT_BYTES_MAX,
-    headers,
+    body, headers,
     problem::{Kind, Problem},
-    routes::json,
-    segment,
-    transactions::refuse_query,
-    workflows::INPUT_BYTES_MAX,
+    request::{EFFECT_BYTES_MAX, INPUT_BYTES_MAX, refuse_query, text},
+    response::{Answer, json},
+    scope::OfRun,
 };
 
-type Answer = Result<Response, Problem>;
-
-/// What a step within a step shows.
-const STEP: HeaderName = HeaderName::from_static("landfast-step");
-/// Where names stand in a path.
+/// The place of the name in a path.
 const NAME: usize = 3;
-
-/// As what a request of a function is answered.
-#[derive(Debug, Clone)]
-pub(crate) struct Scope(pub(crate) Arc<str>);
-
-impl Scope {
-    /// The same, or that of the step within that the request is of. Errors: it is within another, or over.
-    pub(crate) fn of(&self, backend: &Backend, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
-        let step = headers.get(STEP).and_then(|step| step.to_str().ok());
-        Ok(backend.workflows()?.token_of(&self.0, step)?)
-    }
-
-    /// What the step's code lets out rests on all that its run has done: that is durable before (rule P5).
-    pub(crate) async fn leave(
-        &self,
-        backend: &Backend,
-        headers: &HeaderMap,
-    ) -> Result<(), Problem> {
-        Ok(backend
-            .workflows()?
-            .externalize(&self.of(backend, headers)?)
-            .await?)
-    }
-}
 
 pub(crate) fn routes() -> Router<Arc<Backend>> {
     Router::new()
@@ -73,26 +41,6 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/run/steps/{name}", post(open).put(finish))
         .route("/v1/run/steps/{name}/failure", put(fail))
         .route("/v1/run/calls/{function}", put(call))
-}
-
-/// The run that a request is of, if it is of one.
-pub(crate) type OfRun = Option<Extension<Scope>>;
-
-/// Before what a step's code asks for counts outside of its run: what the run rests on is durable (rule P5).
-pub(crate) async fn settle(
-    backend: &Backend,
-    scope: Option<&Scope>,
-    headers: &HeaderMap,
-) -> Result<(), Problem> {
-    let Some(scope) = scope else { return Ok(()) };
-    let token = scope.of(backend, headers)?;
-    match timeout(backend.answer_timeout, backend.workflows()?.settle(&token)).await {
-        Ok(settled) => Ok(settled?),
-        Err(_elapsed) => Err(Problem::new(
-            Kind::Unavailable,
-            "the far store does not answer in time",
-        )),
-    }
 }
 
 fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
@@ -105,21 +53,16 @@ fn token(backend: &Backend, scope: OfRun, headers: &HeaderMap) -> Result<Arc<str
     scope.ok_or_else(outside)?.0.of(backend, headers)
 }
 
-fn name(uri: &Uri) -> Result<String, Problem> {
-    let refuse = |_| Problem::new(Kind::InvalidRequest, "a name is UTF-8");
-    String::from_utf8(segment::bytes(uri, NAME)?).map_err(refuse)
-}
-
 async fn externalize(
     State(backend): State<Arc<Backend>>,
     scope: OfRun,
     headers: HeaderMap,
 ) -> Answer {
-    // What has no run has nothing that is not durable.
+    // Without a run nothing is left to make durable.
     let Some(Extension(scope)) = scope else {
         return Ok(StatusCode::NO_CONTENT.into_response());
     };
-    scope.leave(&backend, &headers).await?;
+    scope.make_durable(&backend, &headers).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -132,7 +75,10 @@ async fn send(
 ) -> Answer {
     let token = token(&backend, scope, &headers)?;
     headers::refuse_conditions(&headers)?;
-    let (queue, group) = (name(&uri)?, effects::group(&uri)?);
+    let (queue, group) = (
+        text(&uri, NAME, "a step, queue or function")?,
+        effects::group(&uri)?,
+    );
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Message {
         queue,
@@ -153,7 +99,7 @@ async fn invoke(
     let token = token(&backend, scope, &headers)?;
     headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
-    let function = name(&uri)?;
+    let function = text(&uri, NAME, "a step, queue or function")?;
     let whole = body::read(body, EFFECT_BYTES_MAX, &backend.budget).await?;
     let effect = Effect::Invocation {
         function,
@@ -163,7 +109,7 @@ async fn invoke(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// What a step within has come to, or the token to do it with.
+/// The result of an inner step, or the token to run it with.
 #[derive(Serialize)]
 struct Within<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -185,9 +131,9 @@ fn within(open: Option<(&str, &str)>, output: Option<&Bytes>) -> Answer {
     ))
 }
 
-/// What a step came to that counts, or that its code is told has failed.
-fn came_to(result: &StepResult) -> Answer {
-    match result {
+/// The result of a step that counts, or the failure that its code is told.
+fn came_to(came_to: &StepResult) -> Answer {
+    match came_to {
         Ok(output) => within(None, Some(output)),
         Err(failure) => failed(failure),
     }
@@ -215,7 +161,7 @@ async fn open(
 ) -> Answer {
     let token = token(&backend, scope, &headers)?;
     refuse_query(&uri)?;
-    let name = name(&uri)?;
+    let name = text(&uri, NAME, "a step, queue or function")?;
     match backend.workflows()?.open_step(&token, &name).await? {
         StepStart::Committed(result) => came_to(&result),
         StepStart::Open { step, id } => within(Some((&step, &id)), None),
@@ -229,7 +175,10 @@ async fn finish(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
+    let (token, name) = (
+        token(&backend, scope, &headers)?,
+        text(&uri, NAME, "a step, queue or function")?,
+    );
     let output = output(&backend, body).await?;
     came_to(
         &backend
@@ -257,7 +206,10 @@ async fn fail(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
+    let (token, name) = (
+        token(&backend, scope, &headers)?,
+        text(&uri, NAME, "a step, queue or function")?,
+    );
     let said = output(&backend, body).await?;
     failed(&backend.workflows()?.fail_step(&token, &name, &said).await?)
 }
@@ -269,7 +221,10 @@ async fn call(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let (token, name) = (token(&backend, scope, &headers)?, name(&uri)?);
+    let (token, name) = (
+        token(&backend, scope, &headers)?,
+        text(&uri, NAME, "a step, queue or function")?,
+    );
     let input = output(&backend, body).await?;
     came_to(&backend.workflows()?.call_step(&token, &name, input).await?)
 }

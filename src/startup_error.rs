@@ -1,11 +1,11 @@
-//! What the program says when it cannot go on.
+//! The error that the program prints when it cannot go on.
 
-/// The line that says an error.
+/// The line for an error.
 pub(crate) fn line(error: &anyhow::Error) -> String {
     format!("landfast: {}\n", of(error))
 }
 
-/// An error with its causes, each once: many an error's own text has its cause in it already.
+/// An error with its causes, each once: the text of many errors already contains their cause.
 pub(crate) fn of(error: &anyhow::Error) -> String {
     error
         .chain()

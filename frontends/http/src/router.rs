@@ -1,4 +1,4 @@
-//! The routes that show the server itself, all of them reading, and what every route shares.
+//! All routes, and those that report on the server itself.
 
 use std::sync::Arc;
 
@@ -12,46 +12,55 @@ use axum::{
 };
 
 use crate::{
-    applications,
+    api,
     backend::Backend,
-    effects, gateway,
+    gateway,
     guard::{Rules, guard},
-    lambda, metrics, peers,
+    lambda, metrics, openapi, peers,
     problem::{Kind, Problem},
-    state,
+    response::json,
     status::Snapshot,
-    steps, transactions, workflows,
 };
 
 type Shared = Arc<dyn Snapshot>;
 
-/// Nothing on the page may come from, or be shown within, another site.
+/// The page may load nothing from another site, and no other site may frame it.
 const PAGE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                            connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 pub(crate) fn router(snapshot: Shared, backend: Backend, rules: Rules) -> Router {
-    let services = transactions::routes()
-        .merge(effects::routes())
-        .merge(state::routes())
+    let services = api::transactions::routes()
+        .merge(api::effects::routes())
+        .merge(api::state::routes())
         .merge(peers::routes())
-        .merge(applications::routes())
+        .merge(api::applications::routes())
         .merge(gateway::routes())
         .merge(lambda::routes())
-        .merge(workflows::routes())
-        .merge(steps::routes())
+        .merge(api::workflows::routes())
+        .merge(api::steps::routes())
         .with_state(Arc::new(backend));
     Router::new()
         .route("/", get(page))
         .route("/health/live", get(live))
         .route("/health/ready", get(is_ready))
         .route("/metrics", get(scrape))
-        .route("/openapi.json", get(openapi))
+        .route("/openapi.json", get(description))
         .route("/v1/status", get(status))
         .with_state(snapshot)
         .merge(services)
         .fallback(no_such_path)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(Arc::new(rules), guard))
+        .layer(middleware::map_response(harden))
+}
+
+/// The routes for a connection past the limit.
+pub(crate) fn refusal(connections_max: usize) -> Router {
+    Router::new()
+        .fallback(async move || {
+            let why = format!("the server has the {connections_max} connections that it takes");
+            Problem::new(Kind::Unavailable, why)
+        })
         .layer(middleware::map_response(harden))
 }
 
@@ -63,7 +72,7 @@ async fn page() -> Response {
     (headers, include_str!("page/index.html")).into_response()
 }
 
-/// The process runs and its event loop turns; nothing is asked of any store.
+/// Reports that the process runs and its event loop turns. It calls no store.
 async fn live() -> Response {
     json(r#"{"status":"live"}"#)
 }
@@ -85,8 +94,8 @@ async fn scrape(State(snapshot): State<Shared>) -> Response {
     }
 }
 
-async fn openapi() -> Response {
-    json(include_str!("openapi.json"))
+async fn description() -> Response {
+    json(openapi::document())
 }
 
 async fn status(State(snapshot): State<Shared>) -> Response {
@@ -126,7 +135,8 @@ pub(crate) async fn method_not_allowed(uri: Uri) -> Response {
     .into_response()
 }
 
-/// What every answer carries: nothing is guessed, kept or told to another site. A function may have its answers kept.
+/// Sets the headers of every response: no sniffing, no caching, no sharing with other sites. A
+/// function may allow caching.
 async fn harden(mut response: Response) -> Response {
     const HEADERS: [(HeaderName, &str); 3] = [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -144,9 +154,4 @@ async fn harden(mut response: Response) -> Response {
         .entry(header::CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     response
-}
-
-/// An answer in JSON.
-pub(crate) fn json(body: impl Into<axum::body::Body>) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
 }

@@ -1,6 +1,7 @@
 //! The routes of transactions: begin, get, put, delete, commit, abort, status.
 //!
-//! Each is one call of the engine. What its answer rests on is durable before it leaves: see [`Backend`].
+//! Each is one call of the engine. Its dependencies are durable before the response is sent: see
+//! [`Backend`].
 
 use std::sync::Arc;
 
@@ -8,32 +9,28 @@ use axum::{
     Router,
     body::Body,
     extract::State,
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use transactions::model::{
-    After, Attempt, Begin, Begun, Call, Committed, Isolation, Key, TransactionId,
+    After, Attempt, Begin, Begun, Call, Committed, Isolation, TransactionId,
 };
 use workflows::RESERVED_NAMES;
 
 use crate::{
     backend::Backend,
-    body,
-    connection::OfConnection,
-    guard::BODY_BYTES_MAX,
-    headers,
+    body, headers,
     problem::{Kind, Problem},
-    routes::json,
+    request::{BODY_BYTES_MAX, key, refuse_any_query, refuse_query},
+    response::{Answer, json, value},
+    scope::{self, OfRun},
     segment,
-    steps::{self, OfRun},
 };
 
-pub(crate) type Answer = Result<Response, Problem>;
-
-/// Where the id and the key stand in a path.
+/// The places of the id and the key in a path.
 const ID: usize = 2;
 const KEY: usize = 4;
 
@@ -48,8 +45,8 @@ pub(crate) fn routes() -> Router<Arc<Backend>> {
         .route("/v1/transactions/{id}/keys/", key())
 }
 
-/// The body of a begin; all of it optional. What it does not know is refused: a misspelt isolation must not
-/// quietly be the default.
+/// The body of a begin, all of it optional. Unknown members are refused: a misspelt isolation must
+/// not silently become the default.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BeginBody {
@@ -102,7 +99,7 @@ async fn begin(
     }
 }
 
-/// What the body of a begin asks for; an empty one for nothing in particular.
+/// Parses the body of a begin. An empty one asks for the defaults.
 fn asked_for(body: &[u8]) -> Result<Begin, Problem> {
     let refuse =
         |why: &str| Problem::new(Kind::InvalidRequest, format!("the body of a begin: {why}"));
@@ -163,7 +160,6 @@ async fn read(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap)
 
 async fn write(
     State(backend): State<Arc<Backend>>,
-    waits: OfConnection,
     uri: Uri,
     headers: HeaderMap,
     body: Body,
@@ -174,7 +170,7 @@ async fn write(
     let whole = body::read(body, backend.value_bytes_max, &backend.budget).await?;
     let put = engine.put(&call, key, whole.bytes.clone());
     backend
-        .in_time_for(whole.bytes.len(), &waits, Kind::Unavailable, put)
+        .in_time_for(whole.bytes.len(), Kind::Unavailable, put)
         .await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -199,8 +195,8 @@ async fn commit(
     headers::refuse_conditions(&headers)?;
     refuse_query(&uri)?;
     let call = call(&uri, &headers)?;
-    // What counts here at once may say what the step has read in a far store.
-    steps::settle(&backend, of.as_deref(), &headers).await?;
+    // The commit takes effect at once, and may contain data that the step read from a far store.
+    scope::settle(&backend, of.as_deref(), &headers).await?;
     let Committed { after } = backend
         .in_time(Kind::OutcomeUnknown, engine.commit(&call))
         .await?;
@@ -222,7 +218,8 @@ async fn abort(State(backend): State<Arc<Backend>>, uri: Uri, headers: HeaderMap
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// The id of a transaction that is not a step's: a step's is nobody's to begin, to write in or to end.
+/// The id of a client's transaction. The ids of steps are reserved: no client may begin, use or end
+/// those.
 fn id(bytes: impl Into<Bytes>) -> Result<TransactionId, Problem> {
     let bytes = bytes.into();
     if bytes.starts_with(RESERVED_NAMES.as_bytes()) {
@@ -232,42 +229,13 @@ fn id(bytes: impl Into<Bytes>) -> Result<TransactionId, Problem> {
     Ok(TransactionId::new(bytes)?)
 }
 
-/// Which transaction, and which attempt of it, a call is for.
+/// The transaction and the attempt that a call is for.
 pub(crate) fn call(uri: &Uri, headers: &HeaderMap) -> Result<Call, Problem> {
     let id = id(segment::bytes(uri, ID)?)?;
     Ok(Call {
         id,
         attempt: headers::attempt(headers)?,
     })
-}
-
-/// The key at a place of the path. One whose `?` was not encoded would be another key: no query is taken.
-pub(crate) fn key(uri: &Uri, place: usize) -> Result<Key, Problem> {
-    refuse_query(uri)?;
-    Ok(Key::new(segment::bytes(uri, place)?)?)
-}
-
-pub(crate) fn refuse_query(uri: &Uri) -> Result<(), Problem> {
-    refuse_any_query(
-        uri,
-        "no query is taken here: a `?` that is part of a key or an id is sent as %3F",
-    )
-}
-
-/// The same in words of the caller's own.
-fn refuse_any_query(uri: &Uri, why: &str) -> Result<(), Problem> {
-    if uri.query().is_some() {
-        Err(Problem::new(Kind::InvalidRequest, why))
-    } else {
-        Ok(())
-    }
-}
-
-/// The value as it is, or that there is none.
-pub(crate) fn value(found: Option<Bytes>) -> Answer {
-    let value =
-        found.ok_or_else(|| Problem::new(Kind::NoSuchKey, "it was never written, or deleted"))?;
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], value).into_response())
 }
 
 /// An id that came in JSON, so it is text.

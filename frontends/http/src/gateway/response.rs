@@ -1,5 +1,5 @@
-//! What a function answers, as API Gateway's HTTP APIs read it: an object with a `statusCode` says status, headers, cookies and
-//! body; any other JSON is the body of a 200.
+//! A function's result, as API Gateway's HTTP APIs read it. An object with a `statusCode` sets
+//! status, headers, cookies and body. Any other JSON is the body of a 200.
 
 use axum::{
     body::Body,
@@ -15,15 +15,16 @@ use serde_json::{Value, value::RawValue};
 use super::is_of_the_connection;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// What a body is that nobody says anything of: API Gateway's.
+/// The default content type of a body: API Gateway's.
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Why what a function answered cannot be sent.
+/// Why a function's result cannot be sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
-    /// What is said of it to whoever called, for who wrote the function; nothing of what that answered.
+    /// The reason for the caller, in words for the function's author. It contains nothing of the
+    /// result.
     pub(super) why: &'static str,
-    /// What of it, for the server's log.
+    /// The part at fault, for the server's log.
     pub(super) detail: String,
 }
 
@@ -36,7 +37,7 @@ impl From<&'static str> for Unfit {
     }
 }
 
-/// The answer that `result` stands for. Errors: what of it cannot be one.
+/// The response for `result`. Errors: why it is none.
 pub(super) fn decode(result: Bytes) -> Result<Response, Unfit> {
     let value: &RawValue = serde_json::from_slice(&result).map_err(|error| Unfit {
         why: "what it answered is no JSON",
@@ -106,7 +107,8 @@ fn said_by(said: &Members<'_>) -> Result<Response, Unfit> {
     Ok(response)
 }
 
-/// The member of this name; none: it is not there, or null. Errors: `otherwise`, where it is of another type.
+/// The member of this name. `None`: it is absent or null. Errors: `otherwise`, if it has another
+/// type.
 fn member<'a, T: Deserialize<'a>>(
     said: &Members<'a>,
     name: &str,
@@ -136,7 +138,7 @@ fn set_fields(said: &Members<'_>, headers: &mut HeaderMap) -> Result<(), Unfit> 
             why: "a header that it answered cannot be sent: its name has other letters than it may, or its value a line break",
             detail: name,
         })?;
-        // How long it is and how it is sent we know better.
+        // The server sets the length and the transfer encoding.
         if name != header::CONTENT_LENGTH && !is_of_the_connection(&name) {
             headers.insert(name, value);
         }
@@ -154,7 +156,7 @@ fn status_code(value: &Value) -> Option<StatusCode> {
         .and_then(|code| StatusCode::from_u16(code).ok())
 }
 
-/// A header's value; none: it is left out.
+/// The value of a header. `None`: it is left out.
 fn text(value: &RawValue) -> Option<String> {
     match serde_json::from_str(value.get()) {
         Ok(Value::Null) => None,
@@ -182,7 +184,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_object_with_a_status_says_all_of_the_answer() {
+    async fn an_object_with_a_status_determines_the_whole_response() {
         let (status, headers, body) = read(
             r#"{"statusCode":201,"headers":{"Location":"/orders/7","X-Number":7,"X-None":null,"Content-Length":"1",
                 "Connection":"close","Transfer-Encoding":"chunked"},"cookies":["a=b; Path=/","c=d"],"body":"made"}"#,
@@ -225,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Neither depth nor what few can read makes JSON another.
+    /// Neither deep nesting nor huge numbers keep a result from being JSON.
     #[tokio::test]
     async fn json_that_few_can_read_is_passed_on() {
         let nested = |depth: usize| "[".repeat(depth) + &"]".repeat(depth);
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_an_answer_is_named() {
+    async fn a_result_that_cannot_be_a_response_is_refused_with_the_reason() {
         for (result, said) in [
             ("no JSON", "no JSON"),
             ("", "no JSON"),

@@ -1,6 +1,6 @@
-//! What every function finds with nothing installed: the Python client.
+//! The Python client that the program bundles, so that functions need no installation.
 
-/// Its files, by their paths among what functions import.
+/// The files of the client by their import paths.
 pub(crate) const PYTHON_CLIENT: [(&str, &str); 24] = [
     (
         "landfast/__init__.py",
