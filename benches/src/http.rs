@@ -1,4 +1,5 @@
-//! A server over HTTP/1.1: one connection that is kept, one request at a time, no client library in the way.
+//! HTTP/1.1 to a server: one persistent connection, one request at a time, no client library in the
+//! way.
 
 use std::{fmt::Write as _, net::SocketAddr};
 
@@ -9,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-/// The longest head of an answer that is believed.
+/// The longest response head that is accepted.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// A connection.
@@ -34,13 +35,13 @@ impl Connection {
         })
     }
 
-    /// Connects anew: a server ends a connection that has been silent for long.
+    /// Reconnects: a server closes a connection that has been idle for long.
     pub async fn reopen(&mut self) -> Result<()> {
         *self = Self::open(self.address).await?;
         Ok(())
     }
 
-    /// What the server answers: the status and the body.
+    /// Sends a request and returns the status and the body of the response.
     pub async fn ask(
         &mut self,
         method: &str,
