@@ -109,7 +109,7 @@ class TransactionFinished(Error):
     _ADVICE: ClassVar[Mapping[str, str]] = {
         "aborted": "Nothing was written; run the body again, as landfast.transact does.",
         "expired": "A transaction ends after 60 s without a call and after 15 min in all; do less in one.",
-        "begun-anew": "Somebody began the same id again, and this attempt was dropped; leave it to them.",
+        "begun-anew": "Another caller began the same id again, and this attempt was dropped; leave it to them.",
         "committed": "What it wrote is there; begin another transaction.",
     }
 
