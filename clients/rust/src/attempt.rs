@@ -277,8 +277,7 @@ impl Attempt {
 
     fn noted(&mut self, error: Error) -> Error {
         self.verdict = match (error.kind(), &self.verdict) {
-            // Other calls that were in flight as well change nothing of that, whatever their
-            // outcome.
+            // No outcome of another call in flight changes that.
             (ErrorKind::AlreadyCommitted, _) | (_, Verdict::Skip) => Verdict::Skip,
             _ if error.body_may_run_again() => Verdict::Again(error.clone()),
             _ => Verdict::Failed,
