@@ -1,7 +1,8 @@
-//! A report as one picture: how we stand to the peer, row by row.
+//! A report as one picture: how we compare with the peer, row by row.
 //!
-//! Absolute figures of a row of one request at a time and of a thousand differ by two orders of magnitude, so
-//! the bars show ratios, and the figures stand beside them as text. The peer is the line at one.
+//! The absolute figures of one request at a time and of a thousand differ by two orders of
+//! magnitude. The bars therefore show ratios, and the figures stand beside them as text. The peer
+//! is the line at one.
 
 use crate::{
     drawing::{BAD, Drawing, GOOD},
@@ -14,7 +15,7 @@ const LABEL_X: f64 = 190.0;
 const PANEL_WIDTH: f64 = 230.0;
 const SPEED_X: f64 = 200.0;
 const CPU_X: f64 = 680.0;
-/// Bars end here however long they would be; the figure beside them says how long.
+/// Longer bars are cut here; the figure beside them gives the ratio.
 const RATIO_MAX: f64 = 8.0;
 
 /// The report as an SVG document.

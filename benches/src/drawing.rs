@@ -1,4 +1,5 @@
-//! The frame that our charts share: a title, rows of bars with their figures beside them, and a line on the machine below.
+//! The frame that our charts share: a title, rows of bars with their figures beside them, and a
+//! line about the machine below.
 
 use std::fmt::Write as _;
 
@@ -20,7 +21,7 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    /// An empty one with its title, for so many rows.
+    /// An empty document with its title, for this many rows.
     pub(crate) fn new(title: &str, width: usize, rows: usize) -> Self {
         let height = TOP + rows * ROW_HEIGHT + BOTTOM;
         let mut text = String::new();
@@ -52,7 +53,7 @@ impl Drawing {
         );
     }
 
-    /// What a column shows.
+    /// The heading of a column.
     pub(crate) fn heading(&mut self, x: f64, y: f64, content: &str) {
         self.label(
             x,
@@ -62,7 +63,7 @@ impl Drawing {
         );
     }
 
-    /// What a row is of.
+    /// The name of a row.
     pub(crate) fn name(&mut self, x: f64, y: f64, content: &str) {
         self.label(x, y + 15.0, "end", content);
     }
@@ -93,7 +94,7 @@ impl Drawing {
         );
     }
 
-    /// The document, with the machine and what else is to be known below.
+    /// The finished document, with the machine and further notes below.
     pub(crate) fn end(mut self, machine: &Machine, notes: &str) -> String {
         let below = format!(
             "<tspan fill=\"#777\" font-size=\"11\">{} x {}, {}. {}</tspan>",

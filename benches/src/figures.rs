@@ -1,10 +1,10 @@
-//! What is measured, and what came out.
+//! The workloads, and the results of a run.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What clients ask for.
+/// The clients' requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
@@ -34,7 +34,7 @@ impl fmt::Display for Workload {
     }
 }
 
-/// How many connections, and how many requests each keeps outstanding; written `8x16`.
+/// The number of connections, and of requests that each keeps outstanding; written `8x16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Connections, each a session of its own.
@@ -75,26 +75,26 @@ impl std::str::FromStr for Shape {
 /// One server under one load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Operations answered while it was measured.
+    /// Operations answered during the measurement.
     pub operations: u64,
     /// Operations answered per second.
     pub operations_per_second: f64,
-    /// Half of the operations took no longer.
+    /// Median latency of an operation.
     pub p50_ms: f64,
-    /// All but one in a hundred took no longer.
+    /// 99th percentile of the latency.
     pub p99_ms: f64,
     /// CPU time the server took, user and system together.
     pub cpu_seconds: f64,
-    /// The same for each operation.
+    /// CPU time for each operation.
     pub cpu_us_per_operation: f64,
 }
 
 /// One row: both servers under the same load.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// What was asked for.
+    /// The workload.
     pub workload: Workload,
-    /// By how many.
+    /// The connections and their outstanding requests.
     pub shape: Shape,
     /// The peer, unless it was left out.
     pub zookeeper: Option<Load>,
@@ -114,7 +114,7 @@ impl Row {
     }
 }
 
-/// A server beside its loads.
+/// A server's resource use outside its loads.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Footprint {
     /// Its name and version.
@@ -127,7 +127,7 @@ pub struct Footprint {
     pub peak_rss_bytes: u64,
 }
 
-/// Where it was measured.
+/// The machine of the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The processor's name.
@@ -144,12 +144,12 @@ pub struct Machine {
     pub date: String,
 }
 
-/// Everything one run found out.
+/// All results of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// What was called.
+    /// The command line.
     pub command: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     /// The peer, unless it was left out.
     pub zookeeper: Option<Footprint>,

@@ -1,8 +1,8 @@
 //! How long one operation of a synchronisation primitive takes, one at a time: table 9a of the FaaSKeeper paper.
 //!
-//! "Ordered" is what a function inside the house waits for: the operation is visible and stands in the store's
-//! order. "Durable" waits for it to be externalized as well, which is what an acknowledgement to the outside
-//! waits for, and what the paper's figures on DynamoDB mean.
+//! "Ordered" is the wait of a function inside the system: the operation is visible and has its
+//! place in the store's order. "Durable" waits for it to be externalized as well. An
+//! acknowledgement to the outside waits for that, and the paper's figures on DynamoDB mean it.
 
 use std::time::{Duration, Instant};
 
@@ -16,17 +16,17 @@ use ports::{
 use primitives::{Acquired, AtomicCounter, AtomicList, Guarded, TimedLock};
 use serde::Serialize;
 
-/// Locks of the benchmark are never left to expire.
+/// The benchmark's locks never expire.
 const HOLD_MS_MAX: u64 = 60_000;
 /// The paper's lists grow by items of this size.
 const ELEMENT_BYTES: usize = 1024;
-/// A list under test holds no more than this.
+/// Upper bound on the elements of a list under test.
 const ELEMENTS_MAX: usize = 4096;
-/// What an item takes beside its payload, generously.
+/// A generous bound on the overhead of an item beside its payload.
 const ITEM_OVERHEAD_BYTES: usize = 8 * 1024;
 const WARM_UP: usize = 20;
 
-/// What is waited for.
+/// The condition that an operation waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Waits {
@@ -44,19 +44,19 @@ pub enum Operation {
         /// The item's payload.
         item_bytes: usize,
     },
-    /// Taking a timed lock that is free.
+    /// Taking a free timed lock.
     Acquire {
         /// The locked item's payload, which is not touched.
         item_bytes: usize,
     },
-    /// Giving it back.
+    /// Releasing it.
     Release {
         /// The locked item's payload, which is not touched.
         item_bytes: usize,
     },
     /// Adding to a counter.
     Count,
-    /// Appending to a list that was empty.
+    /// Appending to an empty list.
     Append {
         /// How many elements of 1 kB.
         elements: usize,
@@ -83,7 +83,7 @@ impl Operation {
         Self::Append { elements: 1024 },
     ];
 
-    /// Its name and its size.
+    /// The name and the size of the operation.
     pub fn label(self) -> (&'static str, String) {
         let kilobytes = |bytes: usize| format!("{} kB", bytes / 1024);
         match self {
@@ -95,7 +95,7 @@ impl Operation {
         }
     }
 
-    /// What the item it works on holds.
+    /// The payload of the item that the operation works on.
     fn payload_bytes(self) -> usize {
         match self {
             Self::Write { item_bytes }
@@ -112,11 +112,11 @@ impl Operation {
 pub struct Latency {
     /// The fastest.
     pub min_us: f64,
-    /// Half took no longer.
+    /// The median.
     pub p50_us: f64,
-    /// All but one in twenty took no longer.
+    /// The 95th percentile.
     pub p95_us: f64,
-    /// All but one in a hundred took no longer.
+    /// The 99th percentile.
     pub p99_us: f64,
     /// The slowest.
     pub max_us: f64,
@@ -188,7 +188,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The time of one operation, without what had to be prepared and tidied up around it.
+    /// The time of one operation, without the preparation and the cleanup around it.
     async fn once(&mut self) -> Result<Duration> {
         match self.operation {
             Operation::Write { .. } => {
@@ -227,7 +227,7 @@ impl Bench {
             .acquire(&self.key, &self.owner, Timestamp(0))
             .await?;
         let Acquired::Held(held) = acquired else {
-            bail!("somebody else holds the lock: {acquired:?}")
+            bail!("another holder has the lock: {acquired:?}")
         };
         let acquiring = self.done(started, held.receipt).await?;
         let started = Instant::now();

@@ -1,14 +1,15 @@
 //! Load generators and charts that put Landfast beside its peers.
 //!
-//! A figure is worth something only beside another one taken the same way, on the same disk, in the same
-//! minute. So each benchmark starts ours and the peer once and measures cell by cell, first one, then the
-//! other, while the idle one waits; the same generator speaks to both over the same protocol, and every reply
-//! is checked, since a wrong answer is easily fast. CPU per operation is taken from the server process alone
-//! and is the steadier figure on a machine that is not quiet.
+//! A figure is worth something only beside another one taken the same way, on the same disk, in the
+//! same minute. So each benchmark starts our server and the peer once and measures cell by cell. It
+//! measures one, then the other, while the idle one waits. The same generator speaks to both over
+//! the same protocol. It checks every reply, since a wrong answer is easily fast. CPU per operation
+//! is taken from the server process alone, and is the steadier figure on a busy machine.
 //!
-//! Reading order: [`wire`] (requests as bytes), [`load`] (connections and what they measure), [`server`] (the
-//! processes under test), [`figures`] (results), then [`table`] and [`chart`] (how they are shown); apart from
-//! them [`latency`], which measures inside one process, [`transactions`] and [`workflows`].
+//! Reading order: [`wire`] (requests as bytes), [`load`] (connections and their measurements),
+//! [`server`] (the processes under test), [`figures`] (results), then [`table`] and [`chart`]
+//! (presentation). Apart from them are [`latency`], which measures inside one process,
+//! [`transactions`] and [`workflows`].
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 

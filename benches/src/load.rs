@@ -1,9 +1,10 @@
 //! Closed-loop load: C connections, each with P requests outstanding.
 //!
-//! One thread drives all connections, since it shares the machine with the server under test: a connection
-//! writes all requests it may send in one call and reads all replies that have arrived in one call, and time
-//! is read once for each of the two. A reply out of order, an error code, a zxid that goes back or a body of
-//! the wrong size ends the run: what is counted was right.
+//! One thread drives all connections, since it shares the machine with the server under test. A
+//! connection writes all requests it may send in one call, and reads all replies that have arrived
+//! in one call. The clock is read once for each of the two. A reply out of order, an error code, a
+//! zxid that goes back or a body of the wrong size ends the run. Every counted reply was therefore
+//! right.
 
 use std::{
     cell::{Cell, RefCell},
@@ -27,20 +28,20 @@ use crate::{
     wire,
 };
 
-/// Where the nodes of a run live.
+/// The parent of a run's nodes.
 const PARENT: &str = "/bench";
-/// What a get answers behind its header: the data, its length and a Stat.
+/// The body of a get's reply, beside the data: the data's length and a Stat.
 const STAT_BYTES: usize = 68;
 const SESSION_TIMEOUT_MS: i32 = 30_000;
-/// Latencies above this are counted as this.
+/// Latencies above this bound are recorded as the bound.
 const LATENCY_US_MAX: u64 = 60_000_000;
 /// A reply that takes longer than this ends the run.
 const REPLY_WAIT: Duration = Duration::from_secs(30);
 const READ_BYTES: usize = 256 * 1024;
-/// Requests outstanding while the nodes are made.
+/// Requests outstanding while the nodes are created.
 const PREPARE_PIPELINE: usize = 64;
 
-/// What is sent, and how long it is measured.
+/// The requests of a run, and the length of its measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// Nodes that gets and sets are spread over.
@@ -53,7 +54,7 @@ pub struct Plan {
     pub measure: Duration,
 }
 
-/// Makes the nodes of a run on a fresh server.
+/// Creates the nodes of a run on a fresh server.
 pub async fn prepare(address: SocketAddr, plan: Plan) -> Result<()> {
     let data = data(plan.node_bytes);
     let mut packets = vec![wire::create(PARENT, b"")];
@@ -71,7 +72,7 @@ pub async fn prepare(address: SocketAddr, plan: Plan) -> Result<()> {
     session.close().await
 }
 
-/// What came of one load, or of several together.
+/// The results of one load, or of several together.
 #[derive(Debug)]
 pub struct Measured {
     latencies_us: Histogram<u64>,
@@ -80,7 +81,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Counts another measurement of the same load with this one.
+    /// Adds another measurement of the same load to this one.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         self.latencies_us.add(&other.latencies_us)?;
         self.elapsed += other.elapsed;
@@ -145,7 +146,7 @@ pub async fn run(
         .await
 }
 
-/// What all connections write their figures to.
+/// The meter that all connections record their latencies in.
 struct Meter {
     measuring: Cell<bool>,
     stopped: Cell<bool>,
@@ -241,7 +242,8 @@ impl Connection {
         let mut sent = 0_u64;
         loop {
             let stopped = self.meter.stopped.get();
-            // A create whose delete is still owed is always followed by it, so the next run finds the tree clean.
+            // A create is always followed by the delete that it owes, so the next run finds the
+            // tree clean.
             while self.session.outstanding.len() < self.window
                 && (!stopped || (creates && sent % 2 == 1))
             {
@@ -301,10 +303,10 @@ impl Connection {
     }
 }
 
-/// A request on its way.
+/// A request in flight.
 struct Outstanding {
     sent: Instant,
-    /// What the body must measure; zero: anything.
+    /// Expected length of the body; zero accepts any.
     body_bytes: usize,
 }
 
@@ -315,7 +317,7 @@ struct Session {
     incoming: Vec<u8>,
     filled: usize,
     outstanding: VecDeque<Outstanding>,
-    /// Requests behind the last flush; their time is set by the next one.
+    /// Requests since the last flush; the next flush sets their time.
     unsent: usize,
     opened: Instant,
     next_xid: i32,
@@ -356,7 +358,7 @@ impl Session {
         self.send_copy(packet, body_bytes);
     }
 
-    /// Queues a request; it leaves with the next [`Session::flush`].
+    /// Queues a request; it is sent with the next [`Session::flush`].
     fn send_copy(&mut self, packet: &[u8], body_bytes: usize) {
         let start = self.outgoing.len();
         self.outgoing.extend_from_slice(packet);
@@ -380,7 +382,7 @@ impl Session {
         Ok(())
     }
 
-    /// Reads once and hands over every whole reply with the time it took.
+    /// Reads once and passes on every whole reply with the time it took.
     async fn receive(&mut self, mut each: impl FnMut(Duration)) -> Result<()> {
         if self.filled == self.incoming.len() {
             self.incoming.resize(self.filled * 2, 0);
@@ -435,7 +437,7 @@ impl Session {
 }
 
 fn data(bytes: usize) -> Vec<u8> {
-    // Not compressible by a trick: a byte pattern with a long period.
+    // A byte pattern with a long period, so that no compressor gains from it.
     (0..bytes)
         .map(|index| (index.wrapping_mul(2_654_435_761) >> 13) as u8)
         .collect()

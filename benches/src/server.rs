@@ -1,7 +1,8 @@
-//! The server processes under test, and what the kernel says of them.
+//! The server processes under test, and the kernel's figures about them.
 //!
-//! Both are started the way a user starts them, with an empty directory on the same disk, and are measured
-//! from outside by `/proc` alone. A process is stopped with SIGTERM, and killed if it does not listen.
+//! Both are started the way a user starts them, with an empty directory on the same disk, and are
+//! measured from outside through `/proc` alone. A process is stopped with SIGTERM, and killed if it
+//! does not react.
 
 use std::{
     fs::{self, File},
@@ -24,7 +25,7 @@ use crate::figures::{Footprint, Machine};
 const CLOCK_TICKS_PER_SECOND: u64 = 100;
 const READY_WAIT: Duration = Duration::from_mins(1);
 const READY_POLL: Duration = Duration::from_millis(1);
-/// How long a server that is starting may take to answer what it is asked.
+/// How long a starting server may take to answer one request.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How long a started server is left alone before its idle memory is read.
@@ -33,7 +34,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// A server.
 #[derive(Debug)]
 pub struct Process {
-    /// Where it listens: Landfast for ZooKeeper clients.
+    /// The listening address: for Landfast, the one for ZooKeeper clients.
     pub address: SocketAddr,
     name: String,
     child: Child,
@@ -49,7 +50,8 @@ impl Process {
         Ok(Self::landfast_with(program, directory, &provider).await?.0)
     }
 
-    /// Starts `landfast serve` where `provider` says, emptied if it is a data directory; also where it serves HTTP.
+    /// Starts `landfast serve` with the store at `provider`, which is emptied first if it is a data
+    /// directory. Also returns the HTTP address.
     pub async fn landfast_on(
         program: &Path,
         directory: &Path,
@@ -106,7 +108,8 @@ impl Process {
         Self::redis_with(directory, fsync, &[]).await
     }
 
-    /// The same as a part of a cluster that is still to be put together; also the port where it talks to the others.
+    /// Starts redis-server as a part of a cluster that is yet to be assembled. Also returns the
+    /// port of its cluster bus.
     pub async fn redis_in_cluster(directory: &Path, fsync: &str) -> Result<(Self, u16)> {
         let bus_port = free_address()?.port();
         let cluster = [
@@ -142,7 +145,8 @@ impl Process {
             .arg(&data)
             .args(keeping)
             .args(further)
-            // Whoever fills the file up to where it is rewritten would leave that to the turn of another.
+            // The server whose turn fills the file up to a rewrite would shift the rewrite's cost
+            // to the turn of another.
             .args(["--auto-aof-rewrite-percentage", "0"]);
         Self::peer("Redis", command, address, &directory.join("redis.log")).await
     }
@@ -185,7 +189,7 @@ impl Process {
         process.settle(started.elapsed()).await
     }
 
-    /// Starts `command`, a peer that is ready once `address` takes connections.
+    /// Starts `command`, a peer that is ready once `address` accepts connections.
     pub async fn peer(
         name: &str,
         mut command: Command,
@@ -215,17 +219,17 @@ impl Process {
         process.settle(started.elapsed()).await
     }
 
-    /// What it holds in memory now, in bytes.
+    /// Resident memory now, in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.status_bytes("VmRSS:")
     }
 
-    /// CPU time it has taken so far, user and system, all threads.
+    /// CPU time so far, user and system, all threads.
     pub fn cpu(&self) -> Result<Duration> {
         cpu_of(&self.proc("stat"))
     }
 
-    /// What it took beside its loads, up to now.
+    /// Its resource use outside its loads, up to now.
     pub fn footprint(&self) -> Result<Footprint> {
         Ok(Footprint {
             name: self.name.clone(),
@@ -235,12 +239,12 @@ impl Process {
         })
     }
 
-    /// Halts it, so that nothing that it puts off falls into a measurement of another.
+    /// Halts it, so that its deferred work does not fall into another server's measurement.
     pub fn pause(&self) -> Result<()> {
         self.signal("-STOP")
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&self) -> Result<()> {
         self.signal("-CONT")
     }
@@ -257,7 +261,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Asks it to stop, and waits until it has exited.
     pub async fn stop(mut self) -> Result<()> {
         self.signal("-TERM")?;
         let asked = Instant::now();
@@ -306,14 +310,15 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A run that failed half-way must not leave servers behind; errors mean that it is gone already.
+        // A run that failed half-way must not leave servers behind; an error means that the process
+        // is gone already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Machine {
-    /// The machine this runs on, as it is now.
+    /// The machine that this process runs on, as it is now.
     pub fn here() -> Result<Self> {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = cpu
@@ -353,7 +358,7 @@ fn cpu_of(stat: &Path) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / CLOCK_TICKS_PER_SECOND))
 }
 
-/// An empty directory at `path`, whatever was there.
+/// An empty directory at `path`; earlier content is deleted.
 pub(crate) fn fresh(path: &Path) -> Result<PathBuf> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
@@ -385,7 +390,7 @@ fn address_of(front_end: &str, ready_line: &str) -> Result<SocketAddr> {
         .parse()?)
 }
 
-/// Whether it takes sessions; `ruok` is answered some time before that.
+/// Whether it accepts sessions; it answers `ruok` some time before that.
 async fn serves(address: SocketAddr) -> bool {
     let ask = async {
         let mut socket = TcpStream::connect(address).await?;
@@ -394,7 +399,7 @@ async fn serves(address: SocketAddr) -> bool {
         socket.take(4096).read_to_end(&mut answer).await?;
         Ok::<_, io::Error>(answer)
     };
-    // ZooKeeper leaves a question unanswered for ever that comes in an unlucky moment of its start.
+    // ZooKeeper never answers a request that arrives at an unlucky moment of its start.
     let answered = tokio::time::timeout(ANSWER_WAIT, ask).await;
     answered.is_ok_and(|answer| {
         answer.is_ok_and(|answer| answer.windows(6).any(|bytes| bytes == b"Mode: "))

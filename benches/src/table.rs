@@ -1,4 +1,4 @@
-//! A report as a Markdown table, which is also what the terminal shows.
+//! A report as a Markdown table, which the terminal shows too.
 
 use std::fmt::Write;
 
@@ -110,7 +110,7 @@ pub fn strings<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-/// A whole number with its thousands apart.
+/// A whole number with thousands separators.
 pub fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();

@@ -1,12 +1,14 @@
 //! Transactions of functions beside the same reads and writes on plain Redis: anomalies, latency, throughput.
 //!
-//! The load is the paper's (`aft.txt`, section 6.1.2 and table 2): functions that read and write keys by Zipf's law, one
-//! call after the other. Every value says who wrote it and what else its writer wrote, so the anomalies are counted
-//! from what was read, by the same checks that the simulations use.
+//! The load is the paper's (`aft.txt`, section 6.1.2 and table 2): functions that read and write
+//! keys by Zipf's law, one call after the other. Every value names its writer and the writer's
+//! other keys. So the anomalies are counted from the values read, by the same checks that the
+//! simulations use.
 //!
-//! Reading order: [`target`] (who is asked, with [`http`], [`plain`] and [`servers`]), [`run`] (clients and what they saw),
-//! [`turns`] (stores beside each other), [`collection`], [`overwrites`], [`lengths`], [`packs`] and [`scaling`] (the same load
-//! in other ways), [`disk`] (what is below), [`report`], [`chart`] and [`curve`] (how it is shown).
+//! Reading order: [`target`] (the systems under test, with [`http`], [`plain`] and [`servers`]),
+//! [`run`] (clients and their observations), [`turns`] (stores beside each other). Then come
+//! [`collection`], [`overwrites`], [`lengths`], [`packs`] and [`scaling`] (the same load in other
+//! ways), [`disk`] (the layer below), and [`report`], [`chart`] and [`curve`] (presentation).
 
 pub mod chart;
 pub mod collection;

@@ -1,8 +1,8 @@
 //! The five ZooKeeper requests the benchmark sends, as bytes.
 //!
-//! Requests are encoded once and copied; only the xid (and a create's name) is written anew, so that the
-//! generator's share of two cores stays small. Nothing here is a client library: no watches, no ACLs beyond
-//! `world:anyone`.
+//! Requests are encoded once and copied. Only the xid (and a create's name) is rewritten, so that
+//! the generator's share of two cores stays small. This is no client library: it has no watches,
+//! and no ACLs beyond `world:anyone`.
 
 use std::io;
 
@@ -15,7 +15,7 @@ const GET_DATA: i32 = 4;
 const SET_DATA: i32 = 5;
 const CLOSE_SESSION: i32 = -11;
 
-/// The longest reply that is believed; a longer one is an error of the server.
+/// The longest accepted reply; a longer one is an error of the server.
 pub const REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// A session's first packet: a new session with `timeout_ms`.
@@ -35,7 +35,7 @@ pub fn close_session() -> Vec<u8> {
     Packet::request(CLOSE_SESSION).finish()
 }
 
-/// A persistent node at `path` that anybody may do anything with.
+/// A persistent node at `path` that grants everyone all permissions.
 pub fn create(path: &str, data: &[u8]) -> Vec<u8> {
     let mut packet = Packet::request(CREATE);
     packet.buffer(path.as_bytes());
@@ -48,7 +48,7 @@ pub fn create(path: &str, data: &[u8]) -> Vec<u8> {
     packet.finish()
 }
 
-/// Delete whatever version is at `path`.
+/// Delete the node at `path`, at any version.
 pub fn delete(path: &str) -> Vec<u8> {
     let mut packet = Packet::request(DELETE);
     packet.buffer(path.as_bytes());
@@ -64,7 +64,7 @@ pub fn get_data(path: &str) -> Vec<u8> {
     packet.finish()
 }
 
-/// Replace the data of whatever version is at `path`.
+/// Replace the data of the node at `path`, at any version.
 pub fn set_data(path: &str, data: &[u8]) -> Vec<u8> {
     let mut packet = Packet::request(SET_DATA);
     packet.buffer(path.as_bytes());
@@ -98,13 +98,13 @@ pub fn set_number(packet: &mut [u8], mut number: u64) {
 /// A reply's header and the size of its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reply {
-    /// Which request it answers.
+    /// The request that it answers.
     pub xid: i32,
     /// The transaction it reflects.
     pub zxid: i64,
     /// Zero, or the protocol's error code.
     pub error: i32,
-    /// Bytes behind the header.
+    /// Bytes after the header.
     pub body_bytes: usize,
 }
 

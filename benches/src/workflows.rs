@@ -1,7 +1,9 @@
-//! Workflows and invocations: how long they take, and how many there are in a second, near and over a distant store.
+//! Workflows and invocations: their latency and their rate per second, near and over a distant
+//! store.
 //!
-//! The distant store is a real Redis behind [`distant`], which holds answers back. The functions are real processes:
-//! Python ones, and `bench-function`, which speaks the Runtime API over one connection. [`single_function`] alone runs in this process.
+//! The distant store is a real Redis behind [`distant`], which delays responses. The functions are
+//! real processes: Python ones, and `bench-function`, which speaks the Runtime API over one
+//! connection. Only [`single_function`] runs in this process.
 
 pub mod application;
 pub mod chart;

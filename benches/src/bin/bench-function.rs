@@ -1,7 +1,9 @@
-//! A function for measurements: speaks the Lambda Runtime API over one connection, and does what its event says.
+//! A function for measurements: speaks the Lambda Runtime API over one connection, and does what
+//! its event says.
 //!
-//! The event is `{"bytes": N, "pause_ms": N}`, both optional: it waits for so long, as if it computed, and writes so many bytes under a
-//! key of its own. `PAUSE_MS` in its environment counts in place of the event's. It answers with its event.
+//! The event is `{"bytes": N, "pause_ms": N}`, both optional. The function waits for `pause_ms`, as
+//! if it computed, and writes `bytes` bytes under a key of its own. `PAUSE_MS` in its environment
+//! overrides the event's `pause_ms`. The function returns its event.
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
@@ -30,7 +32,7 @@ struct Connection {
     host: String,
 }
 
-/// An answer: the request id, if it has one, and its body.
+/// A response: the request id, if it has one, and its body.
 struct Answer {
     id: String,
     body: Vec<u8>,

@@ -25,7 +25,7 @@ const SIMULATED_ITEM_BYTES_MAX: usize = 4 << 20;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Where the embedded store and primitives.json go.
+    /// Directory of the embedded store and of primitives.json.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
     /// Measurements of each operation, as many as in the paper.
@@ -82,7 +82,8 @@ async fn run(arguments: &Arguments) -> Result<()> {
             key_value: on_redis.key_value(),
             waits: Waits::Durable,
         },
-        // Its durability takes virtual time only, so what it shows is the floor: no journal, no disk.
+        // Its durability takes virtual time only, so its figures are the floor: no journal, no
+        // disk.
         Store {
             name: "simulated (in memory)",
             key_value: open_simulated(),

@@ -1,4 +1,4 @@
-//! More and more transaction nodes on one simulated store: whether they hold each other up.
+//! More and more transaction nodes on one simulated store: whether they slow each other down.
 
 use std::{fs, path::PathBuf};
 
@@ -14,22 +14,22 @@ use simulation::transactions::workload::Mix;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// How many nodes, one run each; the first is what the others are measured by.
+    /// Node counts, one run each; the first run is the reference for the others.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64", value_parser = clap::value_parser!(u16).range(1..=64))]
     nodes: Vec<u16>,
-    /// Clients at once at each node.
+    /// Concurrent clients at each node.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
-    /// Transactions of each client before those that are measured.
+    /// Warm-up transactions of each client, before the measured ones.
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     warm_up: u32,
     /// Transactions of each client.
     #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     transactions: u32,
-    /// How unequal the keys' heat is: the exponent of Zipf's law.
+    /// Skew of the key popularity: the exponent of Zipf's law.
     #[arg(long, default_value_t = 1.0)]
     zipf: f64,
-    /// The seed of everything.
+    /// The seed of all randomness.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON instead of a table.

@@ -37,7 +37,7 @@ use redis_provider::Redis;
 use simulation::transactions::workload::Mix;
 use transactions::{Config, Engine};
 
-/// The program's own, so that the engine in process is measured as the program runs it.
+/// The program's own allocator, so that the in-process engine runs as it does in the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -48,28 +48,30 @@ struct Arguments {
     /// The program under test.
     #[arg(long, default_value = "target/release/landfast")]
     landfast: PathBuf,
-    /// Data directories, logs and transactions.json go here.
+    /// Directory of the data directories, the logs and transactions.json.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
-    /// Heats of the keys: exponents of Zipf's law; `--zipf` without any leaves Redis out.
+    /// Skews of the key popularity: exponents of Zipf's law; `--zipf` without a value skips Redis.
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1.0,1.5,2.0")]
     zipf: Vec<f64>,
-    /// Clients at once beside Redis.
+    /// Concurrent clients beside Redis.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     clients: u32,
     /// Transactions of each client beside Redis, in all rounds.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     transactions: u32,
-    /// How the Redis server syncs its append-only file: `always`, or `none` for no file and acknowledgements from memory.
+    /// How the Redis server syncs its append-only file: `always`, or `none` for no file and
+    /// acknowledgements from memory.
     #[arg(long, default_value = "always", value_parser = ["always", "none"])]
     fsync: String,
-    /// Two masters with a replica each in place of the one Redis server.
+    /// Run two masters with a replica each in place of the one Redis server.
     #[arg(long)]
     cluster: bool,
-    /// How often stores beside each other are measured, in turns; what came of all turns is counted together.
+    /// How often stores beside each other are measured, in turns; the results of all turns are
+    /// summed.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
-    /// Clients at once on the embedded store; 0 leaves it out.
+    /// Concurrent clients on the embedded store; 0 skips it.
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     embedded_clients: u32,
     /// Transactions of each client on the embedded store, in all rounds.
@@ -78,32 +80,36 @@ struct Arguments {
     /// Seconds of each turn that compares collection on and off.
     #[arg(long, default_value_t = 1.0)]
     collection_turn: f64,
-    /// How long the store is overwritten steadily then, with collection and without; 0 leaves both comparisons out.
+    /// Seconds of steady overwrites, with collection and without; 0 skips both comparisons of
+    /// collection.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=3_600))]
     collection_seconds: u32,
-    /// The retry window while it is: rows and slots are kept as long; 120 s is the service's.
+    /// The retry window during the overwrites, which is also the retention of rows and slots; the
+    /// service uses 120 s.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=3_600))]
     window_seconds: u32,
-    /// Functions in a transaction, on the embedded store with ten clients; `--lengths` without any leaves it out.
+    /// Functions in a transaction, on the embedded store with ten clients; `--lengths` without a
+    /// value skips this part.
     #[arg(long, num_args = 0.., value_delimiter = ',', default_value = "1,2,4,6,8,10")]
     lengths: Vec<usize>,
     /// Transactions of each client at each length.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     length_transactions: u32,
-    /// Transactions per second, one run each, with values in packs among objects; none by default. Too many for the clients is
-    /// as many as they bring: each waits up to 100 ms for its pack.
+    /// Transactions per second, one run each, with values in packs among objects; none by default.
+    /// A rate above the clients' reach runs at their maximum: each client waits up to 100 ms for
+    /// its pack.
     #[arg(long, num_args = 0.., value_delimiter = ',')]
     packing: Vec<u32>,
     /// Clients at once in those runs.
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     packing_clients: u32,
-    /// How long each of them lasts.
+    /// Duration of each of those runs.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     packing_seconds: u32,
-    /// Write the curve of what is stored under steady overwrites here, as an SVG.
+    /// Write the curve of the stored bytes under steady overwrites here, as an SVG.
     #[arg(long, value_name = "PATH")]
     curve: Option<PathBuf>,
-    /// The seed of what transactions do.
+    /// The seed of the transactions' content.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Print JSON instead of tables.
@@ -172,7 +178,7 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     show(arguments, &report)
 }
 
-/// What Redis was, and when it answers.
+/// The Redis setup, and when it acknowledges.
 fn redis(arguments: &Arguments) -> String {
     let servers = if arguments.cluster {
         "Redis is a cluster of two masters with a replica each. "
@@ -218,7 +224,7 @@ impl Bench<'_> {
         Ok(cells)
     }
 
-    /// Plain Redis, the engine in this process and a server of ours, in turns.
+    /// Measures plain Redis, the engine in this process and one of our servers, in turns.
     async fn at_heat(&mut self, servers: &Servers, number: usize, mix: Mix) -> Result<Vec<Cell>> {
         let arguments = self.arguments;
         let redis = || -> Watched<'_> { ("redis", Box::new(|| servers.cpu())) };
@@ -290,7 +296,7 @@ impl Bench<'_> {
         Ok(cells)
     }
 
-    /// The embedded store, over HTTP and in this process, in turns beside the disk.
+    /// Measures the embedded store, over HTTP and in this process, in turns beside the disk.
     async fn embedded(&self) -> Result<(Vec<Cell>, Vec<DiskRate>)> {
         let arguments = self.arguments;
         let clients = arguments.embedded_clients as usize;
@@ -368,7 +374,7 @@ impl Bench<'_> {
         ))
     }
 
-    /// What one turn has of a mix.
+    /// The share of a mix that one turn runs.
     fn turn(&self, mix: Mix) -> Amount {
         Amount::Transactions((mix.transactions / self.arguments.rounds as usize).max(mix.clients))
     }
@@ -388,7 +394,7 @@ impl Bench<'_> {
         }
     }
 
-    /// What collection costs, on the embedded store.
+    /// The cost of collection on the embedded store.
     async fn collection(&self) -> Result<Option<Collection>> {
         let arguments = self.arguments;
         if arguments.collection_seconds == 0 || arguments.embedded_clients == 0 {
@@ -410,7 +416,7 @@ impl Bench<'_> {
             .map(Some)
     }
 
-    /// What that store holds.
+    /// The bytes that this store holds.
     async fn overwrites(&self, offered_per_second: f64) -> Result<Overwrites> {
         let arguments = self.arguments;
         let steadily = Steadily {
@@ -426,7 +432,7 @@ impl Bench<'_> {
         overwrites::measure(&arguments.directory.join("collection"), steadily).await
     }
 
-    /// How long transactions take that span more functions.
+    /// The duration of transactions that span more functions.
     async fn lengths(&self) -> Result<Vec<Length>> {
         let arguments = self.arguments;
         let each = arguments.length_transactions as usize;
@@ -445,7 +451,7 @@ impl Bench<'_> {
         Ok(lengths)
     }
 
-    /// What packed values cost an object store.
+    /// The cost of packed values on an object store.
     async fn packing(&self) -> Result<Vec<Packing>> {
         let arguments = self.arguments;
         let (clients, data) = (

@@ -30,13 +30,13 @@ use benches::{
 use clap::{Parser, ValueEnum};
 use redis_provider::Redis;
 
-/// What each step of a workflow writes.
+/// The write of each workflow step.
 const WRITES: &str = "{\"bytes\":1024}";
 const COLD_STARTS: usize = 20;
-/// How long a spare interpreter may take to be ready.
+/// How long a pre-warmed interpreter may take to be ready.
 const SPARE_MAX: Duration = Duration::from_secs(10);
 
-/// What is measured.
+/// The parts of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     /// Figures 5.1 and 5.2 of the paper, in process.
@@ -49,7 +49,7 @@ enum Part {
     Near,
     /// Empty functions, warm and cold.
     Invocations,
-    /// Functions that nobody calls.
+    /// Functions without callers.
     Idle,
 }
 
@@ -60,25 +60,26 @@ struct Arguments {
     /// The program under test.
     #[arg(long, default_value = "target/release/landfast")]
     landfast: PathBuf,
-    /// The function that is measured.
+    /// The measured function.
     #[arg(long, default_value = "target/release/bench-function")]
     function: PathBuf,
-    /// Where Restate and its Python kit are installed; it is left out if they are not there.
+    /// Directory where Restate and its Python kit are installed; Restate is skipped if they are
+    /// missing.
     #[arg(long, default_value = "target/peers/restate")]
     restate: PathBuf,
-    /// A Python that has awslambdaric.
+    /// A Python interpreter that has awslambdaric.
     #[arg(long, default_value = "target/venv/bin/python")]
     python: PathBuf,
-    /// Data directories, logs and workflows.json go here.
+    /// Directory of the data directories, the logs and workflows.json.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
-    /// What to measure; all of it by default.
+    /// The parts to measure; all by default.
     #[arg(long, value_enum, num_args = 1.., value_delimiter = ',')]
     parts: Vec<Part>,
-    /// What any answer of the distant store takes, in milliseconds.
+    /// Latency of any response of the distant store, in milliseconds.
     #[arg(long, default_value_t = 23)]
     round_trip_ms: u64,
-    /// What the answer to a write takes in all.
+    /// Total latency of the response to a write, in milliseconds.
     #[arg(long, default_value_t = 100)]
     write_ms: u64,
     /// How long each cell is measured, in seconds.
@@ -87,7 +88,7 @@ struct Arguments {
     /// Trials of each function of the paper's figures.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     trials: u64,
-    /// Functions that nobody calls.
+    /// Number of functions without callers.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000))]
     idle_functions: u64,
     /// Print JSON instead of tables.
@@ -246,7 +247,7 @@ impl Bench<'_> {
     async fn far(&self) -> Result<Vec<Far>> {
         let mut cells = Vec::new();
         for protocol in Protocol::ALL {
-            // What lies in one far store has one protocol, and one owner.
+            // All data in one far store has one protocol and one owner.
             let redis = Process::redis(&self.arguments.directory, "always").await?;
             let (landfast, address) = self.landfast().await?;
             let (far, _) = distant(redis.address, self.distance()).await?;
@@ -425,7 +426,7 @@ impl Bench<'_> {
         let functions = self.arguments.idle_functions as usize;
         self.deployer(address)
             .many("idle", Language::Python, functions)?;
-        // What the deployment itself left to do is not what an idle function costs.
+        // The deployment's remaining work is not part of the cost of an idle function.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let before = landfast.cpu()?;
         let seconds = self.arguments.seconds.max(10);
@@ -443,7 +444,7 @@ impl Bench<'_> {
     }
 }
 
-/// What empty functions are called, before their number.
+/// The name of the empty functions, before their number.
 fn empty(language: Language) -> String {
     format!("empty-{}", language.name())
 }
@@ -464,7 +465,7 @@ struct Run {
     began_ms: u64,
 }
 
-/// The run of the middle one of `trials`, after a first one that does not count.
+/// The median run of `trials`, after a first run that does not count.
 async fn grading_run(
     address: SocketAddr,
     name: &str,
@@ -538,7 +539,8 @@ async fn has_spare(connection: &Connection) -> Result<bool> {
     Ok(status["functions"]["spares"].as_u64().unwrap_or_default() > 0)
 }
 
-/// How long a Python takes that imports AWS's client of the Runtime API, found in `packages`, and ends.
+/// How long a Python process takes that imports AWS's client of the Runtime API, found in
+/// `packages`, and exits.
 fn import_ms(python: &Path, packages: Option<&str>) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     for _ in 0..COLD_STARTS {
@@ -562,7 +564,8 @@ fn import_ms(python: &Path, packages: Option<&str>) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// The interpreter that runs functions here, and where that with awslambdaric has it.
+/// The interpreter that runs functions here, and the directory where the one with awslambdaric has
+/// that package.
 fn machines_python(with_awslambdaric: &Path) -> Result<(PathBuf, String)> {
     let said = |python: &Path, code: &str| {
         let output = Command::new(python)
@@ -578,7 +581,7 @@ fn machines_python(with_awslambdaric: &Path) -> Result<(PathBuf, String)> {
         );
         Ok(String::from_utf8(output.stdout)?.trim().to_owned())
     };
-    // What the path finds may be a script that looks for it.
+    // The `python3` on the path may be a script that looks for the interpreter.
     let machines = said("python3".as_ref(), "import sys; print(sys.executable)")?;
     let folder =
         "import awslambdaric, os; print(os.path.dirname(os.path.dirname(awslambdaric.__file__)))";

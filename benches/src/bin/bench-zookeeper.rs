@@ -1,8 +1,8 @@
 //! Landfast beside Apache ZooKeeper: the same load on both, cell by cell.
 //!
-//! Both servers are up all the time. They are measured in turns, several short ones for each cell, since a virtual
-//! machine may be twice as fast in one minute as in the next; and whose turn it is not is halted, since a JVM
-//! collects garbage, and a store makes checkpoints, also after its load has gone.
+//! Both servers are up all the time. They are measured in turns, several short ones for each cell,
+//! since a virtual machine may be twice as fast in one minute as in the next. The idle server is
+//! halted: a JVM collects garbage, and a store makes checkpoints, even after its load has gone.
 
 #![allow(clippy::disallowed_methods)] // a benchmark is about real time; no seed replays it
 
@@ -23,7 +23,7 @@ use benches::{
 use clap::{Parser, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// What both are loaded with before the first cell, so that a JVM has compiled what it is measured by.
+/// The load on both servers before the first cell, so that the JVM has compiled the measured code.
 const FIRST_SHAPE: Shape = Shape {
     connections: 8,
     outstanding: 16,
@@ -40,25 +40,26 @@ struct Arguments {
     /// Where the jars of ZooKeeper are (see scripts/install-zookeeper).
     #[arg(long, default_value = "target/peers/zookeeper")]
     zookeeper: PathBuf,
-    /// Data directories, logs and zookeeper.json go here.
+    /// Directory of the data directories, the logs and zookeeper.json.
     #[arg(long, default_value = "target/bench")]
     directory: PathBuf,
-    /// Measure one of the two alone.
+    /// Measure only one of the two.
     #[arg(long, value_enum)]
     only: Option<Server>,
     /// Connections x requests outstanding on each, in the order to measure.
     #[arg(long, value_delimiter = ',', default_value = "1x1,8x16,64x16,4x64")]
     shapes: Vec<Shape>,
-    /// What clients ask for, in the order to measure.
+    /// Requests of the clients, in the order to measure.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Workload::ALL)]
     workloads: Vec<Workload>,
-    /// Nodes that gets and sets are spread over.
+    /// Number of nodes that gets and sets are spread over.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     nodes: u32,
-    /// Bytes of data in each.
+    /// Bytes of data in each node.
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     node_bytes: u32,
-    /// How often each cell is measured on each of the two, in turns; what came of all is counted together.
+    /// How often each cell is measured on each server, in turns; the results of all turns are
+    /// summed.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     rounds: u32,
     /// Seconds of load before each measurement.

@@ -1,11 +1,14 @@
-//! What collecting costs: the same overwrites with collection and without, in turns, on a fresh store each.
+//! The cost of collection: the same overwrites with collection and without, in turns, on a fresh
+//! store each.
 //!
-//! A store that does not collect fills with versions, and its checkpoints cost more the more of them there are; in the end
-//! that is what is measured, not what collection costs. So turns are short, and keys are all alike: no key has more
-//! than a few dozen versions by the end of a turn. Whether that was short enough is seen by the halves of the turns.
+//! A store that does not collect fills with versions, and its checkpoints cost more the more
+//! versions there are. A long run would therefore measure checkpoints, not collection. So turns are
+//! short, and all keys are equally popular: no key has more than a few dozen versions by the end of
+//! a turn. The halves of the turns show whether the turns were short enough.
 //!
-//! First as fast as they go, then at 70 % of what both bear. Outcomes are kept for a fraction of a turn, so that rows and
-//! slots go within it as well. What is stored in the long run is [`super::overwrites`]'s.
+//! The first comparison runs at full speed, the second at 70 % of the rate that both sustain.
+//! Outcomes are kept for a fraction of a turn, so that rows and slots are deleted within it as
+//! well. The bytes stored in the long run are the subject of [`super::overwrites`].
 
 use std::{path::Path, time::Duration};
 
@@ -21,25 +24,25 @@ use super::{
 };
 use crate::server::own_cpu;
 
-/// The part of the most that both bear at which they are compared again.
+/// The fraction of the highest rate that both sustain, at which they are compared again.
 const STEADY: f64 = 0.7;
-/// The part of a turn that goes before what is measured.
+/// The fraction of a turn before the measurement.
 const WARM_UP: f64 = 0.25;
-/// The part of a turn for which outcomes are kept.
+/// The fraction of a turn for which outcomes are kept.
 const WINDOW: f64 = 0.2;
 
-/// Whether what nobody needs is collected.
+/// Whether unneeded versions are collected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Collecting {
-    /// It is.
+    /// They are.
     On,
-    /// It is not.
+    /// They are not.
     Off,
 }
 
 impl Collecting {
-    /// As a table has it.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::On => "on",
@@ -51,27 +54,27 @@ impl Collecting {
 /// All turns with collection, or all without.
 #[derive(Debug, Clone, Serialize)]
 pub struct Side {
-    /// Which.
+    /// Which side.
     pub collecting: Collecting,
     /// Transactions per second of each turn.
     pub turns_per_second: Vec<f64>,
-    /// All turns counted together.
+    /// The figures of all turns together.
     pub figures: Figures,
     /// Transactions per second in the first halves of the turns, and in the second.
     pub halves_per_second: [f64; 2],
-    /// CPU time per transaction, in microseconds, of engine and generator.
+    /// CPU time per transaction, in microseconds, of engine and generator together.
     pub cpu_us: f64,
     /// Versions collected.
     pub collected_versions: u64,
 }
 
 impl Side {
-    /// Transactions per second in the middle one of the turns.
+    /// Transactions per second in the median turn.
     pub fn median_per_second(&self) -> f64 {
         median(&self.turns_per_second)
     }
 
-    /// Throughput of the second halves of the turns, to that of the first.
+    /// Ratio of the throughput of the second halves to that of the first halves.
     pub fn second_half_to_first(&self) -> f64 {
         self.halves_per_second[1] / self.halves_per_second[0]
     }
@@ -86,20 +89,21 @@ pub struct Compared {
     pub on: Side,
 }
 
-/// What collecting costs.
+/// The cost of collection.
 #[derive(Debug, Clone, Serialize)]
 pub struct Collection {
-    /// How long a turn was measured.
+    /// Length of the measurement of one turn.
     pub turn_seconds: f64,
-    /// As fast as they go.
+    /// At full speed.
     pub saturated: Compared,
-    /// Transactions per second that were offered then.
+    /// Offered transactions per second in the second comparison.
     pub offered_per_second: f64,
     /// At that rate.
     pub steady: Compared,
 }
 
-/// Measures `mix` with and without collection, so many `rounds` of turns that last `turn`, on stores at `data`.
+/// Measures `mix` with and without collection, in `rounds` rounds of turns that last `turn`, on
+/// stores at `data`.
 pub async fn measure(
     data: &Path,
     mix: Mix,
@@ -143,7 +147,7 @@ impl House<'_> {
         let (mut off, mut on) = (Vec::new(), Vec::new());
         for round in 0..self.rounds.max(1) {
             let seed = self.seed.wrapping_add(u64::from(round) * 1_000_000);
-            // Who is second in one round is first in the next.
+            // The second of one round is the first of the next.
             for is_on in [round % 2 == 0, round % 2 != 0] {
                 let collecting = if is_on {
                     Collecting::On
@@ -260,7 +264,7 @@ fn median(values: &[f64]) -> f64 {
 mod tests {
     use super::*;
 
-    /// T9: what is compared is collected on one side and not on the other, under the same load.
+    /// T9: one side collects and the other does not, under the same load.
     #[tokio::test(flavor = "multi_thread")]
     async fn one_side_collects_and_the_other_does_not() {
         let data = std::env::temp_dir().join(format!("landfast-collection-{}", std::process::id()));

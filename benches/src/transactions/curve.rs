@@ -1,4 +1,4 @@
-//! What the store holds under steady overwrites, over time, as a picture: with collection and without.
+//! The bytes stored under steady overwrites, over time, as a picture: with collection and without.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,5 @@
-//! What the disk does by itself: the same bytes, written and synced one after the other by a program that does nothing else.
+//! The disk alone: the same bytes, written and synced one after the other by a program that does
+//! nothing else.
 
 use std::{
     fs::{self, File},
@@ -10,11 +11,13 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// What is written between two syncs: the values of one transaction, of ten, and as much as the disk likes.
+/// Bytes between two syncs: the values of one transaction, the values of ten, and a size that
+/// saturates the disk.
 const WRITES_BYTES: [usize; 3] = [8 << 10, 80 << 10, 4 << 20];
-/// How long each is measured in one turn.
+/// How long each size is measured in one turn.
 const MEASURED: Duration = Duration::from_millis(300);
-/// The file is overwritten from its start when it is this long, so that blocks are not what is measured.
+/// The file is overwritten from its start at this length, so that the measurement contains no block
+/// allocation.
 const FILE_BYTES: u64 = 64 << 20;
 
 /// Writes of one size.
@@ -22,13 +25,13 @@ const FILE_BYTES: u64 = 64 << 20;
 pub struct DiskRate {
     /// Length of a write; each is synced.
     pub write_bytes: usize,
-    /// Bytes per second that were durable.
+    /// Durable bytes per second.
     pub bytes_per_second: f64,
     /// Syncs per second.
     pub syncs_per_second: f64,
 }
 
-/// A file on the disk, which has its turns beside the stores.
+/// A file on the disk, which takes its turns beside the stores.
 #[derive(Debug)]
 pub struct Disk {
     path: PathBuf,
@@ -53,7 +56,7 @@ impl Disk {
         })
     }
 
-    /// Gives it its turn.
+    /// Runs one turn.
     pub fn turn(&mut self) -> Result<()> {
         for (write_bytes, (syncs, elapsed)) in WRITES_BYTES.iter().zip(&mut self.measured) {
             let (more, took) = writes(&mut self.file, *write_bytes)?;
@@ -63,7 +66,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What came of all its turns.
+    /// The results of all turns.
     pub fn rates(self) -> Result<Vec<DiskRate>> {
         fs::remove_file(&self.path)?;
         let rate = |(write_bytes, (syncs, elapsed)): (usize, (u32, Duration))| {

@@ -8,15 +8,15 @@ use ports::key_value::SharedKeyValue;
 use tokio::task::JoinSet;
 use transactions::{Config, Engine, Parts, Service, packing::SharedObjects};
 
-/// The journal that is folded at a time, where it is folded often.
+/// Journal bytes folded at a time, in stores that fold often.
 const FOLD_BYTES: u64 = 16 << 20;
 
-/// An engine over `key_value`, and what runs beside it.
+/// An engine over `key_value`, and its background tasks.
 pub async fn start(key_value: SharedKeyValue, config: Config) -> Result<(Engine, JoinSet<()>)> {
     run(Service::new(parts(key_value), config)).await
 }
 
-/// The same with values in packs among `objects`.
+/// The same, with values in packs among `objects`.
 pub async fn start_packing(
     key_value: SharedKeyValue,
     objects: SharedObjects,
@@ -49,7 +49,8 @@ pub async fn embedded(data: &Path) -> Result<embedded::Embedded> {
     embedded_as(embedded::Config::new(data), data).await
 }
 
-/// A fresh store that folds its journal into the checkpoint store often, so that this follows what is stored.
+/// A fresh store that folds its journal into the checkpoint store often, so that the length of the
+/// checkpoint store follows the stored bytes.
 pub async fn embedded_that_folds_often(data: &Path) -> Result<embedded::Embedded> {
     let config = embedded::Config {
         checkpoint_bytes: FOLD_BYTES,
@@ -66,7 +67,8 @@ async fn embedded_as(config: embedded::Config, data: &Path) -> Result<embedded::
     Ok(embedded::Embedded::open(config).await?)
 }
 
-/// How long the checkpoint store at `data` is. The journal beside it is as long as it was made, whatever is in it.
+/// The length of the checkpoint store at `data`. The journal beside it is preallocated, so its
+/// length is independent of its content.
 pub fn stored_bytes(data: &Path) -> Result<u64> {
     Ok(fs::metadata(data.join("state.redb"))?.len())
 }

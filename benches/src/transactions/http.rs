@@ -86,7 +86,7 @@ impl Http {
         Ok(())
     }
 
-    /// Keys of the workload need no escaping.
+    /// The workload's keys need no escaping.
     fn key_path(&self, key: &Key) -> String {
         format!(
             "/v1/transactions/{}/keys/{}",

@@ -13,15 +13,15 @@ use super::{
     target::Target,
 };
 
-/// Clients at once.
+/// Concurrent clients.
 pub const CLIENTS: usize = 10;
 
-/// What came of one length.
+/// The result of one length.
 #[derive(Debug, Clone, Serialize)]
 pub struct Length {
     /// Functions in a transaction.
     pub functions: usize,
-    /// What came of it.
+    /// The figures.
     pub figures: Figures,
 }
 

@@ -1,7 +1,8 @@
-//! What the store holds under steady overwrites, with collection and without: the same rate on two fresh stores, while the
-//! checkpoint store is looked at, again and again.
+//! The bytes stored under steady overwrites, with collection and without: the same rate on two
+//! fresh stores, while the size of the checkpoint store is sampled.
 //!
-//! Without collection a store may not keep up in the long run; what it reached stands beside what it was offered.
+//! Without collection a store may not keep up in the long run. The report shows the achieved rate
+//! beside the offered one.
 
 use std::{
     path::Path,
@@ -21,19 +22,19 @@ use super::{
 };
 use crate::server::own_cpu;
 
-/// How often the disk is looked at.
+/// How often the disk is sampled.
 const LOOKS: u32 = 200;
 
 /// One run, with collection or without.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
-    /// Which.
+    /// Whether it collected.
     pub collecting: Collecting,
-    /// What came of it.
+    /// The figures.
     pub figures: Figures,
-    /// CPU time per transaction, in microseconds, of engine and generator.
+    /// CPU time per transaction, in microseconds, of engine and generator together.
     pub cpu_us: f64,
-    /// Seconds since it began, and bytes of the checkpoint store.
+    /// Seconds since the start, and bytes of the checkpoint store.
     pub stored: Vec<(f64, u64)>,
     /// Versions collected.
     pub collected_versions: u64,
@@ -42,28 +43,28 @@ pub struct Run {
 /// Both of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Overwrites {
-    /// Transactions per second that were offered.
+    /// Offered transactions per second.
     pub offered_per_second: f64,
-    /// How long each lasted.
+    /// Duration of each run.
     pub seconds: f64,
     /// Seconds for which rows and slots are kept.
     pub window_seconds: f64,
-    /// Without collection first.
+    /// The run without collection first.
     pub runs: Vec<Run>,
 }
 
-/// What is run with collection and without.
+/// The load that is run with collection and without.
 #[derive(Debug, Clone, Copy)]
 pub struct Steadily {
-    /// What clients do.
+    /// The transactions of the clients.
     pub mix: Mix,
-    /// Transactions per second.
+    /// Offered transactions per second.
     pub offered_per_second: f64,
-    /// For how long.
+    /// Duration.
     pub lasts: Duration,
     /// How long outcomes are kept.
     pub window: Duration,
-    /// The seed of what clients do.
+    /// The seed of the clients' choices.
     pub seed: u64,
 }
 
@@ -142,7 +143,7 @@ async fn overwrite(data: &Path, steadily: Steadily, collecting: Collecting) -> R
 mod tests {
     use super::*;
 
-    /// T9: what is compared is collected in one run and not in the other, while the disk is looked at.
+    /// T9: one run collects and the other does not, while the disk is sampled.
     #[tokio::test(flavor = "multi_thread")]
     async fn one_run_collects_and_the_other_does_not() {
         let data = std::env::temp_dir().join(format!("landfast-overwrites-{}", std::process::id()));
@@ -168,7 +169,7 @@ mod tests {
         );
         assert_eq!(on.collecting, Collecting::On);
         assert!(on.collected_versions > on.figures.transactions, "{on:?}");
-        // One more than the pace has room for, for each client.
+        // The pace allows for one more transaction of each client.
         assert!(
             on.figures.transactions <= 104 && off.figures.transactions <= 104,
             "{overwrites:?}"

@@ -1,5 +1,6 @@
-//! What packed values cost an object store: puts and bytes a second at one rate of transactions after the other, on files
-//! as slow to gather as for a store that is paid by the request.
+//! The cost of packed values on an object store: puts and bytes per second at one transaction rate
+//! after the other. The objects are files, with a gathering delay as long as for a store that is
+//! paid by the request.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -15,20 +16,20 @@ use super::{
     target::Target,
 };
 
-/// What came of one rate.
+/// The result of one rate.
 #[derive(Debug, Clone, Serialize)]
 pub struct Packing {
-    /// Transactions per second that were asked for.
+    /// Offered transactions per second.
     pub rate: u32,
-    /// What came of it.
+    /// The figures.
     pub figures: Figures,
-    /// Values of keys written per second.
+    /// Key values written per second.
     pub values_per_second: f64,
     /// Objects put per second.
     pub puts_per_second: f64,
-    /// Their bytes.
+    /// Bytes of these objects per second.
     pub put_bytes_per_second: f64,
-    /// Packs that were compacted.
+    /// Number of compacted packs.
     pub compacted: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Plain Redis: reads and writes as they come. Its order of transactions is that of their starts, as in the paper.
+//! Plain Redis: each read and write takes effect at once. Transactions are ordered by their starts,
+//! as in the paper.
 
 use std::time::Instant;
 
@@ -13,7 +14,7 @@ use super::servers::master_of;
 /// One client of plain Redis.
 #[derive(Debug)]
 pub struct Plain {
-    /// To the one server, or to both masters of a cluster.
+    /// Connections to the one server, or to both masters of a cluster.
     connections: Vec<MultiplexedConnection>,
     prefix: String,
     client: u32,

@@ -1,4 +1,4 @@
-//! What one run found, as tables.
+//! The results of one run, as tables.
 
 #[cfg(test)]
 mod tests;
@@ -20,42 +20,42 @@ use crate::{
     table::{grid, strings, thousands},
 };
 
-/// Whoever reaches this part of what is asked keeps up.
+/// A store that reaches this fraction of the offered rate keeps up.
 const KEPT_UP: f64 = 0.95;
 
 /// A store under a load.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cell {
-    /// The store, and the way to it.
+    /// The store, and the access path to it.
     pub store: &'static str,
-    /// The exponent of the keys' heat.
+    /// The exponent of Zipf's law for the keys.
     pub zipf: f64,
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: usize,
     /// Length of a value.
     pub value_bytes: usize,
-    /// What came of it, of all turns counted together.
+    /// The figures of all turns together.
     pub figures: Figures,
-    /// What was seen that read atomic isolation excludes; none: not looked for.
+    /// Observations that read atomic isolation excludes; none if the run did not check.
     pub anomalies: Option<Anomalies>,
     /// CPU time per transaction, in microseconds, of each process that took part.
     pub cpu_us: Vec<(String, f64)>,
 }
 
-/// Everything one run found out.
+/// All results of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What was called.
+    /// The command line.
     pub command: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// What Redis was, and how it keeps what it answers.
+    /// The Redis setup, and how it persists acknowledged writes.
     pub redis: String,
-    /// How many turns each of several stores had.
+    /// Number of turns of each of several stores.
     pub rounds: u32,
-    /// Where the chart is written to.
+    /// Path of the chart.
     pub chart: Option<String>,
-    /// Where the curve of what is stored is written to.
+    /// Path of the curve of the stored bytes.
     pub curve: Option<String>,
     /// Plain Redis beside Landfast on the same servers.
     pub beside_redis: Vec<Cell>,
@@ -65,13 +65,13 @@ pub struct Report {
     pub disk: Vec<DiskRate>,
     /// Collection on and off, on the embedded store.
     pub collection: Option<Collection>,
-    /// What that store holds under steady overwrites.
+    /// Bytes stored there under steady overwrites.
     pub overwrites: Option<Overwrites>,
     /// Transactions of more and more functions.
     pub lengths: Vec<Length>,
-    /// What packed values cost an object store.
+    /// The cost of packed values on an object store.
     pub packing: Vec<Packing>,
-    /// What the engine in this process asked of Redis for one transaction, at the first heat.
+    /// Requests of the in-process engine to Redis for one transaction, at the first skew.
     pub port_calls: Vec<(String, f64)>,
     /// Commits for each slot of the engine's log in that run.
     pub commits_per_slot: f64,
@@ -287,7 +287,7 @@ fn embedded(cells: &[Cell], disk: &[DiskRate]) -> Vec<Vec<String>> {
         "CPU us each",
     ])];
     rows.extend(cells.iter().map(|cell| {
-        // Each of the two functions writes one.
+        // Each of the two functions writes one value.
         let values = 2.0 * cell.value_bytes as f64 * cell.figures.per_second;
         vec![
             cell.store.to_owned(),

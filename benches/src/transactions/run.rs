@@ -1,4 +1,4 @@
-//! Clients that run transactions one after the other, and what they saw.
+//! Clients that run transactions one after the other, and their observations.
 
 use std::{
     sync::{
@@ -23,56 +23,57 @@ use transactions::model::{Isolation, Version};
 
 use super::target::Target;
 
-/// What is kept of a value for the checks: more than any tag takes.
+/// The part of a value that is kept for the checks: longer than any tag.
 const TAG_BYTES_MAX: usize = 256;
-/// Keys written by one transaction before the run, so that every read finds something.
+/// Keys that one transaction writes before the run, so that every read finds a value.
 const KEYS_PREPARED_AT_ONCE: usize = 50;
 
-/// Whether what clients saw is kept for the checks.
+/// Whether the clients' observations are kept for the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watching {
-    /// It is, for anomalies.
+    /// They are, to count anomalies.
     Anomalies,
-    /// Only times are, for throughput.
+    /// Only times are kept, for throughput.
     Times,
 }
 
-/// How much is run.
+/// The size of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// So many transactions, in all.
+    /// This many transactions in total.
     Transactions(usize),
-    /// As many as begin within this.
+    /// All transactions that begin within this time.
     Time(Duration),
 }
 
-/// What came of a run.
+/// The results of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Figures {
     /// Transactions that committed.
     pub transactions: u64,
-    /// Transactions that gave up because no version went with what they had read.
+    /// Transactions that gave up because no version was compatible with their earlier reads.
     pub no_valid_version: u64,
-    /// Those committed per second.
+    /// Committed transactions per second.
     pub per_second: f64,
-    /// Half of them took no longer, from begin to the answer of the commit.
+    /// Median, from begin to the response of the commit.
     pub p50_ms: f64,
-    /// All but one in a hundred took no longer.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// How long the run took.
+    /// Duration of the run.
     pub seconds: f64,
 }
 
-/// Transactions that saw something which read atomic isolation excludes.
+/// Transactions with observations that read atomic isolation excludes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Anomalies {
-    /// They read a key that they had written, and it was another's value.
+    /// They read a key that they had written, and got another transaction's value.
     pub own_write_not_read: u64,
-    /// They read a part of a transaction beside something older, or one key twice and differently.
+    /// They read a part of a transaction beside something older, or read one key twice with
+    /// different results.
     pub fractured: u64,
 }
 
-/// What clients measured in one run, or in several that are counted together.
+/// The clients' measurements in one run, or in several that are summed.
 #[derive(Debug, Clone)]
 pub struct Measured {
     nanoseconds: Histogram<u64>,
@@ -81,7 +82,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Counts another run of the same clients with this one.
+    /// Adds another run of the same clients to this one.
     pub fn add(&mut self, other: &Self) -> Result<()> {
         self.nanoseconds.add(&other.nanoseconds)?;
         self.no_valid_version += other.no_valid_version;
@@ -104,7 +105,8 @@ impl Measured {
     }
 }
 
-/// The clients of one store, who can run more than once: what they saw is judged by all that was ever committed there.
+/// The clients of one store, which can run more than once. Their observations are checked against
+/// every commit of all their runs.
 #[derive(Debug)]
 pub struct Clients {
     targets: Vec<Target>,
@@ -116,8 +118,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// One client on each of `targets`, after the first of them has written every key of `mix` once. What they do is drawn
-    /// from `seed`.
+    /// One client on each of `targets`, after the first of them has written every key of `mix`
+    /// once. `seed` determines their transactions.
     pub async fn prepare(
         mut targets: Vec<Target>,
         mix: Mix,
@@ -135,20 +137,21 @@ impl Clients {
         })
     }
 
-    /// Runs the mix, each client as fast as it is answered. Every run draws other transactions.
+    /// Runs the mix, each client as fast as it gets responses. Every run draws other transactions.
     pub async fn run(&mut self, amount: Amount) -> Result<Measured> {
         self.run_paced(amount, Duration::ZERO).await
     }
 
-    /// The same where each client begins a transaction `every` so often, or as soon after that as the one before has ended.
-    /// The time of each counts from when it should have begun.
+    /// The same, but each client begins a transaction once per `every`, or later, as soon as its
+    /// previous one has ended. The time of each transaction counts from its scheduled begin.
     pub async fn run_paced(&mut self, amount: Amount, every: Duration) -> Result<Measured> {
         let (mix, watching, epoch) = (self.mix, self.watching, Instant::now());
         let (transactions, ends) = match amount {
             Amount::Transactions(transactions) => (transactions, None),
             Amount::Time(lasts) => (usize::MAX, Some(epoch + lasts)),
         };
-        // Who is free takes the next one: else the end would be that of the slowest client, later the more there are.
+        // A free client takes the next transaction. Otherwise the slowest client would determine
+        // the end, later the more clients there are.
         let count = self.targets.len();
         let pool = Arc::new(AtomicUsize::new(transactions / count * count));
         let clients: Vec<_> = std::mem::take(&mut self.targets)
@@ -187,13 +190,14 @@ impl Clients {
         Ok(measured)
     }
 
-    /// What was seen in all runs so far that read atomic isolation excludes; none: it was not looked for.
+    /// The observations of all runs so far that read atomic isolation excludes; none if the runs
+    /// did not check.
     pub fn anomalies(&self) -> Option<Anomalies> {
         (self.watching == Watching::Anomalies).then(|| anomalies(&self.executions, &self.order))
     }
 }
 
-/// One client's part.
+/// The share of one client.
 struct Part {
     executions: Vec<Execution>,
     committed: Vec<(Writer, Version)>,
@@ -217,7 +221,7 @@ async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
             })
             .collect();
         for (ordinal, key) in keys.iter().enumerate() {
-            // What was there before everything needs no write set: nobody can read less of it.
+            // The first writes need no write set: no reader can see a part of them.
             let tag = Tag {
                 writer: writer.clone(),
                 ordinal: ordinal as u32,
@@ -230,7 +234,7 @@ async fn prepare(target: &mut Target, mix: &Mix) -> Result<Order> {
     Ok(order)
 }
 
-/// Each transaction counts once, however much it saw.
+/// Each transaction counts once, however many anomalies it saw.
 fn anomalies(executions: &[Execution], order: &Order) -> Anomalies {
     let mut found = Anomalies::default();
     for execution in executions.iter().map(std::slice::from_ref) {
@@ -262,7 +266,7 @@ impl Client {
             nanoseconds: Histogram::new(3)?,
             no_valid_version: 0,
         };
-        // Not all at the same moment.
+        // The clients do not all start at the same moment.
         let first = self.every.mul_f64(self.rng.f64());
         let take = |left: usize| left.checked_sub(1);
         let mut number = 0_u32;
@@ -359,7 +363,7 @@ impl Client {
     }
 }
 
-/// What is kept of a value: its tag, not its filling.
+/// The kept part of a value: its tag, not its filling.
 fn kept_bytes(value: &Bytes) -> Bytes {
     Bytes::copy_from_slice(&value[..value.len().min(TAG_BYTES_MAX)])
 }

@@ -1,8 +1,10 @@
-//! More and more nodes on one store, in virtual time (`aft.txt`, section 6.5.2): whether they hold each other up.
+//! More and more nodes on one store, in virtual time (`aft.txt`, section 6.5.2): whether they slow
+//! each other down.
 //!
-//! Every call of the store takes about as long as DynamoDB's in the paper and every message between nodes a few milliseconds; computing takes
-//! no time at all. So throughput shows what nodes wait for, and nothing else. What more nodes cost in computing is the CPU
-//! time for each transaction, which is real: this process plays all nodes, their store, the network and the clients.
+//! Every call of the store takes about as long as DynamoDB's in the paper, and every message
+//! between nodes takes a few milliseconds. Computing takes no time at all. So throughput shows only
+//! the nodes' waits. The cost of more nodes in computing is the CPU time for each transaction. This
+//! time is real: one process runs all nodes, their store, the network and the clients.
 
 use std::{ops::RangeInclusive, sync::Arc, time::Duration};
 
@@ -24,29 +26,30 @@ use super::{
 };
 use crate::{server::own_cpu, table};
 
-/// One way of a call of the store: DynamoDB answers within 3 to 9 ms.
+/// One way of a call to the store: DynamoDB answers within 3 to 9 ms.
 const STORE_LATENCY: RangeInclusive<Duration> =
     Duration::from_micros(1_500)..=Duration::from_micros(4_500);
-/// Until all nodes have heard what was there before the run.
+/// By this time all nodes have learned of the commits before the run.
 const HEARD_AFTER: Duration = Duration::from_secs(3);
 
-/// What came of so many nodes.
+/// The result for this many nodes.
 #[derive(Debug, Clone, Serialize)]
 pub struct Scale {
     /// Nodes on one store.
     pub nodes: usize,
-    /// Clients at once, over all of them.
+    /// Concurrent clients, over all nodes.
     pub clients: usize,
-    /// What came of it, in virtual time.
+    /// The figures, in virtual time.
     pub figures: Figures,
     /// Calls of the store for each transaction, those of housekeeping included.
     pub store_calls: f64,
-    /// CPU time of everything for each transaction, in microseconds; real.
+    /// CPU time of the whole process for each transaction, in microseconds of real time.
     pub cpu_us: f64,
 }
 
-/// Runs `mix` with its clients and its transactions at each of `nodes` nodes, after as many clients have made `warm_up` each:
-/// a node's memory is empty at first, but for what it has written itself.
+/// Runs `mix` with its clients and its transactions at each of `nodes` nodes, after as many clients
+/// have run `warm_up` transactions each. A node's memory is empty at first, except for its own
+/// writes.
 pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scale> {
     let all = Mix {
         clients: mix.clients * nodes,
@@ -90,7 +93,7 @@ pub fn measure(nodes: usize, mix: Mix, warm_up: usize, seed: u64) -> Result<Scal
     })
 }
 
-/// So many nodes that reach each other, and what keeps them going.
+/// This many nodes that reach each other, and their background tasks.
 async fn start(world: &World, nodes: usize, seed: u64) -> Result<(Vec<Engine>, Vec<Arc<Service>>)> {
     let mut rng = Rng::with_seed(seed);
     let (network, ensemble) = (
@@ -124,7 +127,7 @@ async fn start(world: &World, nodes: usize, seed: u64) -> Result<(Vec<Engine>, V
     Ok((engines, services))
 }
 
-/// The throughput of each beside that of the first, node by node; 1: ideal.
+/// The throughput of each run relative to the first, per node; 1 is ideal.
 pub fn slopes(scales: &[Scale]) -> Vec<f64> {
     let per_node = |scale: &Scale| scale.figures.per_second / scale.nodes as f64;
     let first = scales.first().map_or(1.0, per_node);

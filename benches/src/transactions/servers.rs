@@ -1,6 +1,7 @@
-//! The Redis that is measured: one server, or a cluster of two masters with a replica each.
+//! The Redis under test: one server, or a cluster of two masters with a replica each.
 //!
-//! `redis-cli --cluster create` refuses fewer than three masters, so the slots are given by hand.
+//! `redis-cli --cluster create` refuses fewer than three masters, so this module assigns the slots
+//! itself.
 
 use std::{
     fs,
@@ -15,7 +16,7 @@ use crate::server::Process;
 
 /// The first slot of the second master.
 const SECOND_HALF: u16 = 8_192;
-/// How long a cluster may take to come together.
+/// How long the assembly of a cluster may take.
 const ASSEMBLE_WAIT: Duration = Duration::from_secs(30);
 const ASSEMBLE_POLL: Duration = Duration::from_millis(50);
 
@@ -57,7 +58,7 @@ impl Servers {
         })
     }
 
-    /// Where plain Redis is reached: each server that has slots, in their order.
+    /// The addresses of plain Redis: each server that has slots, in their order.
     pub fn masters(&self) -> Vec<String> {
         let masters = if self.is_cluster() {
             &self.processes[..2]
@@ -70,7 +71,7 @@ impl Servers {
             .collect()
     }
 
-    /// Where Landfast finds its store.
+    /// The store address for Landfast.
     pub fn store(&self, namespace: &str) -> String {
         let addresses: Vec<String> = self
             .processes
@@ -89,7 +90,7 @@ impl Servers {
         )
     }
 
-    /// CPU time that they have taken so far.
+    /// CPU time of the servers so far.
     pub fn cpu(&self) -> Result<Duration> {
         self.processes.iter().map(Process::cpu).sum()
     }
@@ -107,7 +108,7 @@ impl Servers {
     }
 }
 
-/// Which of two masters has `key`, all of which is hashed.
+/// Which of two masters has `key`. The whole key is hashed.
 pub(super) fn master_of(key: &[u8]) -> usize {
     usize::from(slot(key) >= SECOND_HALF)
 }
@@ -172,7 +173,7 @@ async fn assemble(processes: &[Process], bus_ports: &[u16]) -> Result<()> {
     }
     for master in 0..2 {
         let id: String = tell(&mut servers[master], &["CLUSTER", "MYID"]).await?;
-        // The replica has heard of its master some time after that one has heard of it.
+        // The replica learns of its master some time after the master learns of it.
         told(&mut servers[master + 2], &["CLUSTER", "NODES"], &id).await?;
         tell::<()>(&mut servers[master + 2], &["CLUSTER", "REPLICATE", &id]).await?;
     }
@@ -185,7 +186,7 @@ async fn assemble(processes: &[Process], bus_ports: &[u16]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the answer to `words` contains `part`.
+/// Waits until the response to `words` contains `part`.
 async fn told(server: &mut MultiplexedConnection, words: &[&str], part: &str) -> Result<()> {
     let asked = Instant::now();
     while !tell::<String>(server, words).await?.contains(part) {

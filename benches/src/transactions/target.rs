@@ -1,4 +1,5 @@
-//! Who is asked: an engine in this process, a server over HTTP, or plain Redis, one connection to a client.
+//! The systems under test: an engine in this process, a server over HTTP, or plain Redis, one
+//! connection for each client.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -10,14 +11,14 @@ use transactions::{
 
 use super::{http::Http, plain::Plain};
 
-/// One client's way to a store.
+/// One client's access path to a store.
 #[derive(Debug)]
 pub enum Target {
     /// The engine, called as a function.
     Engine(Engine, Option<Call>),
     /// A server.
     Http(Http),
-    /// Redis, each write at once, as functions without transactions do.
+    /// Redis, each write at once, as functions without transactions write.
     Plain(Plain),
 }
 
@@ -71,7 +72,7 @@ impl Target {
         }
     }
 
-    /// Commits; durable when it returns. The version of what was written.
+    /// Commits; durable when it returns. Returns the version of the writes.
     pub async fn commit(&mut self) -> Result<Version> {
         match self {
             Self::Engine(engine, call) => {
@@ -89,12 +90,12 @@ impl Target {
         }
     }
 
-    /// Gives the transaction up.
+    /// Aborts the transaction.
     pub async fn abort(&mut self) -> Result<()> {
         match self {
             Self::Engine(engine, call) => engine.abort(open(call.as_ref())?).await.context("abort"),
             Self::Http(http) => http.abort().await,
-            // What was written stays: that is what is measured.
+            // Plain Redis keeps the writes of an aborted transaction: the benchmark measures this.
             Self::Plain(_) => Ok(()),
         }
     }

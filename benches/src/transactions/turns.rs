@@ -1,8 +1,9 @@
-//! Stores that are measured in turns, several short ones each, since a core of a virtual machine may be twice as fast in one
-//! minute as in the next.
+//! Stores that are measured in turns, several short ones each, since a core of a virtual machine
+//! may be twice as fast in one minute as in the next.
 //!
-//! A turn begins when what the one before has put off is done, as collection is; the CPU time of that counts for who has
-//! put it off. Each round begins with another store than the round before, so that nobody is always first.
+//! A turn begins after the deferred work of the turn before, such as collection. The CPU time of
+//! that work is charged to the store that deferred it. Each round begins with another store than
+//! the round before, so that no store is always first.
 
 use std::time::Duration;
 
@@ -14,14 +15,14 @@ use super::{
     run::{Amount, Clients, Measured},
 };
 
-/// What is put off is done once all processes of a turn take little for as long as this.
+/// Deferred work is done once all processes of a turn use little CPU for this long.
 const QUIET_LOOK: Duration = Duration::from_millis(100);
-/// As much is little: two ticks of what the kernel tells, for what never stops.
+/// The bound of "little": two ticks of the kernel's CPU accounting, for tasks that never stop.
 const QUIET_CPU: Duration = Duration::from_millis(20);
-/// After so many looks the next turn begins all the same.
+/// After this many checks the next turn begins anyway.
 const QUIET_LOOKS_MAX: usize = 20;
 
-/// A process that is watched: what it is called, and the CPU time it has taken.
+/// A watched process: its name, and the CPU time it has taken.
 pub type Watched<'a> = (&'static str, Box<dyn Fn() -> Result<Duration> + 'a>);
 
 /// One of the stores.
@@ -35,7 +36,7 @@ pub struct Entrant<'a> {
 }
 
 impl<'a> Entrant<'a> {
-    /// `store` with its `clients`, who run `mix`, and the processes that take part.
+    /// `store` with its `clients`, which run `mix`, and the processes that take part.
     pub fn new(store: &'static str, mix: Mix, clients: Clients, watched: Vec<Watched<'a>>) -> Self {
         let cpu = vec![Duration::ZERO; watched.len()];
         Self {
@@ -83,7 +84,7 @@ impl<'a> Entrant<'a> {
         Ok(taken)
     }
 
-    /// What came of all its turns.
+    /// The results of all its turns.
     pub fn cell(&self) -> Result<Cell> {
         let figures = self
             .measured
@@ -105,7 +106,7 @@ impl<'a> Entrant<'a> {
     }
 }
 
-/// Gives each of `entrants` a turn of `amount`; `number` is that of the round.
+/// Gives each of `entrants` a turn of `amount`; `number` is the number of the round.
 pub async fn round(entrants: &mut [Entrant<'_>], number: u32, amount: Amount) -> Result<()> {
     let first = number as usize % entrants.len().max(1);
     let (rest, begin) = entrants.split_at_mut(first);
@@ -130,7 +131,7 @@ mod tests {
         *,
     };
 
-    /// Who is asked for CPU time is having its turn.
+    /// A store whose CPU time is read is having its turn.
     #[tokio::test(flavor = "multi_thread")]
     async fn each_round_begins_with_the_next_store_and_all_turns_are_counted_together() {
         let data = std::env::temp_dir().join(format!("landfast-turns-{}", std::process::id()));

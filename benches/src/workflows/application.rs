@@ -1,4 +1,4 @@
-//! The applications that are measured, and how they come to a server.
+//! The measured applications, and their deployment to a server.
 
 use std::{
     fmt::Write as _,
@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::single_function::Protocol;
 
-/// The functions' code for Python: what `bench-function` does.
+/// The Python code of the functions, equivalent to `bench-function`.
 pub(super) const PYTHON: &str = r#"
 import os
 import time
@@ -27,17 +27,17 @@ def handler(event, context):
         landfast.state().put("bench-" + context.aws_request_id, b"x" * event["bytes"])
     return event
 "#;
-/// The steps of the workflow in the paper's table 5.1, and what each of them computes there: what is left of the times of external
-/// synchrony without the barrier.
+/// The steps of the workflow in the paper's table 5.1, and the computing time of each there: the
+/// times of external synchrony without the barrier.
 const GRADING: [(&str, u64); 3] = [("go_grader", 1_499), ("grades", 2), ("generate_report", 2)];
 
-/// What runs functions.
+/// The languages of the functions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Language {
     /// `bench-function`.
     Rust,
-    /// The machine's `python3`, with the client that the program carries.
+    /// The machine's `python3`, with the client that is bundled with the program.
     Python,
 }
 
@@ -45,7 +45,7 @@ impl Language {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Rust, Self::Python];
 
-    /// As it is called.
+    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rust => "rust",
@@ -68,21 +68,22 @@ impl Language {
     }
 }
 
-/// Where what is deployed comes from, and goes to.
+/// The sources and the target of a deployment.
 #[derive(Debug, Clone)]
 pub struct Deployer<'a> {
     /// The program.
     pub landfast: &'a Path,
     /// `bench-function`.
     pub function: &'a Path,
-    /// Applications are put together below it.
+    /// The directory below which applications are put together.
     pub directory: PathBuf,
-    /// Where the server has its HTTP.
+    /// The HTTP address of the server.
     pub address: SocketAddr,
 }
 
 impl Deployer<'_> {
-    /// Workflows `NAME-LANGUAGE` of four steps, near or over `far`, with so many instances at a time.
+    /// Workflows `NAME-LANGUAGE` of four steps, near or over `far`, with a bound on concurrent
+    /// instances.
     pub fn four_steps(
         &self,
         name: &str,
@@ -124,12 +125,13 @@ impl Deployer<'_> {
         self.deploy(name, &manifest)
     }
 
-    /// So many functions `NAME-0`, `NAME-1`, ...
+    /// `count` functions `NAME-0`, `NAME-1`, ...
     pub fn many(&self, name: &str, language: Language, count: usize) -> Result<()> {
         self.many_with(name, language, count, None)
     }
 
-    /// The same, each of which starts the ordinary way whether a spare interpreter is ready or not.
+    /// The same, but each function starts the ordinary way even if a pre-warmed interpreter is
+    /// ready.
     pub fn many_without_spares(&self, name: &str, language: Language, count: usize) -> Result<()> {
         self.many_with(name, language, count, Some(("LANDFAST_SPARE", 0)))
     }

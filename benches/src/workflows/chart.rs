@@ -1,4 +1,5 @@
-//! Figures 5.1 and 5.2 of the paper as one picture: what both protocols gain over synchronous writes.
+//! Figures 5.1 and 5.2 of the paper as one picture: the gain of both protocols over synchronous
+//! writes.
 
 use std::fmt::Write as _;
 
@@ -22,7 +23,7 @@ struct Panel {
     x_most: f64,
 }
 
-/// One line: what it is of, and its points.
+/// One line: its name, and its points.
 struct Line {
     name: String,
     protocol: Protocol,
@@ -82,7 +83,7 @@ pub fn svg(report: &Report) -> String {
     text
 }
 
-/// Where and how much was saved, along the functions that `along` takes.
+/// The position and the saving of each point, along the functions that `along` selects.
 fn points(
     report: &Report,
     protocol: Protocol,
@@ -106,7 +107,7 @@ fn points(
 impl Panel {
     fn draw(&self, text: &mut String, lines: &[Line]) {
         let x = |value: f64| self.left + value / self.x_most * PANEL_WIDTH;
-        // What is lost is drawn as nothing saved.
+        // A loss is drawn as a saving of zero.
         let y = |percent: f64| HEIGHT - BOTTOM - percent.max(0.0) / 100.0 * (HEIGHT - TOP - BOTTOM);
         label(text, (self.left, TOP - 24.0), "start", &grey(self.title));
         for tick in 0..=TICKS {

@@ -1,7 +1,9 @@
-//! A Redis that is far away: a proxy that holds every answer back for a round trip, and that of a write for longer.
+//! A Redis that is far away: a proxy that delays every response by a round trip, and the response
+//! to a write for longer.
 //!
-//! The delay is latency and not occupation: answers that are on their way at the same time overlap, and keep their order. What an
-//! answer is to is known by counting: Redis answers each command of a connection once, in order.
+//! The delay is latency and not occupation: responses in flight at the same time overlap, and keep
+//! their order. The proxy matches responses to commands by counting: Redis answers each command of
+//! a connection once, in order.
 
 use std::{
     io,
@@ -23,16 +25,16 @@ use tokio::{
 /// How many bytes are read at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How far away.
+/// The simulated distance.
 #[derive(Debug, Clone, Copy)]
 pub struct Distance {
-    /// What any answer takes.
+    /// The latency of any response.
     pub round_trip: Duration,
-    /// What that of a write takes in all.
+    /// The total latency of the response to a write.
     pub write: Duration,
 }
 
-/// How many commands have passed.
+/// The number of commands that have passed.
 #[derive(Debug, Default)]
 pub struct Passed {
     writes: AtomicU64,
@@ -40,7 +42,7 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Writes, and what was none.
+    /// The number of writes, and of other commands.
     pub fn counts(&self) -> (u64, u64) {
         (
             self.writes.load(Ordering::Relaxed),
@@ -49,7 +51,8 @@ impl Passed {
     }
 }
 
-/// A proxy before `server`, for as long as the runtime lasts; where it listens, and what has passed it.
+/// A proxy before `server`, for as long as the runtime lasts. Returns its listening address and its
+/// command counters.
 ///
 /// Errors: it cannot listen.
 pub async fn distant(
@@ -63,7 +66,7 @@ pub async fn distant(
     tokio::spawn(async move {
         while let Ok((near, _)) = listener.accept().await {
             let counted = Arc::clone(&counted);
-            // It ends as either end does.
+            // The task ends when either end closes.
             tokio::spawn(async move { carry(near, server, distance, &counted).await });
         }
     });
@@ -108,7 +111,7 @@ async fn carry(
         let mut answers = Messages::new(far_reads);
         let mut latest = Instant::now();
         while let Some(answer) = answers.next().await? {
-            // Pushed messages answer nothing.
+            // Pushed messages answer no command.
             let due = answers_due.recv().await.unwrap_or_else(Instant::now);
             latest = latest.max(due);
             let _ = deliver.send((latest, answer));
@@ -129,7 +132,7 @@ async fn carry(
     }
 }
 
-/// Whether a command may change something: scripts do, as the provider uses them.
+/// Whether a command may change something. Scripts may, as the provider uses them.
 fn is_write(command: &[u8]) -> bool {
     let is_named = |name: &[u8]| {
         let mut parts = command.split(|byte| *byte == b'\n');
@@ -150,7 +153,7 @@ fn is_write(command: &[u8]) -> bool {
     .any(is_named)
 }
 
-/// Messages of RESP, one after the other, as they are.
+/// RESP messages, one after the other, unparsed.
 struct Messages<R> {
     from: R,
     held: Vec<u8>,
@@ -164,7 +167,7 @@ impl<R: AsyncRead + Unpin> Messages<R> {
         }
     }
 
-    /// None: there are no more.
+    /// The next message; none at the end of the stream.
     async fn next(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             if let Some(length) = length(&self.held) {
@@ -181,7 +184,7 @@ impl<R: AsyncRead + Unpin> Messages<R> {
     }
 }
 
-/// How long the first message is; none: not all of it is here.
+/// The length of the first message; none if it is incomplete.
 fn length(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(2).position(|pair| pair == b"\r\n")? + 2;
     let number = || {

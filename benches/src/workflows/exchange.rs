@@ -1,7 +1,9 @@
-//! What any call on this machine takes at the least: two threads pass a few bytes to and fro over loopback, and do nothing else.
+//! The minimal cost of any call on this machine: two threads pass a few bytes to and fro over
+//! loopback, and do nothing else.
 //!
-//! Most of that is not spent on the bytes but on waking a core that has halted, which on a virtual machine the hypervisor has to do.
-//! [`Awake`] keeps the cores from halting, so that both can be told apart.
+//! Most of that time goes not into the bytes but into waking a halted core, which on a virtual
+//! machine is the hypervisor's job. [`Awake`] keeps the cores from halting, so that the two costs
+//! can be told apart.
 
 use std::{
     io::{Read as _, Write as _},
@@ -16,10 +18,10 @@ use hdrhistogram::Histogram;
 
 use super::runs::{Pressure, Quantiles};
 
-/// About what the Runtime API's messages of an empty function are.
+/// About the size of the Runtime API's messages of an empty function.
 const BYTES: usize = 200;
 
-/// Exchanges between two threads, for as long as `pressure` says.
+/// Exchanges between two threads, for the time in `pressure`.
 pub fn bare(pressure: Pressure) -> Result<Quantiles> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let mut near = TcpStream::connect(listener.local_addr()?)?;
@@ -49,14 +51,15 @@ pub fn bare(pressure: Pressure) -> Result<Quantiles> {
     Ok(Quantiles::of(&times))
 }
 
-/// No core halts while this is held: each has a process that does nothing, which whoever has something to do goes before.
+/// No core halts while this is held: each runs an idle-priority process, which yields to every
+/// other process.
 #[derive(Debug)]
 pub struct Awake {
     loops: Vec<Child>,
 }
 
 impl Awake {
-    /// Errors: `chrt` and `taskset` (util-linux) are not there.
+    /// Errors: `chrt` and `taskset` (util-linux) are missing.
     pub fn keep() -> Result<Self> {
         let mut awake = Self { loops: Vec::new() };
         for core in 0..thread::available_parallelism()?.get() {
@@ -72,7 +75,8 @@ impl Awake {
         Ok(awake)
     }
 
-    /// Ends it. Errors: a core was not kept so, as `taskset` is not there or the core is not ours.
+    /// Ends it. Errors: a core was not kept awake, because `taskset` is missing or the core is not
+    /// available to us.
     pub fn end(mut self) -> Result<()> {
         for child in &mut self.loops {
             ensure!(

@@ -1,4 +1,4 @@
-//! What one run found, as tables.
+//! The results of one run, as tables.
 
 use std::fmt::Write as _;
 
@@ -17,83 +17,86 @@ use crate::{
 /// Four steps over the distant store.
 #[derive(Debug, Clone, Serialize)]
 pub struct Far {
-    /// When its writes returned.
+    /// The protocol of its writes.
     pub protocol: Protocol,
-    /// What ran the functions.
+    /// The language of the functions.
     pub language: Language,
-    /// How long each step computed, in milliseconds.
+    /// Computing time of each step, in milliseconds.
     pub pause_ms: u64,
-    /// What came of it.
+    /// The figures.
     pub answered: Answered,
 }
 
 /// The workflow of table 5.1 under one protocol.
 #[derive(Debug, Clone, Serialize)]
 pub struct Grading {
-    /// Which.
+    /// The protocol.
     pub protocol: Protocol,
-    /// When each step had ended, in milliseconds since the run began, and when the answer was there.
+    /// The end of each step, in milliseconds since the start of the run, and the time of the
+    /// response.
     pub ended_ms: Vec<(String, f64)>,
 }
 
-/// Four durable steps near, or what a peer makes of them.
+/// Four durable steps near, or the peer's equivalent.
 #[derive(Debug, Clone, Serialize)]
 pub struct Near {
-    /// Who.
+    /// The system.
     pub system: String,
-    /// What came of it.
+    /// The figures.
     pub answered: Answered,
 }
 
 /// Warm invocations of an empty function.
 #[derive(Debug, Clone, Serialize)]
 pub struct Warm {
-    /// What runs it.
+    /// The language.
     pub language: Language,
     /// Whether the machine's cores were kept from halting.
     pub awake: bool,
     /// One client over HTTP.
     pub over_http: Answered,
-    /// One caller through the runtime's port, each call with the answer to the one before.
+    /// One caller through the runtime's port; each call begins with the response to the one before.
     pub back_to_back: Quantiles,
     /// The same once the instance has asked for its next invocation.
     pub at_rest: Quantiles,
-    /// Two threads that pass as many bytes to and fro.
+    /// Two threads that pass the same number of bytes to and fro.
     pub bare: Quantiles,
 }
 
 /// First invocations of empty functions.
 #[derive(Debug, Clone, Serialize)]
 pub struct Cold {
-    /// What runs them.
+    /// The language.
     pub language: Language,
-    /// First invocations of functions that had no instance, started the ordinary way, in milliseconds, ordered.
+    /// First invocations of functions without an instance, started the ordinary way, in
+    /// milliseconds, sorted.
     pub cold_ms: Vec<f64>,
-    /// The same where a spare interpreter was ready; empty: there are none for this language.
+    /// The same where a pre-warmed interpreter was ready; empty if this language has none.
     pub spare_ms: Vec<f64>,
 }
 
-/// Many functions that nobody calls.
+/// Many functions without callers.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Idle {
     /// How many.
     pub functions: usize,
-    /// What the server holds in memory with them.
+    /// The server's resident memory with them.
     pub resident_bytes: u64,
-    /// The same before they were deployed.
+    /// The server's resident memory before their deployment.
     pub resident_before_bytes: u64,
-    /// CPU time of the server while nobody called, in milliseconds for each second.
+    /// CPU time of the server without any call, in milliseconds per second.
     pub cpu_ms_per_second: f64,
 }
 
-/// Everything one run found out.
+/// All results of one run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
-    /// What was called.
+    /// The command line.
     pub command: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// What an answer of the distant store takes, and that of a write, in milliseconds.
+    /// The latency of any response of the distant store, and of the response to a write, in
+    /// milliseconds.
     pub distance_ms: (u64, u64),
     /// Figures 5.1 and 5.2.
     pub single_function: Vec<Took>,
@@ -107,16 +110,16 @@ pub struct Report {
     pub warm: Vec<Warm>,
     /// First invocations.
     pub cold: Vec<Cold>,
-    /// `python3 -c "import awslambdaric"`, in milliseconds, ordered.
+    /// `python3 -c "import awslambdaric"`, in milliseconds, sorted.
     pub import_ms: Vec<f64>,
-    /// The same by the interpreter that runs functions here, with its own site packages.
+    /// The same by the interpreter that runs functions here, with its own site packages, sorted.
     pub machines_import_ms: Vec<f64>,
-    /// Functions that nobody calls.
+    /// Functions without callers.
     pub idle: Option<Idle>,
 }
 
 impl Report {
-    /// How long a function took under a protocol.
+    /// The duration of a function under a protocol.
     pub fn took(&self, function: Function, protocol: Protocol) -> Option<f64> {
         let is_it = |took: &&Took| took.function == function && took.protocol == protocol;
         self.single_function
@@ -126,7 +129,7 @@ impl Report {
     }
 }
 
-/// The middle one of ordered figures.
+/// The median of sorted figures.
 pub fn median(ordered: &[f64]) -> f64 {
     ordered.get(ordered.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -1,4 +1,4 @@
-//! Restate beside it: its server, and a service of four steps of its own Python kit.
+//! Restate as the peer: its server, and a service of four steps written with its Python kit.
 
 use std::{
     fs::{self, File},
@@ -16,7 +16,7 @@ use crate::{
     server::{self, Process},
 };
 
-/// Four steps whose results of 1 KiB it keeps.
+/// Four steps with results of 1 KiB, which Restate keeps.
 const SERVICE: &str = r#"
 import restate
 
@@ -40,7 +40,7 @@ const START_MAX: Duration = Duration::from_mins(1);
 pub struct Restate {
     /// The server.
     pub process: Process,
-    /// Where runs are begun.
+    /// The address that begins runs.
     pub ingress: SocketAddr,
     service: Service,
 }
@@ -62,10 +62,10 @@ impl Restate {
         let (ingress, admin) = (server::free_address()?, server::free_address()?);
         let (node, service_address) = (server::free_address()?, server::free_address()?);
         fs::write(folder.join("app.py"), SERVICE)?;
-        // Its folder is another than ours.
+        // The service runs in another working directory than ours.
         let peer = peer.canonicalize()?;
         let service = Command::new(peer.join("venv/bin/hypercorn"))
-            // In this process itself, which is the one that is ended.
+            // Everything runs in this one process, so that stopping it stops everything.
             .args([
                 "--workers",
                 "0",
@@ -110,7 +110,7 @@ impl Restate {
         Ok(restate)
     }
 
-    /// What begins a run and waits for its end.
+    /// The request that begins a run and waits for its end.
     pub fn request() -> Request {
         Request {
             path: "/four/run".to_owned(),

@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use crate::{http::Connection, server::Process};
 
-/// What is asked again and again.
+/// The request that clients repeat.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The path.
     pub path: String,
     /// The body, in JSON.
     pub body: String,
-    /// What a good answer contains.
+    /// A substring of every good response.
     pub good: &'static str,
 }
 
@@ -45,29 +45,29 @@ impl Request {
     }
 }
 
-/// What came of it.
+/// The results of a measurement.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Answered {
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: usize,
-    /// Answers.
+    /// Responses.
     pub answers: u64,
-    /// The same in a second.
+    /// Responses per second.
     pub per_second: f64,
-    /// Half took no longer, in milliseconds.
+    /// Median, in milliseconds.
     pub p50_ms: f64,
-    /// All but one in a hundred took no longer.
+    /// 99th percentile, in milliseconds.
     pub p99_ms: f64,
-    /// CPU time of the server for each, in milliseconds.
+    /// CPU time of the server for each response, in milliseconds.
     pub cpu_ms: f64,
 }
 
-/// How long something took, in microseconds.
+/// Durations, in microseconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Quantiles {
-    /// Half took no longer.
+    /// The median.
     pub p50_us: u64,
-    /// All but one in a hundred took no longer.
+    /// The 99th percentile.
     pub p99_us: u64,
 }
 
@@ -81,18 +81,19 @@ impl Quantiles {
     }
 }
 
-/// How many clients ask for how long.
+/// The number of clients, and the duration of their requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Pressure {
     /// Clients.
     pub clients: usize,
-    /// What is not counted.
+    /// Time before the measurement.
     pub warm_up: Duration,
-    /// What is.
+    /// Time of the measurement.
     pub measure: Duration,
 }
 
-/// Has clients ask the server at `address`, whose process is `server`, and wait for each answer.
+/// Runs clients against the server at `address`, whose process is `server`. Each waits for every
+/// response.
 pub async fn measure(
     address: SocketAddr,
     request: &Request,
@@ -127,7 +128,8 @@ pub async fn measure(
     })
 }
 
-/// How long each answer took to what was asked while it counts, in microseconds, at least one of them; and how many answers came then.
+/// The latency of each response during the measurement, in microseconds, at least one of them; and
+/// the number of responses in that time.
 async fn ask(
     address: SocketAddr,
     request: Request,

@@ -1,4 +1,5 @@
-//! Warm invocations of an empty function through the runtime's port: what the runtime itself costs, without the HTTP of who invokes.
+//! Warm invocations of an empty function through the runtime's port: the runtime's own cost,
+//! without the caller's HTTP.
 
 use std::{
     collections::BTreeMap,
@@ -29,21 +30,24 @@ use super::{
     runs::{Pressure, Quantiles},
 };
 
-/// How long an instance rests in [`Took::at_rest`]: it has asked for its next invocation by then, and is not frozen yet.
+/// How long an instance rests in [`Took::at_rest`]. By then it has asked for its next invocation,
+/// and it is not frozen yet.
 const REST: Duration = Duration::from_millis(2);
 
-/// What invocations took.
+/// The latencies of invocations.
 #[derive(Debug, Clone, Copy)]
 pub struct Took {
-    /// Each begins with the answer to the one before: its instance has to hear of that answer, and to ask for more, first.
+    /// Each begins with the response to the one before: its instance must first learn of that
+    /// response, and ask for its next invocation.
     pub back_to_back: Quantiles,
-    /// Each finds its instance at rest.
+    /// Each finds its instance waiting.
     pub at_rest: Quantiles,
 }
 
-/// One caller, for as long as `pressure` says each way, with one thread for all, as the program has on two cores.
+/// One caller, for the time in `pressure` in each of the two ways. All runs on one thread, as in
+/// the program on two cores.
 ///
-/// `landfast` is what the sandbox is built by, and `function` what the Rust function is.
+/// `landfast` builds the sandbox, and `function` is the binary of the Rust function.
 pub async fn warm(
     landfast: &Path,
     function: &Path,

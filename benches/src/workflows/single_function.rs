@@ -1,7 +1,9 @@
-//! One function that writes and pauses in turn: figures 5.1 and 5.2 of `external-synchrony.txt`, in this process.
+//! One function that writes and pauses in turn: figures 5.1 and 5.2 of `external-synchrony.txt`, in
+//! this process.
 //!
-//! The near store is on the disk, the far one a Redis behind [`distant`](super::distant). Each function has a range of its own. Several are
-//! measured at once: the distance is latency and not occupation, and they do next to nothing else.
+//! The near store is on the disk, the far one a Redis behind [`distant`](super::distant). Each
+//! function has a shard of its own. Several are measured at once: the distance is latency and not
+//! occupation, and the functions use almost no CPU.
 
 use std::{
     path::Path,
@@ -22,20 +24,20 @@ use tokio::{sync::Semaphore, task::JoinSet};
 
 use crate::transactions::engine::embedded;
 
-/// What a function writes each time.
+/// The size of each write.
 const VALUE_BYTES: usize = 1 << 10;
-/// Functions at once.
+/// Concurrent functions.
 const AT_ONCE: usize = 24;
 
-/// When writes return.
+/// The time when writes return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// Each waits for the far store: the baseline.
     Sync,
-    /// At once, with one far write under way: the paper's.
+    /// At once, with one far write in flight: the paper's protocol.
     Serial,
-    /// At once, with several batches under way: ours.
+    /// At once, with several batches in flight: ours.
     External,
 }
 
@@ -43,7 +45,7 @@ impl Protocol {
     /// From the slowest to ours.
     pub const ALL: [Self; 3] = [Self::Sync, Self::Serial, Self::External];
 
-    /// As a manifest says it.
+    /// The name in a manifest.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sync => "sync",
@@ -64,24 +66,25 @@ impl Protocol {
 /// A function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Function {
-    /// How often it writes.
+    /// Number of writes.
     pub repetitions: usize,
-    /// How long it computes before each write.
+    /// Computing time before each write.
     pub pause_ms: u64,
 }
 
-/// How long a function took.
+/// The duration of a function.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Took {
-    /// Which.
+    /// The function.
     pub function: Function,
-    /// Under which protocol.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Half of its trials took no longer, in milliseconds.
+    /// The median of its trials, in milliseconds.
     pub p50_ms: f64,
 }
 
-/// Has each function run `trials` times under each protocol, with near stores below `directory` and `far` as the far one.
+/// Runs each function `trials` times under each protocol, with near stores below `directory` and
+/// `far` as the far one.
 pub async fn measure(
     directory: &Path,
     far: SharedKeyValue,
@@ -101,7 +104,7 @@ pub async fn measure(
     Ok(took)
 }
 
-/// What the functions of one protocol write through.
+/// The stores that the functions of one protocol write through.
 #[derive(Clone)]
 struct Pair {
     near: SharedKeyValue,
@@ -140,7 +143,8 @@ impl Pair {
             .collect())
     }
 
-    /// In a range of its own: with the paper's protocol, functions of one range wait for each other.
+    /// Each function writes to its own shard: with the paper's protocol, functions of one shard
+    /// wait for each other.
     async fn run(self, function: Function, number: usize) -> Result<Duration> {
         let shard = Bytes::from(format!("bench/{}/{number}", self.protocol.name()));
         let stores = Stores {

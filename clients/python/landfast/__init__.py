@@ -8,8 +8,8 @@
     @landfast.transactional(id=lambda order, amount: f"pay/{order}")
     def pay(t, order, amount): ...
 
-Without a call of `connect`, the server is the one that LANDFAST_URL names (default http://127.0.0.1:7600).
-The same for asyncio is in `landfast.aio`.
+Without a call of `connect`, the server is the one that LANDFAST_URL names (default
+http://127.0.0.1:7600). `landfast.aio` is the same for asyncio.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def transact(
     after: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Optional[T]:
-    """Runs `body` in a transaction, again if it has to be; see `Client.transact`."""
+    """Runs `body` in a transaction, repeatedly if necessary; see `Client.transact`."""
     return default().transact(body, id=id, isolation=isolation, after=after, runs_max=runs_max)
 
 
@@ -155,7 +155,7 @@ def transactional(
     isolation: Optional[Isolation] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
-    """Makes a function's every call a transaction; see `Client.transactional`."""
+    """Makes every call of a function a transaction; see `Client.transactional`."""
     return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
@@ -170,22 +170,24 @@ def runs(workflow: str) -> Workflow:
 
 
 def externalize() -> None:
-    """Lets what a step has written count, and waits until all that its run has done is durable; see `Client.externalize`."""
+    """Makes a step's writes so far take effect, and waits until all effects of its run are durable;
+    see `Client.externalize`.
+    """
     default().externalize()
 
 
 def invoke(function: str, payload: Any = None) -> Any:
-    """Runs a deployed function and returns what it answers; see `Client.invoke`."""
+    """Runs a deployed function and returns its result; see `Client.invoke`."""
     return default().invoke(function, payload)
 
 
 def call(function: str, input: Any = None) -> Any:
-    """Has a deployed function run as a step of the workflow whose code this is; see `Client.call`."""
+    """Runs a deployed function as a step of the workflow that calls this; see `Client.call`."""
     return default().call(function, input)
 
 
 def send(queue: str, body: Value, *, group: Optional[str] = None) -> None:
-    """Sends a message once the step whose code this is counts; see `Client.send`."""
+    """Sends a message once the calling step takes effect; see `Client.send`."""
     default().send(queue, body, group=group)
 
 
@@ -198,9 +200,11 @@ def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
 
 
 def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
-    """Makes a function a step of the workflow whose code calls it: each call counts once, with what it wrote.
+    """Makes a function a step of the workflow that calls it: each call takes effect once, together
+    with its writes.
 
-    Arguments and result are JSON, as far as they are kept. Outside of a run, such as in a test, it is the function that it was.
+    Arguments and result must be JSON as far as they are kept. Outside of a run, such as in a test,
+    it remains an ordinary function.
     """
     return step_with(default, function, name)
 

@@ -1,9 +1,10 @@
-"""What the caller has committed, carried to its next transaction.
+"""The caller's last commit, carried to its next transaction.
 
-A commit answers a token. Sent with the next begin, it makes whichever node takes that begin wait until it knows
-the commit, so a client that changes nodes sees its own writes (rule T-1). The token is opaque and two of them
-cannot be compared here, so each thread and each asyncio task carries its own last one; one that has none yet
-carries the client's last. Across threads and processes a token can be handed on: `transaction(after=...)`.
+A commit returns a token. The next begin sends it, and the node that takes that begin waits until it
+knows the commit. So a client that changes nodes sees its own writes (rule T-1). The token is
+opaque, and the client cannot compare two of them. Each thread and each asyncio task therefore
+carries its own last token; one without a token carries the client's last. A program can pass a
+token to other threads and processes: `transaction(after=...)`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,16 @@ class After:
         return _tokens.get().get(self._number, self._last)
 
     def heard(self, token: object) -> Optional[str]:
-        """Keeps what a commit answered; anything that cannot go into a header is no token."""
+        """Keeps the token of a commit's response. A string that cannot go into a header is no
+        token.
+        """
         if not isinstance(token, str) or not 0 < len(token) <= _TOKEN_CHARACTERS_MAX:
             return None
         if not all("!" <= character <= "~" for character in token):
             return None
         self._last = token
-        # Those of clients that are gone are left out: a program may make one for each request that it handles.
+        # Tokens of clients that no longer exist are left out: a program may make a client for each
+        # request that it handles.
         kept = {number: kept for number, kept in _tokens.get().items() if number in _living}
         _tokens.set({**kept, self._number: token})
         return token

@@ -1,22 +1,27 @@
-"""One attempt of a transaction, without I/O: what may be asked when, and what an answer does to it.
+"""One attempt of a transaction, without I/O: which calls it may send in which state, and the effect
+of each response on it.
 
-Beginning again starts the next one, under the same id (`_attempts.py`). What comes back of a call changes the attempt that it was sent
-for, and none that was begun since: that one has its own state.
+Beginning again starts the next attempt, under the same id (`_attempts.py`). A response changes only
+the attempt that sent the call, not one begun since: that one has its own state.
 
-The blocking and the asyncio transaction are thin shells over this. Each method is a generator of steps
-(`_repeat.py`); whoever drives it gets the result, or the exception.
+The blocking and the asyncio transaction are thin shells over this. Each method is a generator of
+steps (`_repeat.py`); its driver gets the result, or the exception.
 
 Invariants
-- Nothing is sent for an attempt that has not begun or has ended; the error says which.
-- A write that may still be on its way is never followed by another write of the same key in this attempt: the
+- The client sends nothing for an attempt that has not begun or has ended; the error says which.
+- While a write may still be in flight, the attempt never sends another write of the same key: the
   late copy would undo it. The attempt is given up instead, and its body may run again.
-- An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the error.
-- An attempt belongs to the process that began it: in one that was forked since, nothing is sent for it.
-- A begin that is interrupted ends nobody else's attempt: one of an id that others may know is left to its time-out. Where nothing of
-  it was sent there is nothing to end; and once the id is begun anew nothing more is sent for it.
-- What a commit of a random id came to is kept for minutes. Once it may have gone its status names the attempt, so that the server does
-  not take it for one that never was, and its id is not begun again.
-- What an interruption has left open is ended, whether a commit that was broken off had been sent or not: an abort undoes no commit.
+- An attempt with a write that may or may not have arrived never commits, no matter how its body
+  handles the error.
+- An attempt belongs to the process that began it. A process forked since sends nothing for it.
+- An interrupted begin ends no other client's attempt: under an id that others may know, the attempt
+  is left to its time-out. If no part of the begin was sent, there is nothing to end. Once the id is
+  begun anew, the client sends nothing more for the old attempt.
+- The server keeps the outcome of a random id's commit for minutes. Once the commit may have been
+  sent, its status call names the attempt, so that the server does not report that the id never
+  began. The id is not begun again.
+- After an interruption the client ends the attempt that may be open, even if its broken-off commit
+  had been sent: an abort undoes no commit.
 """
 
 from __future__ import annotations
@@ -46,12 +51,14 @@ from ._requests import AFTER_HEADER, Call, Key, Request, Response, Value
 
 
 UNHEARD_S = 1.0
-"""How long an interrupted program is held up, at the most, for the answer to begin that ends what it may have left open."""
+"""Upper bound on the delay of an interrupted program, while it waits for the response to the begin
+that ends its possibly open attempt.
+"""
 _UNHEARD_PAUSES_S = (0.02, 0.1)
-"""Before that is tried again: the begin may still be on its way."""
+"""Pause before the next try to end it: the begin may still be in flight."""
 
 RANDOM_KEPT_S = 600.0
-"""A server knows for longer, if not by much, what a commit of a random id came to."""
+"""A server keeps the outcome of a random id's commit for longer than this, if not by much."""
 
 
 class Phase(enum.Enum):
@@ -70,7 +77,7 @@ class Attempt:
         self.phase = Phase.NEW
         self.committed_token: Optional[str] = None
         self.is_begun_anew = False
-        """Whether its id is: that ends it, if it is open."""
+        """Whether the attempt is known to have ended."""
         self._name = name
         self._route = route
         self._limits = limits
@@ -83,9 +90,13 @@ class Attempt:
         self._ended: Optional[Error] = None
         self._is_begin_doubled = False
         self._commit_sent: Optional[float] = None
-        """Since when a commit of its id has, or may have, taken effect; None: it has not."""
+        """The time since which a commit of its id has, or may have, taken effect; None if there is
+        none.
+        """
         self._places = itertools.count()
-        """Of effects. Each takes the next before its request is made, and it is not given again: threads may share the attempt."""
+        """The position of the next effect. Each effect takes its position before its request is
+        made, and none is reused: threads may share the attempt.
+        """
         self._process = os.getpid()
 
     @property
@@ -95,33 +106,41 @@ class Attempt:
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process is forked from the one that began: the attempt is the parent's, and still at work there."""
+        """Whether this process was forked from the one that began the attempt: it is the parent's,
+        and still in use there.
+        """
         return self._process != os.getpid()
 
     @property
     def may_be_open(self) -> bool:
-        """Whether it is left to its time-out unless it is ended: nobody has, or what was to end it was broken off."""
+        """Whether it stays open until its time-out unless the client ends it: its end was not sent,
+        or was broken off.
+        """
         return self.phase is Phase.OPEN or (self._is_end_broken_off and self.phase is not Phase.COMMITTED)
 
     @property
     def may_be_forgotten(self) -> bool:
-        """Whether it has, or may have, committed so long ago that the server may have forgotten it, and would begin its id again."""
+        """Whether it has, or may have, committed so long ago that the server may have forgotten it,
+        and would begin its id again.
+        """
         if not self._name.is_random or self._commit_sent is None:
             return False
         return time.monotonic() - self._commit_sent >= RANDOM_KEPT_S
 
     def follows(self, before: Attempt) -> None:
-        """Until it has begun, what its id may have committed is what `before` may have: a begin may be interrupted, and say nothing."""
+        """Until this attempt has begun, the id's possible commit is that of `before`: a begin may
+        be interrupted and report nothing.
+        """
         self._commit_sent = before._commit_sent
 
     def begin(self, isolation: Optional[str], after_token: Optional[str]) -> Steps[None]:
-        """Steps that begin it: once."""
+        """Steps that begin it. They run once."""
         call = _requests.begin(self.id, isolation, after_token or self._after.token)
         self.phase, self._beginning = Phase.BEGINNING, call.request
         try:
             answer = yield from exchange(call, self._route, self._limits)
         except Error as error:
-            # Nothing of the body has run, and what a begin cannot do now it has tried for long enough.
+            # No part of the body has run, and the begin itself has been repeated for long enough.
             error.body_may_run_again = False
             raise
         found = document(answer.response.body)
@@ -138,9 +157,10 @@ class Attempt:
         self.phase = Phase.OPEN
 
     def end(self, seconds: float) -> Steps[None]:
-        """Steps that end, within so many seconds, what this attempt may have left open."""
+        """Steps that end, within this many seconds, the attempt if it may be open."""
         before = self.phase
-        # Of a commit that was broken off the server alone knows what it came to, and says so to who asks again.
+        # Only the server knows the outcome of a broken-off commit, and a repeated commit or status
+        # call returns it.
         if before in (Phase.BEGINNING, Phase.OPEN):
             self.phase = Phase.ABORTED
         self._is_end_broken_off = False
@@ -149,13 +169,17 @@ class Attempt:
         if before is not Phase.BEGINNING:
             return self._abort_within(seconds, self._token)
         if self._beginning is None or not self._beginning.may_have_arrived:
-            # Begins that are given up while they wait for a connection would each add aborts to the load that made them wait.
+            # Begins that are dropped while they wait for a connection would each add aborts to the
+            # load that made them wait.
             return _nothing()
-        # The answer may be lost, and with it the attempt. An abort that names none ends the latest of its id, whoever has begun that.
+        # The response, and with it the attempt's token, may be lost. An abort without a token ends
+        # the latest attempt of its id, even another client's.
         return self._until_begun_anew(self._abort_unheard(seconds)) if self._name.is_random else _nothing()
 
     def _until_begun_anew(self, steps: Steps[None]) -> Steps[None]:
-        """The same, but for what would be sent once that has ended this attempt: it would end the next one."""
+        """The same steps, until the id is begun anew, which ends this attempt: a later request
+        would end the next one.
+        """
         try:
             action = next(steps)
             while not self.is_begun_anew:
@@ -177,7 +201,7 @@ class Attempt:
 
     def _abort_within(self, seconds: float, attempt: Optional[str]) -> Steps[None]:
         left = max(seconds, 0.001)
-        # Connecting and waiting for the answer may both take all that they are given.
+        # The connection and the wait for the response may both take all of their time.
         limits = Limits(call_s=left, connect_s=left / 2, reply_s=left / 2)
         yield from exchange(_requests.abort(self.id, attempt), self._route, limits)
 
@@ -220,7 +244,7 @@ class Attempt:
             self._ended_by(call, error)
             raise
         except BaseException:
-            # Whoever interrupts or cancels may raise anything.
+            # A signal handler or a cancellation may raise any exception.
             self._is_end_broken_off = True
             raise
         found = document(answer.response.body).get("after") or answer.response.headers.get(AFTER_HEADER.lower())
@@ -258,12 +282,14 @@ class Attempt:
             self.phase = Phase.ABORTED
 
     def left(self) -> None:
-        """The block has ended in order: raises what the server ended the attempt with, if it took no notice."""
+        """The block has ended normally: raises the server's error that ended the attempt, if the
+        block ignored it.
+        """
         if self.phase is Phase.ABORTED and self._ended is not None:
             raise self._ended
 
     def status(self) -> Steps[str]:
-        """What the server knows of the id: open, committing, committed, aborted or expired."""
+        """The server's state of the id: open, committing, committed, aborted or expired."""
         call = _requests.status(self.id, (self._token or None) if self._name.is_random else None)
         answer = yield from exchange(call, self._route, self._limits)
         found = document(answer.response.body).get("status")
@@ -292,23 +318,26 @@ class Attempt:
             self._ended_by(call, error)
             raise
         except BaseException:
-            # Interrupted or cancelled before the answer came.
+            # Interrupted or cancelled before the response.
             self._is_torn |= is_write
             raise
 
     def _ended_by(self, call: Call, error: Error) -> None:
-        """Notes that `error` ended the attempt, if it did; it had committed if another attempt of the id had."""
+        """Notes that `error` ended the attempt, if it did. The attempt had committed unless another
+        attempt of the id had.
+        """
         if isinstance(self._ended, AlreadyCommitted):
             raise self._committed_meanwhile(call) from error
         if self.phase is Phase.COMMITTED:
-            # By its own commit: the call was on its way when that was answered.
+            # Its own commit ended it: the call was in flight when the commit succeeded.
             return
         if isinstance(error, TransactionFinished) and error.outcome == "committed":
             self.phase = Phase.COMMITTED
             self._ended = self._committed_meanwhile(call)
             raise self._ended from error
         if error.outcome == "begun-anew" and self._is_begin_doubled:
-            # Perhaps by nobody else: a copy of this attempt's own begin may have come late.
+            # Perhaps no other client did it: a copy of this attempt's own begin may have arrived
+            # late.
             error.body_may_run_again = True
         if error.ends_attempt and not isinstance(error, Expired):
             self.phase = Phase.ABORTED
@@ -323,7 +352,7 @@ class Attempt:
         return AlreadyCommitted(call.what, "its id has committed meanwhile", transaction=self.id)
 
     def refuse_in_child(self, what: str) -> None:
-        """Raises where it is another process's."""
+        """Raises if the attempt belongs to another process."""
         if self.is_of_parent:
             raise RuntimeError(f"{what}: it is of the process that this one is forked from; begin one of its own here")
 
@@ -331,7 +360,7 @@ class Attempt:
         if isinstance(self._ended, AlreadyCommitted):
             raise self._committed_meanwhile(call) from self._ended
         if self.phase in (Phase.COMMITTED, Phase.ABORTED):
-            # As the server said it first, where it did: a body may have taken no notice.
+            # The server's first error, if there was one: the body may have ignored it.
             outcome = (self._ended and self._ended.outcome) or self.phase.value
             refusal = TransactionFinished(call.what, "it has ended", transaction=self.id, outcome=outcome)
             refusal.body_may_run_again = self._ended is not None and self._ended.body_may_run_again
@@ -344,5 +373,5 @@ def _nothing() -> Steps[None]:
 
 
 def value_in(response: Response) -> Optional[bytes]:
-    """The value that a get answered."""
+    """The value in the response to a get."""
     return None if response.status == 404 else response.body

@@ -2,9 +2,11 @@
 
 Invariants
 - At most one of them has begun and not ended, as far as this process knows.
-- A random id is not begun again once the server may have forgotten that it has committed: its work would be done twice.
-- A begin that failed leaves what was before it: the attempt that has ended, or none.
-- An id of its own is settled in the process that begins: what has not begun before a fork is another transaction after it.
+- A random id is not begun again once the server may have forgotten its commit: its work would be
+  done twice.
+- A begin that failed leaves the earlier state: the attempt that has ended, or none.
+- An automatic id is settled in the process that begins: a transaction that has not begun before a
+  fork is another one after it.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Attempts:
         self._after = after
         self._after_token = after_token
         self.latest = Attempt(name, route, limits, after)
-        """Before the first begin it is one that has not begun."""
+        """The latest attempt. Before the first begin it is one that has not begun."""
 
     @property
     def id(self) -> str:
@@ -47,18 +49,22 @@ class Attempts:
 
     @property
     def call_s(self) -> float:
-        """How long one call of it takes at the most, in seconds."""
+        """Upper bound on one call, in seconds."""
         return self._limits.call_s
 
     def settle_id(self) -> str:
-        """The id in this process: what has not begun before a fork is another transaction after it, unless its id was given."""
+        """The id in this process. A transaction that has not begun before a fork is another one
+        after it, unless its id was given.
+        """
         if self.latest.phase is Phase.NEW and self.latest.is_of_parent:
             self._name = self._name.in_child()
             self.latest = Attempt(self._name, self._route, self._limits, self._after)
         return self._name.id
 
     def begin(self) -> Steps[None]:
-        """Steps that begin the next one; what forbids that is raised at once, and leaves what is open as it is."""
+        """Steps that begin the next one. If the begin is not allowed, the error is raised at once,
+        and an open attempt stays as it is.
+        """
         what = f"begin transaction {self.settle_id()!r}"
         self.latest.refuse_in_child(what)
         phase = self.latest.phase

@@ -33,14 +33,16 @@ Urls = Union[str, Sequence[str], None]
 
 
 class Transactional(Protocol):
-    """What `transactional(...)` decorates with: the parameters stay those of the function, whatever those of `id` are."""
+    """The decorator that `transactional(...)` returns: it keeps the function's parameters,
+    independently of those of `id`.
+    """
 
     def __call__(self, function: Callable[Concatenate[Transaction, P], T], /) -> Callable[P, Optional[T]]: ...
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a client was told, for both kinds of client."""
+    """The settings of a client, for both kinds of client."""
 
     route: Route
     limits: Limits
@@ -78,10 +80,12 @@ class Client:
     def transaction(
         self, *, id: Optional[str] = None, isolation: Optional[Isolation] = None, after: Optional[str] = None
     ) -> Transaction:
-        """One attempt at a transaction, for use in `with`: commits at the end, aborts on an exception.
+        """One attempt at a transaction, for use in `with`: commits at the end, aborts on an
+        exception.
 
-        Raises `AlreadyCommitted` instead of entering the block if `id` has committed before. Without `id`, one is
-        derived from the request that is being handled (`landfast.request`), or drawn at random.
+        Raises `AlreadyCommitted` instead of entering the block if `id` has committed before.
+        Without `id`, one is derived from the current request (`landfast.request`), or drawn at
+        random.
         """
         return Transaction(self._settings.attempts(id, isolation, after), self._connections)
 
@@ -94,12 +98,14 @@ class Client:
         after: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
-        """Runs `body` in a transaction, again if it has to be, and returns what it returned.
+        """Runs `body` in a transaction, repeatedly if necessary, and returns its result.
 
-        The body is skipped, and None returned, if the id has committed before. It runs again only after an attempt
-        that had no effect: what it does outside the transaction may then happen twice, so let it do little. Whether
-        it may, the error of this transaction says that left it, or that was being handled where another one was
-        raised; one that it has dealt with before says nothing. What it raises after a commit of its own is raised.
+        If the id has committed before, skips the body and returns None. The body runs again only
+        after an attempt that had no effect. Its effects outside the transaction may then happen
+        twice, so keep them few. The decision depends on the error of this transaction that left the
+        body, or that was being handled when the body raised another one. An error that the body has
+        handled before does not matter. An exception that the body raises after its own commit is
+        raised to the caller.
         """
         attempts = self._settings.attempts(id, isolation, after)
         transaction = Transaction(attempts, self._connections)
@@ -137,7 +143,8 @@ class Client:
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
     ) -> Any:
-        """Makes a function whose first parameter is the transaction one that is called without it.
+        """Decorates a function whose first parameter is the transaction; callers leave that
+        parameter out.
 
         `id` is a function of the same arguments that names the transaction of a call.
         """
@@ -148,36 +155,44 @@ class Client:
         return State(self._settings.state_calls(), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
-        """A deployed workflow: its runs are begun, awaited, listed and cancelled there."""
+        """A deployed workflow, with methods to begin, await, list and cancel its runs."""
         return Workflow(workflow, self._settings.workflow_calls(), self._connections)
 
     def externalize(self) -> None:
-        """Inside a step: lets what it has written so far count, and returns once all that its run has done is durable.
+        """Inside a step: makes its writes so far take effect, and returns once all effects of its
+        run are durable.
 
-        From then on this step may count more than once, if it is tried again. Elsewhere there is nothing to wait for.
+        From then on this step may take effect more than once, if it is retried. Outside of a step
+        there is nothing to wait for.
         """
         self._connections.drive(self._settings.workflow_calls().externalize())
 
     def invoke(self, function: str, payload: Any = None) -> Any:
-        """Runs a deployed function and returns what it answers, never twice; raises `FunctionFailed` if it fails.
+        """Runs a deployed function and returns its result, never twice; raises `FunctionFailed` if
+        it fails.
 
         Inside a step the function is outside of the run, so this externalizes first.
         """
         return self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
 
     def call(self, function: str, input: Any = None) -> Any:
-        """Inside a workflow's code: has a deployed function run as a step of the run, tried as often as it says.
+        """Inside a workflow's code: runs a deployed function as a step of the run, with the retries
+        that the function configures.
 
         Raises `OutsideOfRun` elsewhere; `invoke` runs a function from anywhere.
         """
         return run_call(function, self._connections, self._settings.workflow_calls(), input)
 
     def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
-        """Inside a step: sends a message once the step counts. Raises `OutsideOfRun` elsewhere; a transaction sends there."""
+        """Inside a step: sends a message once the step takes effect. Raises `OutsideOfRun`
+        elsewhere; a transaction sends there.
+        """
         self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
 
     def run_step(self, name: str, body: Callable[[], T]) -> T:
-        """Inside a workflow's code: runs `body` as a step; what `@landfast.step` does. Elsewhere it just runs."""
+        """Inside a workflow's code: runs `body` as a step, as `@landfast.step` does. Elsewhere it
+        just runs.
+        """
         result: T = run_step(name, self._connections, self._settings.workflow_calls(), body)
         return result
 
@@ -219,11 +234,11 @@ def transactional_with(
 
 
 def connect(urls: Urls = None, *, token: Optional[str] = None, timeout: float = Limits.call_s) -> Client:
-    """A client of its own: of `urls`, else of LANDFAST_URL; several are separated by commas.
+    """A new client of `urls`, or else of LANDFAST_URL; several are separated by commas.
 
-    `timeout` bounds one call in seconds, repeats included; an answer that has begun by then is waited for as long as it
-    goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s. Nothing is sent before the
-    first call.
+    `timeout` bounds one call in seconds, repeats included. If a response has begun by then, the
+    client reads on while at least 64 KiB arrive in 10 s. A server may cut off a client that reads
+    less than 32 KiB/s. Nothing is sent before the first call.
     """
     return Client(Settings.of(urls, token, timeout))
 
@@ -233,7 +248,7 @@ _default_lock = threading.Lock()
 
 
 def default() -> Client:
-    """The client that `landfast.transaction` and the like use, made at first use."""
+    """The client that `landfast.transaction` and similar functions use, made at first use."""
     global _default
     with _default_lock:
         if _default is None:

@@ -1,7 +1,7 @@
 """Sockets of the blocking client: one keep-alive connection per thread and node.
 
-A thread's connection is nobody else's, so nothing is locked. A forked child inherits the parent's sockets and
-must not touch them: two processes reading one connection would take each other's answers.
+Threads share no connection, so nothing is locked. A forked child inherits the parent's sockets and
+must not touch them: two processes reading one connection would take each other's responses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_SECONDS_MAX = 5.0
 """Servers end idle connections after 10 s; a younger one that breaks is a sign that its node is gone."""
 _PIECE_BYTES = 1024 * 1024
 _TIMEOUT_S_MIN = 0.001
-"""A socket takes a timeout of zero for none at all."""
+"""A socket treats a timeout of zero as non-blocking mode."""
 
 
 class _Connection:
@@ -39,23 +39,27 @@ class _Connection:
         else:
             self.http = http.client.HTTPConnection(node.host, node.port, timeout=timeout)
         self.used_at = time.monotonic()
-        # A thread that ends lets go of its connections, and nobody else knows them. So does the program at its end.
+        # A thread that ends drops its connections, and nothing else refers to them. So does the
+        # program at its end.
         weakref.finalize(self, self.http.close)
 
 
 class _Arriving(io.RawIOBase):
-    """The bytes of an answer from its socket, for as long as `pace` allows."""
+    """The bytes of a response from its socket, for as long as `pace` allows."""
 
     _file: Optional[socket.SocketIO] = None
-    """None also where an interruption comes before it is set: what is half made is closed when it is collected."""
+    """None also if an interruption comes before it is set: the collector closes a half-made object."""
     is_in_head = True
-    """`http.client` takes the end of a connection for that of a head: half a head would be an answer with no body."""
+    """`http.client` takes the end of a connection for the end of a head: half a head would be a
+    response with no body.
+    """
     _has_begun = False
 
     def __init__(self, pace: Pace, sock: socket.socket) -> None:
         self._pace = pace
         self._sock = sock
-        # A connection that ends with its answer is closed before that is read; its files keep the socket open.
+        # A connection that ends with its response is closed before the response is read; the
+        # response's files keep the socket open.
         self._file = sock.makefile("rb", buffering=0)
 
     def readable(self) -> bool:
@@ -86,7 +90,7 @@ class _Arriving(io.RawIOBase):
 
 
 class _Paced:
-    """As much of a socket as `http.client` reads an answer from."""
+    """The part of a socket's interface from which `http.client` reads a response."""
 
     def __init__(self, pace: Pace, sock: socket.socket) -> None:
         self._pace = pace
@@ -100,7 +104,7 @@ class _Paced:
 
 class _Answer(http.client.HTTPResponse):
     fp: Any = None
-    """None also where an interruption comes before it is set, as that of `_Arriving`."""
+    """None also if an interruption comes before it is set, as in `_Arriving`."""
 
     def __init__(self, pace: Pace, sock: socket.socket, *arguments: Any, **options: Any) -> None:
         self._paced = _Paced(pace, sock)
@@ -127,7 +131,9 @@ class Connections:
         self._all: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
     def drive(self, steps: Steps[T]) -> T:
-        """Does what `steps` asks for until they are through, or tells them that nobody will."""
+        """Performs the requests of `steps` until they finish, or tells them that they will get no
+        more results.
+        """
         try:
             action = next(steps)
             while True:
@@ -158,7 +164,7 @@ class Connections:
                 raise
             return Lost(_reason(error), was_sent=True)
         except BaseException:
-            # Interrupted half way: a connection with an answer under way takes no other request.
+            # Interrupted half way: a connection with a response in progress takes no other request.
             self._drop(send.node)
             raise
 
@@ -189,13 +195,15 @@ class Connections:
         assert client.sock is not None, "it was opened a moment ago"
         client.sock.settimeout(send.reply_s)
         pace = Pace(send.reply_s, time.monotonic())
-        # Each answer has a pace of its own, and `http.client` makes it of the class that stands there.
+        # Each response has a pace of its own, and `http.client` creates the response from this
+        # class attribute.
         client.response_class = cast(Any, functools.partial(_Answer, pace))
         request = send.request
         headers = {**self._headers, **request.headers, "Content-Length": str(len(request.body))}
         is_whole = False
         request.may_have_arrived = True
-        # A server that refuses a body closes before it has read it all; its refusal may be there to read.
+        # A server that refuses a body closes before it has read it all; its refusal may be there to
+        # read.
         try:
             client.request(request.method, request.path, request.body or None, headers)
             is_whole = True
@@ -216,11 +224,13 @@ class Connections:
 
 
 def _is_silent(sock: socket.socket) -> bool:
-    """Whether nothing has come, not even an end, of a connection where nothing is asked for: what is sent over that certainly has no
-    effect once its server is gone, but nobody could know."""
+    """Whether nothing has arrived, not even an end, on a connection without a pending request. A
+    request over a connection that its server has closed certainly has no effect, but the client
+    could not know that.
+    """
     sock.settimeout(0)
     try:
-        # Also of TLS what has come as it is: its own sockets do not let that be looked at.
+        # With TLS, this peeks at the raw bytes too: TLS sockets do not allow a peek.
         socket.socket.recv(sock, 1, socket.MSG_PEEK)
     except OSError as error:
         if _is_of_handler(error):
@@ -246,15 +256,17 @@ def _read(answer: http.client.HTTPResponse) -> bytes:
 
 
 def _is_of_handler(error: BaseException) -> bool:
-    """Whether a signal's handler has raised it, and no socket: it may be any of the errors that sockets raise, too.
+    """Whether a signal handler raised it, and no socket: a handler may raise any error that sockets
+    raise.
 
-    A handler is given the frame that it interrupts, which nothing else is that sockets, and what may wrap them, call.
+    A handler receives the frame that it interrupts. No other function that sockets, and their
+    possible wrappers, call receives one.
     """
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         interrupted, step = step.tb_frame, step.tb_next
         for value in step.tb_frame.f_locals.values():
-            # A handler may take its arguments together.
+            # A handler may take its arguments as `*args`.
             if any(given is interrupted for given in (value if isinstance(value, tuple) else (value,))):
                 return True
     return False

@@ -1,8 +1,8 @@
-"""Where the servers are, and which of them is asked next.
+"""The addresses of the servers, and the choice of the next one.
 
-Any node takes any call, so a client stays with one node as long as that answers and moves on at the first
-sign that it does not. A transaction stays with the node that began it, because every other node would have to
-forward its calls.
+Any node takes any call. A client therefore stays with one node as long as it responds, and moves on
+at the first sign that it does not. A transaction stays with the node that began it, because every
+other node would have to forward its calls.
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ def _node_from(url: str) -> Node:
 
 
 class Route:
-    """Which node is asked next. Moving on is idempotent: two threads that lose one node move one step."""
+    """The node for the next request. Moving on is idempotent: two threads that lose one node move
+    one step.
+    """
 
     def __init__(self, nodes: Tuple[Node, ...], index: int = 0, origin: Optional[Route] = None) -> None:
         self.nodes = nodes
@@ -62,11 +64,13 @@ class Route:
         return self.nodes[self._index]
 
     def branch(self) -> Route:
-        """A route of its own that begins where this one stands, and takes this one along when it leaves a node."""
+        """A route of its own that begins at this one's node, and moves this one along when it
+        leaves a node.
+        """
         return Route(self.nodes, self._index, self)
 
     def leave(self, node: Node) -> None:
-        """Moves on, if `node` is still the one that would be asked."""
+        """Moves on, if `node` is still the current one."""
         index = self._index
         if self.nodes[index] == node:
             self._index = (index + 1) % len(self.nodes)

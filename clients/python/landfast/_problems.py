@@ -1,14 +1,16 @@
-"""What went wrong, and what may be done next.
+"""The errors, and the caller's next step for each.
 
-The server refuses with problem documents (RFC 9457) whose `type` is a bare name. This module holds the one
-table from those names to exception classes and to what may be repeated, so that the decision is never made
-twice. Every exception says what was attempted, on what, what happened, and what to do next.
+The server refuses with problem documents (RFC 9457) whose `type` is a bare name. This module holds
+the one table from those names to exception classes and to the permitted repeats, so that the
+decision is never made twice. Every exception states the operation, its object, the cause and the
+next step.
 
 Three different things may be repeated, and they must not be confused:
 
-- a *request*: the same bytes again, because the first copy may or may not have arrived. Everything a
-  transaction sends is safe to send twice, except effects;
-- a *body*: the code between begin and commit, because its attempt is known to have ended without effect;
+- a *request*: the same bytes again, because the first copy may or may not have arrived. Every
+  request of a transaction is safe to send twice, except effects;
+- a *body*: the code between begin and commit, because its attempt is known to have ended without
+  effect;
 - nothing: the caller has to change something first.
 """
 
@@ -21,17 +23,18 @@ from typing import Any, ClassVar, Dict, Mapping, Optional, Type
 
 
 class Error(Exception):
-    """Whatever Landfast could not do.
+    """Any error of Landfast.
 
-    `transaction` is the id it happened to, if it was one; `problem` the `type` of the server's problem
-    document; `retry_after` the seconds that the server asked to wait; `run` the id of the run that has or may have begun, or is being
-    ended, if what became of it is not known.
+    `transaction` is the id of the failed transaction, if there is one; `problem` is the `type` of
+    the server's problem document; `retry_after` is the number of seconds that the server asked the
+    client to wait. `run` is the id of a run with an unknown outcome: one that has or may have
+    begun, or that is being cancelled.
     """
 
     advice: ClassVar[str] = ""
-    """What the caller does next, in one sentence."""
+    """The caller's next step, in one sentence."""
     ends_attempt: ClassVar[bool] = False
-    """Whether the attempt is over once this was answered to one of its calls."""
+    """Whether the attempt is over once one of its calls received this error."""
 
     def __init__(
         self,
@@ -45,7 +48,7 @@ class Error(Exception):
         outcome: Optional[str] = None,
         run: Optional[str] = None,
     ) -> None:
-        # Only what stands in `args` is handed to a copy made by pickle; the rest travels as attributes.
+        # Pickle passes only `args` to a copy; the other fields travel as attributes.
         super().__init__(what, detail)
         self.what = what
         self.detail = detail
@@ -56,7 +59,7 @@ class Error(Exception):
         self.outcome = outcome
         self.run = run
         self.may_have_happened = False
-        """Whether the call may have had its effect all the same, now or a moment later."""
+        """Whether the call may have taken effect despite the error, now or a moment later."""
         self.body_may_run_again = self._lets_the_body_run_again()
         """Whether the attempt ended without effect, so that its body may be run again under the same id."""
 
@@ -77,26 +80,28 @@ class _BodyAgain(Error):
 
 
 class Conflict(_BodyAgain):
-    """Another transaction committed first what this one had read. Nothing was written."""
+    """Another transaction committed a write of a key that this one had read. Nothing was written."""
 
     advice = "Nothing was written; run the body again, as landfast.transact does."
     ends_attempt = True
 
 
 class NoValidVersion(_BodyAgain):
-    """No version of the key fits what the transaction has read before. It is not the same as absent."""
+    """No version of the key is compatible with the transaction's earlier reads. This differs from
+    an absent key.
+    """
 
     advice = "This does not mean that the key is absent; run the body again, as landfast.transact does."
 
 
 class SnapshotTooOld(_BodyAgain):
-    """The versions that the transaction reads at are no longer kept."""
+    """The server no longer keeps the versions of the transaction's snapshot."""
 
     advice = "Run the body again, as landfast.transact does; read what you need sooner after the begin."
 
 
 class NoSuchTransaction(_BodyAgain):
-    """The server knows no transaction of this id: it never began, or was given up and forgotten."""
+    """The server knows no transaction of this id: it never began, or was aborted and forgotten."""
 
     advice = "Nothing of it was written; begin again."
     ends_attempt = True
@@ -109,7 +114,7 @@ class TransactionFinished(Error):
     _ADVICE: ClassVar[Mapping[str, str]] = {
         "aborted": "Nothing was written; run the body again, as landfast.transact does.",
         "expired": "A transaction ends after 60 s without a call and after 15 min in all; do less in one.",
-        "begun-anew": "Somebody began the same id again, and this attempt was dropped; leave it to them.",
+        "begun-anew": "Another caller began the same id again, and this attempt was dropped; leave it to them.",
         "committed": "What it wrote is there; begin another transaction.",
     }
 
@@ -131,20 +136,22 @@ class AlreadyCommitted(Error):
 
 
 class Expired(Error):
-    """The id is older than what the server remembers: it may have committed, or not."""
+    """The id is older than the server's record: it may have committed, or not."""
 
     advice = "It can no longer be said whether it committed; read the keys to find out."
     ends_attempt = True
 
 
 class OutcomeUnknown(Error):
-    """It was not learnt in time whether the change took effect. For a transaction, ask again by its id."""
+    """The client did not learn in time whether the change took effect. For a transaction, ask again
+    by its id.
+    """
 
     advice = "It may have taken effect; repeat it with the same id, which does no harm (within ten minutes, unless you chose the id), or read."
 
 
 class Unavailable(Error):
-    """No node answered in time, or none could serve."""
+    """No node responded in time, or none could serve."""
 
     advice = "Try again later; is `landfast serve` running where LANDFAST_URL says?"
 
@@ -153,19 +160,19 @@ class Unavailable(Error):
 
 
 class ClockAhead(Unavailable):
-    """The node's clock is too far ahead to give timestamps."""
+    """The node's clock is too far ahead to assign timestamps."""
 
     advice = "Set the clock of that node; others can serve meanwhile."
 
 
 class TooManyTransactions(Error):
-    """The node has as many open transactions as it takes."""
+    """The node has reached its bound on open transactions."""
 
     advice = "Try again later; commit or abort transactions that are not needed."
 
 
 class TooMuchBuffered(Error):
-    """The node has no room for more bytes in flight."""
+    """The node has no capacity for more bytes in flight."""
 
     advice = "Try again later, or write less at once."
 
@@ -177,7 +184,7 @@ class NoRoom(Error):
 
 
 class Corrupt(Error):
-    """What is stored does not decode."""
+    """Stored data does not decode."""
 
     advice = "Stop using this key, look into the server's log, and report it."
 
@@ -189,8 +196,10 @@ class TooLarge(Error):
 
 
 class InvalidRequest(Error):
-    """The key, the id or another argument is not acceptable. Nothing changed, but of a step whose far store refuses for good what was
-    written: that is ordered near before the far store is asked, as with `externalize`, `invoke` and a commit."""
+    """The key, the id or another argument is not acceptable. Nothing changed, with one exception:
+    writes of a step that its far store refuses permanently. `externalize`, `invoke` and a commit
+    order the writes near before they ask the far store.
+    """
 
     advice = "The same will be refused again; correct what was asked for, or the far store that refuses it."
 
@@ -214,13 +223,13 @@ class SeveralSequencers(Error):
 
 
 class Refused(Error):
-    """The server does not take this request from here: token, host, origin or path."""
+    """The server does not accept this request from here: token, host, origin or path."""
 
     advice = "Check LANDFAST_URL and LANDFAST_TOKEN, and that server and client are of the same version."
 
 
 class UnexpectedAnswer(Error):
-    """The answer is not one that Landfast gives. Is something else listening there?"""
+    """The response is not one of Landfast's. Is another program listening there?"""
 
     advice = "Check that LANDFAST_URL names a Landfast server."
 
@@ -235,7 +244,7 @@ class Repeat(enum.Enum):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What one problem `type` means to a caller."""
+    """The meaning of one problem `type` for the client."""
 
     error: Type[Error]
     repeat: Repeat = Repeat.NEVER
@@ -256,25 +265,27 @@ class NoSuchRun(Error):
 
 
 class OutsideOfRun(Error):
-    """Only the code of a workflow's step may ask for this, and this is none."""
+    """Only the code of a workflow's step may send this request, but other code sent it."""
 
     advice = "Do it in a function that a workflow runs; `landfast.runs` begins runs from anywhere."
 
 
 class AttemptEnded(Error):
-    """The attempt of a step that asked has ended: it ran out of time, or its run was cancelled."""
+    """The attempt of the step that sent the request has ended: it ran out of time, or its run was
+    cancelled.
+    """
 
     advice = "Nothing that it asks for counts any more."
 
 
 class TooManyRuns(Error):
-    """As many runs are under way as the server bears."""
+    """The server has reached its bound on runs in progress."""
 
     advice = "Try again later."
 
 
 class FunctionFailed(Error):
-    """A function that was called has failed; `error` is what it said."""
+    """A called function has failed; `error` is its own report."""
 
     error: Dict[str, Any]
 
@@ -287,9 +298,11 @@ class FunctionFailed(Error):
 
 
 class StepFailed(Error):
-    """A step that the code of a workflow has called has failed; `error` is what its exception said: `errorType`, `errorMessage`.
+    """A step that the code of a workflow called has failed; `error` is its exception's report:
+    `errorType`, `errorMessage`.
 
-    It is raised in place of the step's own exception, which is its cause the first time: run again, the code is told the same.
+    The client raises it in place of the step's own exception, which is its cause the first time.
+    When the code runs again, it gets the same error.
     """
 
     error: Dict[str, Any]
@@ -302,13 +315,16 @@ class StepFailed(Error):
 
 
 class RunInterrupted(BaseException):
-    """It was not learnt what a step of a workflow's code has come to, so the code cannot go on: it is run again from what counts.
+    """The client did not learn the outcome of a step, so the workflow's code cannot go on. It runs
+    again from the steps that have taken effect.
 
-    No `Exception`, so that code which handles the failures of its steps does not take it for one.
+    It is not an `Exception`, so that code which handles the failures of its steps does not mistake
+    it for one.
     """
 
 
-# The table of the HTTP interface. Its problems of transactions stand first, those of the front door after.
+# The table of the HTTP interface: the problems of transactions first, then those of the front end
+# itself.
 MEANINGS: Mapping[str, Meaning] = {
     "invalid-request": Meaning(InvalidRequest),
     "reserved-name": Meaning(InvalidRequest),
@@ -343,7 +359,8 @@ MEANINGS: Mapping[str, Meaning] = {
     "method-not-allowed": Meaning(Refused),
 }
 
-# The codes of the Lambda Invoke API, which is answered in its own words. But for the last, nothing was run.
+# The codes of the Lambda Invoke API, which has its own error format. Except for the last, no
+# function ran.
 MEANINGS_OF_LAMBDA: Mapping[str, Meaning] = {
     "ResourceNotFoundException": Meaning(NoSuchFunction),
     "InvalidParameterValueException": Meaning(InvalidRequest),
@@ -356,7 +373,7 @@ MEANINGS_OF_LAMBDA: Mapping[str, Meaning] = {
     "ServiceException": Meaning(Unavailable, is_certain=False),
 }
 
-# What stands between client and server (a proxy, a load balancer) answers without a problem document.
+# A proxy or load balancer between client and server responds without a problem document.
 _MEANINGS_BY_STATUS: Mapping[int, Meaning] = {
     401: Meaning(Refused),
     403: Meaning(Refused),
@@ -370,7 +387,7 @@ _OTHER_REFUSAL = Meaning(UnexpectedAnswer)
 _OTHER_FAILURE = Meaning(UnexpectedAnswer, Repeat.HERE, is_certain=False)
 
 NO_SUCH_KEY = "no-such-key"
-"""Not an error: how a read says that there is no value."""
+"""Not an error: a read reports an absent value with it."""
 
 _DETAIL_CHARACTERS_MAX = 500
 
@@ -385,7 +402,7 @@ def document(body: bytes) -> Dict[str, Any]:
 
 
 def meaning_of(problem: Optional[str], status: int) -> Meaning:
-    """What a refusal means: by its `type`, else by its status."""
+    """The meaning of a refusal: by its `type`, or else by its status."""
     known = MEANINGS.get(problem or "") or MEANINGS_OF_LAMBDA.get(problem or "")
     if known is not None:
         return known
@@ -393,7 +410,7 @@ def meaning_of(problem: Optional[str], status: int) -> Meaning:
 
 
 def problem_type(body: bytes, code: Optional[str] = None) -> Optional[str]:
-    """The `type` of a problem document, or the `code` of a refusal that is none."""
+    """The `type` of a problem document, or else the `code` of a refusal without one."""
     found = document(body).get("type")
     return found if isinstance(found, str) else code
 
@@ -406,7 +423,7 @@ def error_from(
     transaction: Optional[str],
     code: Optional[str] = None,
 ) -> Error:
-    """The exception for a refusal; `code` is Lambda's, which it has in place of a problem document."""
+    """The exception for a refusal; `code` is Lambda's, which replaces a problem document there."""
     found = document(body)
     problem = problem_type(body, code)
     detail = found.get("detail") or found.get("title") or found.get("Message")

@@ -1,17 +1,20 @@
-"""Sending one request until it is answered: which node, when again, and when to give up.
+"""Sending one request until it has a response: to which node, when to repeat it, and when to give
+up.
 
-Decisions only: `exchange` is a generator that says what to do next (`Send`, `Pause`) and is told what came of
-it. The blocking client and the asyncio client each drive it with their own sockets and their own sleep.
+This module only decides: `exchange` is a generator that yields the next step (`Send`, `Pause`) and
+receives its result. The blocking client and the asyncio client each drive it with their own sockets
+and their own sleep.
 
 Invariants
-- A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
-  has been tried.
-- A commit whose outcome a node does not know is asked at the next one: that node may be cut off from who orders commits. A run is
-  asked for where it was begun.
+- A request goes to the next node at the first sign that a node is gone; a pause comes only after
+  every node has been tried.
+- A commit whose outcome a node does not know goes to the next node: the node may be cut off from
+  the commit sequencer. A query about a run goes to the node where the run was begun.
 - A request that is not repeatable is sent again only if its last copy certainly had no effect.
-- A repeat that the end of the time cuts short does not hide what the server said before it, unless that repeat alone leaves
-  the outcome of a change unknown.
-- A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
+- A repeat that the end of the time cuts short does not hide the server's earlier response, unless
+  that repeat alone leaves the outcome of a change unknown.
+- A change whose last response is missing ends as `OutcomeUnknown`, never as an error that denies
+  it.
 """
 
 from __future__ import annotations
@@ -32,15 +35,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Limits:
-    """How long things may take, in seconds."""
+    """Bounds on durations, in seconds."""
 
     call_s: float = 30.0
-    """One call in all, repeats and pauses included; an answer that has begun by then is read to its end (`_pace.py`)."""
+    """One call in all, repeats and pauses included; a response that has begun by then is read to
+    its end (`_pace.py`).
+    """
     connect_s: float = 2.0
     reply_s: float = 10.0
-    """Until a reply begins. A server answers a commit within 5 s, if only to say that it does not know yet."""
+    """Until a response begins. A server answers a commit within 5 s, if only to say that the
+    outcome is still unknown.
+    """
     abort_s: float = 2.0
-    """Telling the server to forget an attempt: a courtesy, since it would time out by itself."""
+    """Bound of an abort, which is a courtesy: the attempt would time out by itself."""
 
     def for_body(self, body_bytes: int) -> Limits:
         """The same with the time that a large body of a request needs on a slow line."""
@@ -73,7 +80,7 @@ class Pause:
 
 @dataclass(frozen=True)
 class Answer:
-    """A response, and whether another copy of the request may still be on its way to the server."""
+    """A response, and whether another copy of the request may still be in flight to the server."""
 
     response: Response
     node: Node
@@ -86,13 +93,13 @@ Steps = Generator[Action, Event, T]
 
 
 def full_jitter(failures: int) -> float:
-    """Seconds to wait after so many failures, drawn between zero and a bound that doubles."""
+    """The pause in seconds after this many failures, drawn between zero and a bound that doubles."""
     bound = min(_PAUSE_MAX_S, _PAUSE_FIRST_S * 2.0 ** min(failures, _DOUBLINGS_MAX))
     return random.uniform(0, bound)
 
 
 def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
-    """Sends `call` until it is answered, refused for good, or out of time."""
+    """Sends `call` until it succeeds, is refused permanently, or runs out of time."""
     limits = limits.for_body(len(call.request.body))
     deadline = time.monotonic() + limits.call_s
     may_have_happened = False
@@ -113,7 +120,7 @@ def exchange(call: Call, route: Route, limits: Limits) -> Steps[Answer]:
             is_denial = call.is_change and may_have_happened and said[1].is_certain
             raise _given_up(call, error if is_denial else said[0], may_have_happened)
         if meaning.repeat is Repeat.NEVER and error.ends_attempt:
-            # It speaks of the attempt itself, and so for every copy of the request.
+            # The refusal is about the attempt itself, and so holds for every copy of the request.
             raise error
         if meaning.repeat is Repeat.NEVER or (may_have_happened and not call.is_repeatable):
             raise _given_up(call, error, may_have_happened)
@@ -137,7 +144,8 @@ def _failure(call: Call, event: Union[Response, Lost], node: Node) -> tuple[Erro
     meaning = _problems.meaning_of(_problems.problem_type(event.body, code), event.status)
     seconds = retry_after_seconds(event.headers.get("retry-after"))
     error = _problems.error_from(what, event.status, event.body, seconds, call.transaction, code)
-    # Of a run whose outcome is not known the answer has the id, and it goes on where it was begun.
+    # For a run with an unknown outcome, the response has the id, and the call goes on at the node
+    # where the run was begun.
     return error, meaning if error.run is None else replace(meaning, repeat=Repeat.HERE)
 
 
@@ -159,7 +167,7 @@ def _given_up(call: Call, last: Error, may_have_happened: bool) -> Error:
 
 
 def retry_after_seconds(value: Optional[str]) -> Optional[float]:
-    """What a `Retry-After` header asks for: seconds, or a date."""
+    """The pause in a `Retry-After` header: seconds, or a date."""
     if value is None:
         return None
     if value.strip().isdecimal():

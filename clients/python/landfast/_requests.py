@@ -1,6 +1,7 @@
-"""The HTTP interface as data: what is sent, and in words, what for.
+"""The HTTP interface as data: each request, and its purpose in words.
 
-Everything here is free of I/O, so that the blocking client and the asyncio client send the same bytes.
+Everything here is free of I/O, so that the blocking client and the asyncio client send the same
+bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Key = Union[str, bytes]
 Value = Union[bytes, bytearray, memoryview]
 
 VALUE_BYTES_MAX = 64 * 1024 * 1024
-"""Larger values are refused here, before they are sent: a server refuses them by closing the connection."""
+"""The client refuses larger values before it sends them: a server refuses them by closing the
+connection.
+"""
 KEYS_MAX = 1_000
 """The most keys of one page."""
 ANSWER_BYTES_MAX = VALUE_BYTES_MAX + 64 * 1024
@@ -30,13 +33,15 @@ EFFECT_HEADER = "Landfast-Effect"
 STEP_HEADER = "Landfast-Step"
 
 CURRENT_STEP: ContextVar[Optional[str]] = ContextVar("landfast_step", default=None)
-"""The step within a step whose code runs: what it reads and writes is that step's."""
+"""The step whose code runs in this context: its reads and writes belong to that step."""
 OPEN_STEPS: List[Tuple[int, str]] = []
-"""Those under way, the innermost last, each with the thread that began it."""
+"""The open steps, the innermost last, each with the thread that began it."""
 
 
 def current_step() -> Optional[str]:
-    """The step whose code asks. A thread that a step has started has no context of it, and is its own all the same."""
+    """The step of the calling code. A thread that a step started has no context of the step, and
+    still belongs to it.
+    """
     step = CURRENT_STEP.get()
     if step is None and OPEN_STEPS:
         thread, innermost = OPEN_STEPS[-1]
@@ -45,25 +50,27 @@ def current_step() -> Optional[str]:
 
 
 def is_in_function() -> bool:
-    """Whether a function's runtime has this code run: any other is no code of a workflow's step."""
+    """Whether a function's runtime runs this code: no other code belongs to a workflow's step."""
     return "AWS_LAMBDA_RUNTIME_API" in os.environ
 
 
 @dataclass
 class Request:
-    """What goes over the wire, but for the headers that every request has."""
+    """The content on the wire, without the headers that every request has."""
 
     method: str
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     may_have_arrived: bool = field(default=False, compare=False)
-    """Whether a byte of it, or of a copy, may have reached a server: noted by who sends it, who may be cut off in the midst."""
+    """Whether a byte of it, or of a copy, may have reached a server. The sender sets it, because it
+    may be interrupted while it sends.
+    """
 
 
 @dataclass(frozen=True)
 class Response:
-    """What came back. Names of headers are in lower case."""
+    """A response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -72,7 +79,7 @@ class Response:
 
 @dataclass(frozen=True)
 class Lost:
-    """No answer came. `was_sent` is false only if not one byte can have reached the server."""
+    """No response came. `was_sent` is false only if not one byte can have reached the server."""
 
     reason: str
     was_sent: bool
@@ -80,22 +87,22 @@ class Lost:
 
 @dataclass(frozen=True)
 class Call:
-    """A request, what it is for in words, and what it means when no answer comes."""
+    """A request, its purpose in words, and the meaning of a missing response."""
 
     what: str
     request: Request
     transaction: Optional[str] = None
     run: Optional[str] = None
-    """The id of the run that it begins or ends, if that is known here."""
+    """The id of the run that it begins or ends, if the client knows it."""
     is_change: bool = False
-    """Whether it takes effect by itself, so that a lost answer leaves its outcome unknown."""
+    """Whether it takes effect by itself, so that a lost response leaves its outcome unknown."""
     is_repeatable: bool = True
-    """Whether it may be sent again although an earlier copy may have had its effect."""
+    """Whether it may be sent again although an earlier copy may have taken effect."""
     may_be_absent: bool = False
-    """Whether `no-such-key` is an answer rather than a refusal."""
+    """Whether `no-such-key` is a result rather than a refusal."""
 
     def accepts(self, response: Response) -> bool:
-        """Whether `response` is an answer rather than a refusal."""
+        """Whether `response` is a result rather than a refusal."""
         if 200 <= response.status < 300:
             return True
         return self.may_be_absent and response.status == 404 and problem_type(response.body) == NO_SUCH_KEY
@@ -113,7 +120,7 @@ def begin(id: str, isolation: Optional[str], after: Optional[str]) -> Call:
 
 
 def status(id: str, attempt: Optional[str]) -> Call:
-    """`attempt` is None for whichever is the latest."""
+    """If `attempt` is None, the call is about the latest one."""
     headers = {} if attempt is None else _of(attempt)
     return Call(f"ask for the status of transaction {id!r}", Request("GET", _transaction(id), headers), id)
 
@@ -134,7 +141,7 @@ def delete(id: str, attempt: str, key: Key) -> Call:
 
 
 def send(id: str, attempt: str, place: int, queue: str, body: Value, group: Optional[str]) -> Call:
-    """`place` says which effect of the attempt it is, so that the server knows a repeat for one."""
+    """`place` is the effect's position in its attempt, by which the server recognises a repeat."""
     what = f"send to queue {queue!r} in transaction {id!r}"
     path = f"{_transaction(id)}/messages/{_segment(queue, what)}"
     if group is not None:
@@ -149,13 +156,14 @@ def invoke(id: str, attempt: str, place: int, function: str, payload: Value) -> 
 
 
 def commit(id: str, attempt: str) -> Call:
-    # Of which step it is: what that step's code was told of failures is at rest before this counts.
+    # The step that it belongs to: the failures that the step's code has received are persisted
+    # before this takes effect.
     request = Request("POST", f"{_transaction(id)}/commit", {**_of(attempt), **_of_step()})
     return Call(f"commit transaction {id!r}", request, id, is_change=True)
 
 
 def abort(id: str, attempt: Optional[str]) -> Call:
-    """`attempt` is None for whichever is the latest."""
+    """If `attempt` is None, the call ends the latest one."""
     headers = {} if attempt is None else _of(attempt)
     return Call(f"abort transaction {id!r}", Request("DELETE", _transaction(id), headers), id)
 
@@ -224,7 +232,7 @@ def invoke_now(function: str, payload: bytes) -> Call:
 
 def open_step(name: str) -> Call:
     what = f"begin the step {name!r}"
-    # Sent once: each is the next step of the code.
+    # Sent once: each copy would be the next step of the code.
     return Call(what, Request("POST", _step(name, what), _of_step()), is_change=True, is_repeatable=False)
 
 
@@ -271,7 +279,7 @@ def _step(name: str, what: str) -> str:
 
 
 def valid_id(id: str) -> str:
-    """`id`, or `InvalidRequest` where it cannot stand in a path at all."""
+    """`id`, or `InvalidRequest` if it can never stand in a path."""
     if not isinstance(id, str):
         raise TypeError(f"a transaction id is a str, not {type(id).__name__}")
     if not id:
@@ -305,7 +313,9 @@ def _state(key: Key, what: str) -> str:
 
 
 def _segment(name: Key, what: str) -> str:
-    """One segment of a path. Dots alone are escaped too: `..` unescaped would be walked by proxies."""
+    """One segment of a path. A segment of dots alone is escaped too, because proxies would resolve
+    a plain `..`.
+    """
     encoded = _encoded(name, what)
     if encoded and not encoded.strip(b"."):
         return "%2E" * len(encoded)
@@ -326,7 +336,7 @@ def _encoded(name: Key, what: str) -> bytes:
 def _bytes(value: Value, what: str, transaction: Optional[str]) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
         raise TypeError(f"{what}: a value is bytes, not {type(value).__name__}; encode it first")
-    # A copy of what may still be changed: a repeat has to send the same bytes.
+    # A copy of a value that the caller may still change: a repeat has to send the same bytes.
     copied = value if isinstance(value, bytes) else bytes(value)
     if len(copied) > VALUE_BYTES_MAX:
         raise TooLarge(what, f"{len(copied):,} bytes, at most {VALUE_BYTES_MAX:,}", transaction=transaction)

@@ -23,7 +23,7 @@ class Page(NamedTuple):
     items: List[Tuple[bytes, bytes]]
     """The keys with their values."""
     next: Optional[bytes]
-    """What to go on after; None: there are no more."""
+    """The key after which the next page begins; None after the last page."""
 
 
 class StateCalls:
@@ -48,7 +48,7 @@ class StateCalls:
         items = []
         for key, value in entries:
             if value is None:
-                # Too long for a page. It may be gone by now, and is left out then.
+                # The value is too long for a page. If the key is gone by now, it is left out.
                 value = yield from self.get(key)
             if value is not None:
                 items.append((key, value))
@@ -76,8 +76,9 @@ def _entries(found: Any) -> Tuple[List[Tuple[bytes, Optional[bytes]]], Optional[
 class State:
     """The keys that transactions write, one at a time.
 
-    A write whose answer is lost is sent again. It may then be applied twice, with somebody else's write of the
-    key in between; where that matters, use a transaction, which takes effect once.
+    A write whose response is lost is sent again. It may then be applied twice, with another
+    client's write of the key in between. Where that matters, use a transaction, which takes effect
+    once.
     """
 
     def __init__(self, calls: StateCalls, connections: Connections) -> None:
@@ -89,11 +90,12 @@ class State:
         return self._connections.drive(self._calls.get(key))
 
     def scan(self, prefix: Key = b"", *, after: Optional[Key] = None, limit: int = 100) -> Page:
-        """Looks at up to `limit` keys (1,000 at the most) that begin with `prefix`, behind `after`, and returns those that have a
-        value, in order.
+        """Examines up to `limit` keys (1,000 at the most) that begin with `prefix`, after the key
+        `after`. Returns those that have a value, in order.
 
-        Each is as it is at some moment meanwhile: a page is no snapshot. Keys that were deleted lately make a page shorter,
-        so go on with `after=page.next` until that is None. Inside a step of a workflow, what its attempt has written is in it.
+        A page is no snapshot: each value is the key's value at some moment during the call.
+        Recently deleted keys make a page shorter, so go on with `after=page.next` until that is
+        None. Inside a step of a workflow, the page contains the writes of the step's attempt.
         """
         return self._connections.drive(self._calls.scan(prefix, after, limit))
 

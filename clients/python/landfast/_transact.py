@@ -1,11 +1,13 @@
 """Running a body until its transaction has committed.
 
-The body runs again only where its attempt is known to have ended without effect, always under the same id. So
-even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
+The body runs again only where its attempt is known to have ended without effect, always under the
+same id. So even a commit whose response was lost cannot be applied twice: the next begin under that
+id reports the commit.
 
-What decides is the error of this very transaction that left the body, or that another one was made of: its cause, what was being
-handled when it was raised, or a member of a group, such as `asyncio.TaskGroup` makes of those of its tasks. An error that the body
-has dealt with is none of these.
+The decision depends on the error of this very transaction that left the body, or that is part of
+the error which left it. It is part of that error as its cause, as its context (the error being
+handled when it was raised), or as a member of a group. `asyncio.TaskGroup`, for example, groups the
+errors of its tasks. An error that the body has handled is none of these.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from ._requests import valid_id
 T = TypeVar("T")
 
 RUNS_MAX = 16
-"""How often a body runs before the last error is raised; it takes up to about 10 s."""
+"""How often a body runs before the last error is raised; all runs take up to about 10 s."""
 
 
 class Runs:
@@ -35,7 +37,8 @@ class Runs:
         self._attempts = attempts
         self._runs_max = runs_max
         self._runs = 0
-        # Python makes it the context of all that is raised meanwhile. It may be an error of an earlier transaction of this id.
+        # Python makes it the context of all exceptions raised meanwhile. It may be an error of an
+        # earlier transaction of this id.
         self._handled_before = sys.exc_info()[1]
 
     def pause_before_next(self, error: Exception) -> Optional[float]:
@@ -43,11 +46,13 @@ class Runs:
         self._runs += 1
         failures = list(self._failures(error))
         may_run_again = bool(failures) and all(failure.body_may_run_again for failure in failures)
-        # It may have committed, or be the parent's of a process that was forked in the body.
+        # It may have committed, or it may belong to the parent of a process that was forked in the
+        # body.
         if not may_run_again or self._attempts.latest.phase is not Phase.ABORTED or self._runs >= self._runs_max:
             return None
         asked_for = max(failure.retry_after or 0 for failure in failures)
-        # What a server asks for may be as long as it likes, and within a call nobody waits for more than that takes.
+        # A server may ask for any pause, but within a call the client waits no longer than the call
+        # may take.
         return None if asked_for > self._attempts.call_s else max(full_jitter(self._runs), asked_for)
 
     def is_skipped(self, error: Exception) -> bool:
@@ -55,7 +60,7 @@ class Runs:
         return any(isinstance(failure, AlreadyCommitted) for failure in self._failures(error))
 
     def _failures(self, error: Exception) -> Iterator[Error]:
-        """The errors of this transaction that `error` is, or was made of."""
+        """The errors of this transaction in `error`: itself, or its parts."""
         seen = {id(self._handled_before)}
         left: List[object] = [error]
         while left:
@@ -63,7 +68,8 @@ class Runs:
             if not isinstance(found, BaseException) or id(found) in seen:
                 continue
             seen.add(id(found))
-            # The error of another transaction, say one inside the body, tells nothing about this one.
+            # The error of another transaction, for example one inside the body, says nothing about
+            # this one.
             if isinstance(found, Error) and found.transaction == self._attempts.id:
                 yield found
                 continue
@@ -72,7 +78,9 @@ class Runs:
 
 
 def refuse_unfinished(result: T, what: str) -> T:
-    """What a coroutine function or a generator returns has not even begun: finishing now would finish nothing."""
+    """A coroutine function or a generator returns an object that has not even begun: a commit now
+    would commit nothing.
+    """
     if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if inspect.iscoroutine(result):
             result.close()
@@ -83,5 +91,5 @@ def refuse_unfinished(result: T, what: str) -> T:
 def id_of_call(
     name: Optional[Callable[..., str]], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Optional[str]:
-    """The id that a decorated function's call asks for."""
+    """The id for a call of a decorated function."""
     return None if name is None else valid_id(name(*args, **kwargs))

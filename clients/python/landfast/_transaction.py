@@ -18,8 +18,9 @@ from ._requests import Key, Value
 class Transaction:
     """One transaction; each `with` is one attempt at it, under one id.
 
-    Its own requests are repeated when they are lost, at the next node if need be. The body is not: for that there
-    is `transact`. Threads may share it as long as they write different keys.
+    The client repeats lost requests of the transaction, at the next node if necessary. It does not
+    repeat the body: `transact` does that. Threads may share the transaction as long as they write
+    different keys.
     """
 
     def __init__(self, attempts: Attempts, connections: Connections) -> None:
@@ -34,12 +35,14 @@ class Transaction:
 
     @property
     def after(self) -> Optional[str]:
-        """Once committed: what to hand to `transaction(after=...)` elsewhere for it to see this commit."""
+        """Once committed: the token for `transaction(after=...)` elsewhere, which makes that
+        transaction see this commit.
+        """
         return self._attempt.committed_token
 
     @property
     def _attempt(self) -> Attempt:
-        """What calls are for."""
+        """The attempt that calls belong to."""
         return self._attempts.latest
 
     def get(self, key: Key) -> Optional[bytes]:
@@ -47,7 +50,7 @@ class Transaction:
         return self._connections.drive(self._attempt.get(key))
 
     def put(self, key: Key, value: Value) -> None:
-        """Sets `key`; others see it once the transaction has committed."""
+        """Sets `key`; other transactions see it once this one has committed."""
         self._connections.drive(self._attempt.put(key, value))
 
     def delete(self, key: Key) -> None:
@@ -63,15 +66,15 @@ class Transaction:
         self._connections.drive(self._attempt.invoke(function, payload))
 
     def commit(self) -> None:
-        """Commits now instead of at the end of the block. After `OutcomeUnknown`: asks again."""
+        """Commits now instead of at the end of the block. After `OutcomeUnknown`, commits again."""
         self._connections.drive(self._attempt.commit())
 
     def abort(self) -> None:
-        """Drops everything written so far; the end of the block then does nothing."""
+        """Drops all writes so far; the end of the block then does nothing."""
         self._connections.drive(self._attempt.abort())
 
     def status(self) -> str:
-        """What the server knows of the id: open, committing, committed, aborted or expired."""
+        """The server's state of the id: open, committing, committed, aborted or expired."""
         return self._connections.drive(self._attempt.status())
 
     def __enter__(self) -> Transaction:
@@ -93,7 +96,8 @@ class Transaction:
         self._scope = None
         if self._attempt.is_of_parent:
             return
-        # Also where a commit of the block's own was broken off: only who asks again knows what it came to.
+        # This also covers a broken-off commit of the block's own: only a repeated call returns its
+        # outcome.
         if kind is None and self._attempt.phase in (Phase.OPEN, Phase.COMMITTING):
             try:
                 self.commit()
@@ -113,11 +117,12 @@ class Transaction:
             self._attempt.left()
 
     def _give_up(self) -> None:
-        # What left the block says more than a failed abort, and the server ends idle attempts by itself.
+        # The exception that left the block says more than a failed abort, and the server ends idle
+        # attempts by itself.
         with contextlib.suppress(Error):
             self.abort()
 
     def _end_interrupted(self) -> None:
-        # By a signal's handler for one; what that raised says more than a failed abort.
+        # For example a signal handler's exception, which says more than a failed abort.
         with contextlib.suppress(Error):
             self._connections.drive(self._attempt.end(UNHEARD_S))

@@ -1,7 +1,9 @@
-"""Workflows: runs begun, awaited, listed and cancelled; and what the code of a step does within its run.
+"""Workflows: beginning, awaiting, listing and cancelling runs; and the calls of a step's code
+within its run.
 
-Inside a function that runs as a step, `landfast.state()` is that of the run: what it writes is seen by that attempt alone and counts
-once, together with the step's result, when the function returns. `externalize` lets it count at once.
+Inside a function that runs as a step, `landfast.state()` is the state of the run. Only the step's
+attempt sees its writes. They take effect once, together with the step's result, when the function
+returns. `externalize` makes them take effect at once.
 
 A function that *is* a workflow calls steps as ordinary functions:
 
@@ -13,9 +15,10 @@ A function that *is* a workflow calls steps as ordinary functions:
         receipt = charge(event["order"])
         return landfast.call("ship", receipt)
 
-Each call of a step counts once, with what it wrote, however often the workflow's own code is run again: then what counts is
-returned in its place. So that code must call the same steps in the same order, whenever it runs. A step that failed raises
-`StepFailed`; where the code goes on after that, it is raised again whenever the code runs.
+Each call of a step takes effect once, together with its writes, however often the workflow's own
+code runs again: later runs return the recorded result. So that code must call the same steps in the
+same order, whenever it runs. A step that failed raises `StepFailed`. If the code goes on after
+that, the step raises it again whenever the code runs.
 """
 
 from __future__ import annotations
@@ -39,18 +42,19 @@ from ._transact import refuse_unfinished
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PATIENCE_S = 900.0
-"""How long a function may take, at the most."""
+"""Upper bound on the duration of a function."""
 _WAIT_MAX_S = 900.0
-"""The longest that a server waits for the end of a run before it says how far that is."""
+"""The longest that a server waits for the end of a run before it reports the run's state."""
 _REPLY_SLACK_S = 10.0
 _MESSAGE_CHARACTERS_MAX = 1_000_000
-"""The most that is sent of a message. The server keeps the beginning of that, and says there how long it was: what is longer still
-is said to be as long as this."""
+"""The most characters of a message that the client sends. The server keeps the beginning of those,
+and records their length there: a still longer message is recorded with this length.
+"""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as the server says that it is; what is said of it is durable."""
+    """A run, as reported by the server; the report is durable."""
 
     run: str
     status: str
@@ -69,26 +73,26 @@ class Run:
 
 @dataclass(frozen=True)
 class Opened:
-    """A step that code has begun: to be done, or done before."""
+    """A step that the code has begun: to be run, or already done."""
 
     token: Optional[str]
-    """What it shows of itself while it is done; None: it counts already."""
+    """The step's credential in its requests while it runs; None if it has already taken effect."""
     output: Any = None
-    """What it came to, if it counts already."""
+    """Its result, if it has already taken effect."""
     failure: Optional[StepFailed] = None
-    """What it failed with, if that counts already."""
+    """Its failure, if that has already been recorded."""
     id: str = ""
-    """What every attempt of it is known by: transactions that it begins derive their ids from it."""
+    """The id that every attempt of it shares: transactions that it begins derive their ids from it."""
 
     def result(self) -> Any:
-        """What counts already."""
+        """The recorded result."""
         if self.failure is not None:
             raise self.failure
         return self.output
 
     @contextlib.contextmanager
     def as_current(self) -> Iterator[None]:
-        """What is asked for within is asked for by this step."""
+        """Requests inside this context belong to this step."""
         assert self.token is not None, "it is to be done"
         token = _requests.CURRENT_STEP.set(self.token)
         under_way = (threading.get_ident(), self.token)
@@ -97,14 +101,17 @@ class Opened:
             with _ids.request(self.id):
                 yield
         finally:
-            # Not the last one: steps of several threads do not end in the order in which they began.
+            # Not always the last one: steps of several threads do not end in the order in which
+            # they began.
             _requests.OPEN_STEPS.remove(under_way)
             _requests.CURRENT_STEP.reset(token)
 
 
 @contextlib.contextmanager
 def or_interrupted() -> Iterator[None]:
-    """What asks for a step is answered, or the code does not go on: it would find something else in its place when it is run again."""
+    """The request for a step gets a response, or the code does not go on: on the next run it would
+    find another result in its place.
+    """
     try:
         yield
     except (AttemptEnded, FunctionFailed, OutsideOfRun, StepFailed, TooLarge):
@@ -114,20 +121,24 @@ def or_interrupted() -> Iterator[None]:
 
 
 class OneByOne:
-    """Which code has a step under way. The next one has to wait for its end: a step is known by how many the code had begun before
-    it, so of two at the same time chance would decide which one takes the result of the other when the code is run again."""
+    """The code that has a step in progress. The next step must wait for its end. The number of
+    steps that the code has begun before identifies a step. So of two concurrent steps, chance would
+    decide which one takes the other's result when the code runs again.
+    """
 
     def __init__(self) -> None:
         self._under_way: Dict[Optional[str], Place] = {}
         self._lock = threading.Lock()
 
     def place(self, name: str) -> Place:
-        """Of whatever step's code this is called in, that of the next one; it is to be taken."""
+        """The place for the next step of the calling code, in a step or not. The caller must take
+        it.
+        """
         return Place(name, self._under_way, self._lock)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """The same for what is of a run in any case: taken, or refused."""
+        """The same for a step that always belongs to a run: takes the place, or refuses."""
         with self.place(name) as place:
             if place.take() is not None:
                 place.refuse()
@@ -136,10 +147,10 @@ class OneByOne:
 
 
 class Place:
-    """That of the one step of its code that may be under way.
+    """The place of the one step that may be in progress in its code.
 
-    Outside of runs steps may be side by side, but only the server knows whether they are. So who has taken the place asks, and others
-    wait for the answer.
+    Outside of runs, steps may be concurrent, but only the server knows whether they are outside. So
+    the holder of the place asks the server, and others wait for the response.
     """
 
     def __init__(self, name: str, under_way: Dict[Optional[str], Place], lock: threading.Lock) -> None:
@@ -149,24 +160,24 @@ class Place:
         self._lock = lock
         self.thread = threading.get_ident()
         self.is_of_run: Future[bool] = Future()
-        """Whether its code is. True also where nobody has learnt that."""
-        # Who waits for it and is cancelled does not cancel it.
+        """Whether its code belongs to a run. True also where the client never learned that."""
+        # A waiter that is cancelled does not cancel it.
         self.is_of_run.set_running_or_notify_cancel()
 
     def take(self) -> Optional[Place]:
-        """Who has it; None: it is taken now."""
+        """The current holder; None if this call has taken the place."""
         with self._lock:
             other = self._under_way.setdefault(self._code, self)
         return None if other is self else other
 
     def answered(self, is_of_run: bool) -> None:
-        """The server has answered; outside of a run the place is left."""
+        """The server has answered; outside of a run the place is released."""
         if not is_of_run:
             self._leave()
         self.is_of_run.set_result(is_of_run)
 
     def refuse(self) -> None:
-        """Another one has it, in a run."""
+        """Another step holds the place, in a run."""
         raise RuntimeError(
             f"the step {self._name!r} is called while another one of the same code is under way: await them one after the other, "
             "or have them run side by side by `parallel` or `map` in the manifest"
@@ -188,9 +199,10 @@ class Place:
 
 @contextlib.contextmanager
 def or_whole() -> Iterator[None]:
-    """What is interrupted while a step is asked for is not known to have come to anything: the code does not go on.
+    """If a request for a step is interrupted, the outcome is unknown, so the code does not go on.
 
-    A signal's handler may raise anything, also what the code handles as a failure of the step.
+    A signal handler may raise any exception, including one that the code handles as a failure of
+    the step.
     """
     try:
         yield
@@ -201,7 +213,7 @@ def or_whole() -> Iterator[None]:
 
 
 class WorkflowCalls:
-    """What is asked, as steps, for both kinds of client."""
+    """The requests, as steps, for both kinds of client."""
 
     def __init__(self, route: Route, limits: Limits, one_by_one: OneByOne) -> None:
         self._route = route
@@ -230,7 +242,8 @@ class WorkflowCalls:
     def externalize(self) -> Steps[None]:
         if not _requests.is_in_function():
             return
-        # While the far store is away that takes as long as it is, or as the function may.
+        # While the far store is away, this lasts until it returns, or until the function's time is
+        # over.
         yield from exchange(_requests.externalize(), self._route, self._patient(_PATIENCE_S))
 
     def invoke(self, name: str, payload: Any) -> Steps[Any]:
@@ -241,7 +254,9 @@ class WorkflowCalls:
         return found
 
     def call(self, name: str, input: Any) -> Steps[Any]:
-        """What forbids it is raised at once: nothing was asked for then. It is a step, and the caller's to take the place of one."""
+        """If the call is not allowed, the error is raised at once: no request was made then. The
+        call is a step, and the caller must take the place of one.
+        """
         return self._call(name, within_function(_requests.call_step(name, encode(input))))
 
     def _call(self, name: str, call: Call) -> Steps[Any]:
@@ -253,7 +268,7 @@ class WorkflowCalls:
         return found["output"]
 
     def open_step(self, name: str) -> Steps[Optional[Opened]]:
-        """The next step of the code; None: that is of no run."""
+        """The next step of the code; None if the code belongs to no run."""
         if not _requests.is_in_function():
             return None
         try:
@@ -269,7 +284,7 @@ class WorkflowCalls:
         return Opened(None, found["output"])
 
     def finish_step(self, name: str, output: bytes) -> Steps[Any]:
-        """Has the current step count; what counts is returned, or raised."""
+        """Makes the current step take effect; returns or raises the recorded result."""
         with or_interrupted():
             answer = yield from exchange(_requests.finish_step(name, output), self._route, self._patient(_PATIENCE_S))
         found = json.loads(answer.response.body)
@@ -278,7 +293,9 @@ class WorkflowCalls:
         return found["output"]
 
     def fail_step(self, name: str, error: BaseException) -> Steps[StepFailed]:
-        """The current step has failed: what its code is told of it, now and whenever it is run again."""
+        """Records that the current step has failed. Returns the error that its code gets, now and
+        whenever it runs again.
+        """
         said = {"errorType": type(error).__name__, "errorMessage": _message(error)}
         with or_interrupted():
             answer = yield from exchange(_requests.fail_step(name, encode(said)), self._route, self._patient(_PATIENCE_S))
@@ -289,7 +306,7 @@ class WorkflowCalls:
         yield from exchange(call, self._route, self._limits)
 
     def _patient(self, wait: float) -> Limits:
-        # Beside the wait a call takes no longer than any.
+        # Apart from the wait, a call takes no longer than any other.
         reply = max(min(self._limits.reply_s, self._limits.call_s), wait + min(_REPLY_SLACK_S, self._limits.call_s))
         return Limits(call_s=max(self._limits.call_s, reply), connect_s=self._limits.connect_s, reply_s=reply)
 
@@ -303,10 +320,12 @@ class Workflow:
         self._connections = connections
 
     def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
-        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
+        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to
+        `wait` seconds, 900 at the most.
 
-        In a function a run without an `id` gets one by its place, so that a retry of the function finds it. Elsewhere a repeat after a
-        lost answer begins another run; give an `id` where that matters.
+        In a function, a run without an `id` gets one from its position, so that a retry of the
+        function finds it. Elsewhere a repeat after a lost response begins another run; give an `id`
+        where that matters.
         """
         return self._connections.drive(self._calls.begin(self.name, input, id, wait))
 
@@ -315,24 +334,27 @@ class Workflow:
         return self._connections.drive(self._calls.get(self.name, run, wait))
 
     def list(self, *, status: Optional[str] = None, after: Optional[str] = None) -> Tuple[List[Run], Optional[str]]:
-        """Some runs behind `after`, in the order of their ids, and where to go on; None: those were all."""
+        """Some runs after the run `after`, in the order of their ids, and where to go on; None:
+        those were all.
+        """
         return self._connections.drive(self._calls.list(self.name, status, after))
 
     def cancel(self, run: str) -> Run:
-        """Ends a run; what its steps had written stays."""
+        """Ends a run; the writes of its steps stay."""
         return self._connections.drive(self._calls.cancel(self.name, run))
 
 
 def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Any]) -> Any:
-    """Runs `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
-    a function like others."""
+    """Runs `body` as the next step of the current workflow run, or returns the step's recorded
+    result. Outside of a run the body is an ordinary function.
+    """
     with calls.one_by_one.place(name) as place:
         while (other := place.take()) is not None:
-            # What a signal's handler waits for in the thread that it interrupts does not come.
+            # A signal handler would wait in vain for the thread that it interrupts.
             if other.thread == threading.get_ident() or other.is_of_run.result():
                 place.refuse()
         with or_whole():
-            # What the body raises leaves this as the failure of its step.
+            # An exception of the body leaves this as the failure of its step.
             opened = connections.drive(calls.open_step(name))
             place.answered(is_of_run=opened is not None)
             if opened is not None:
@@ -341,7 +363,7 @@ def run_step(name: str, connections: Connections, calls: WorkflowCalls, body: Ca
 
 
 def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
-    """Has a deployed function run as the next step."""
+    """Runs a deployed function as the next step."""
     call = calls.call(name, input)
     with calls.one_by_one.step(name), or_whole():
         return connections.drive(call)
@@ -356,7 +378,8 @@ def _run_opened(name: str, opened: Opened, connections: Connections, calls: Work
         except RunInterrupted:
             raise
         except BaseException as error:
-            # Also of what is no Exception, such as a step that exits or is cancelled: when the code is run again it is told this, too.
+            # This includes exceptions that are no `Exception`, such as an exit or a cancellation:
+            # when the code runs again it gets this, too.
             raise connections.drive(calls.fail_step(name, error)) from error
         try:
             return connections.drive(calls.finish_step(name, output))
@@ -380,7 +403,9 @@ def step_with(client: Callable[[], Any], function: Optional[F], name: Optional[s
 
 
 def workflow(function: F) -> F:
-    """Marks a handler whose code is a workflow: `function = "NAME"` of a workflow in the manifest says which."""
+    """Marks a handler whose code is a workflow; `function = "NAME"` of a workflow in the manifest
+    selects it.
+    """
     return function
 
 
@@ -397,7 +422,7 @@ def within_bounds(wait: float) -> float:
 
 
 def _message(error: BaseException) -> str:
-    """What it says, as far as that can be sent."""
+    """Its message, up to the length that can be sent."""
     try:
         said = str(error)
     except Exception:
@@ -406,5 +431,7 @@ def _message(error: BaseException) -> str:
 
 
 def encode(value: Any) -> bytes:
-    """JSON, which is what inputs and results are. Raises `ValueError` for NaN and infinity, for which that has no word."""
+    """JSON, the format of inputs and results. Raises `ValueError` for NaN and infinity, which JSON
+    cannot express.
+    """
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

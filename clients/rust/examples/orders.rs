@@ -2,8 +2,9 @@
 //!
 //!     cargo run -p landfast-client --example orders -- URL...
 //!
-//! An order is two values that are there together or not at all, under an id of its own. Each that is taken is printed, with what
-//! its last run has written; kill any server meanwhile: none is lost, and none is taken twice.
+//! An order is two values that are written together or not at all, under an id of its own. The
+//! program prints each taken order, with the value that its last run has written. Kill any server
+//! meanwhile: no order is lost, and none is taken twice.
 
 use std::io;
 
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
     let (end, has_ended) = watch::channel(false);
     let runtime = Runtime::new()?;
     let start = |worker| {
-        // Each prefers another server.
+        // Each worker prefers another server.
         let (before, rest) = urls.split_at(worker % urls.len());
         let urls = [rest, before].concat();
         runtime.spawn(work(worker, urls, has_ended.clone()))
@@ -55,7 +56,7 @@ async fn work(worker: usize, urls: Vec<String>, has_ended: watch::Receiver<bool>
                 }
             })
             .await?;
-        // None: it has been taken, and the answer was lost.
+        // None: the order had been taken, and the response was lost.
         println!("{order}\t{}", taken.unwrap_or_default());
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! A payment that takes effect once, however often it is asked for.
+//! A payment that takes effect once, however often it is requested.
 //!
 //!     cargo run -p landfast-client --example pay -- ORDER AMOUNT
 //!
-//! against the server that `LANDFAST_URL` names (default http://127.0.0.1:7600).
+//! It uses the server that `LANDFAST_URL` names (default http://127.0.0.1:7600).
 
 use anyhow::{Context as _, Result, ensure};
 use landfast_client::Client;
@@ -27,7 +27,7 @@ async fn main() -> Result<()> {
         .transact(|t| async move {
             let ann = balance(t.get("accounts/ann").await?.as_deref())?;
             let shop = balance(t.get("accounts/shop").await?.as_deref())?;
-            // An error of its own aborts the transaction and leaves `transact` as it is.
+            // The body's own error aborts the transaction, and `transact` returns it unchanged.
             ensure!(ann >= amount, "ann has {ann}, which is less than {amount}");
             t.put("accounts/ann", (ann - amount).to_string()).await?;
             t.put("accounts/shop", (shop + amount).to_string()).await?;
@@ -41,7 +41,7 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// What an account holds; a new one begins with a gift.
+/// The balance of an account; a new one begins with a gift.
 fn balance(value: Option<&[u8]>) -> Result<u64> {
     let Some(value) = value else {
         return Ok(OPENING);

@@ -1,15 +1,15 @@
-//! What a client has committed, carried to its next transaction.
+//! The client's last commit, carried to its next transaction.
 //!
-//! A commit answers a token. Sent with the next begin, it makes whichever node takes that begin wait until it
-//! knows the commit, so a client that changes nodes sees its own writes. The token is opaque and two of them cannot
-//! be compared here, so each handle of a client carries its own last one: a clone begins with what its original
-//! had heard, and goes its own way.
+//! A commit returns a token. The next begin sends it, and the node that takes that begin waits
+//! until it knows the commit. So a client that changes nodes sees its own writes. The token is
+//! opaque, and the client cannot compare two of them. Each handle of a client therefore carries its
+//! own last token: a clone begins with its original's token, and from then on keeps its own.
 
 use std::sync::{Mutex, PoisonError};
 
 const TOKEN_CHARACTERS_MAX: usize = 1024;
 
-/// The last token that one handle of a client has heard.
+/// The last token that one handle of a client has received.
 #[derive(Debug, Default)]
 pub(crate) struct After(Mutex<Option<String>>);
 
@@ -21,7 +21,7 @@ impl After {
             .clone()
     }
 
-    /// Keeps what a commit answered; anything that cannot go into a header is no token.
+    /// Keeps the token of a commit's response. A string that cannot go into a header is no token.
     pub(crate) fn heard(&self, token: Option<String>) -> Option<String> {
         let token = token.filter(|token| {
             let is_visible = token.bytes().all(|byte| byte.is_ascii_graphic());

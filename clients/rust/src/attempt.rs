@@ -1,11 +1,12 @@
-//! One attempt of a transaction, without I/O: what may be asked when, and what an answer does to it.
+//! One attempt of a transaction, without I/O: which calls it may send in which state, and the
+//! effect of each response on it.
 //!
 //! Invariants
-//! - Nothing is sent for an attempt that has ended; the error says how it did.
-//! - A write that may still be on its way is never followed by another write of the same key in this attempt: the
-//!   late copy would undo it. The attempt is given up instead, and its body may run again.
-//! - An attempt one of whose writes may or may not have arrived never commits, whatever its body does with the
-//!   error.
+//! - The client sends nothing for an attempt that has ended; the error says how it ended.
+//! - While a write may still be in flight, the attempt never sends another write of the same key:
+//!   the late copy would undo it. The attempt is given up instead, and its body may run again.
+//! - An attempt with a write that may or may not have arrived never commits, no matter how its body
+//!   handles the error.
 
 use std::collections::BTreeSet;
 
@@ -17,17 +18,18 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
-    /// A commit is under way, or its outcome is unknown.
+    /// A commit is in flight, or its outcome is unknown.
     Committing,
     Committed,
     Aborted,
 }
 
-/// What `transact` does with a body that failed: by the last error that its transaction gave it, unless the body has gone
+/// How `transact` treats a body that failed. The last error that its transaction returned decides,
+/// unless the body has gone on since.
 /// on since.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    /// Its own error stands.
+    /// The body's own error is final.
     Failed,
     /// The attempt had no effect; run the body again.
     Again(Error),
@@ -41,16 +43,16 @@ pub(crate) struct Attempt {
     id: String,
     pub(crate) phase: Phase,
     verdict: Verdict,
-    /// A copy of its begin may come late, and begin the id anew.
+    /// A copy of its begin may arrive late, and begin the id anew.
     is_begin_doubled: bool,
-    /// Keys of which a copy of a write may come late.
+    /// Keys with a write of which a copy may arrive late.
     doubled: BTreeSet<Vec<u8>>,
     is_torn: bool,
-    /// Nobody waits any more for the answer to a commit, which may not have been sent.
+    /// The caller no longer waits for the response to a commit, which may not have been sent.
     is_commit_broken_off: bool,
-    /// How many effects were given a place.
+    /// Number of effects that have a position.
     effects: u64,
-    /// What the server ended it with.
+    /// The error with which the server ended it.
     ended: Option<Error>,
 }
 
@@ -83,15 +85,15 @@ impl Attempt {
         self.may_call(call)
     }
 
-    /// The place of the next effect. It is taken before its answer comes, and not given again if it is refused: others
-    /// may be under way.
+    /// The position of the next effect. The attempt assigns it before the response arrives and
+    /// never reuses it after a refusal, because other effects may be in flight.
     pub(crate) fn next_effect(&mut self) -> u64 {
         let place = self.effects;
         self.effects += 1;
         place
     }
 
-    /// Whether a commit may be sent now: the first one, or again as long as its outcome is unknown.
+    /// Whether a commit may be sent now: the first one, or a repeat while its outcome is unknown.
     pub(crate) fn may_commit(&mut self, call: &Call) -> Result<()> {
         if !matches!(self.phase, Phase::Open | Phase::Committing) {
             return Err(self.noted(self.over(call)));
@@ -102,7 +104,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Whether an abort has to be sent: not if the attempt is over already and did not commit.
+    /// Whether an abort must be sent: not if the attempt is over already and did not commit.
     pub(crate) fn may_abort(&mut self, call: &Call) -> Result<bool> {
         match self.phase {
             Phase::Aborted => Ok(false),
@@ -111,24 +113,24 @@ impl Attempt {
         }
     }
 
-    /// A write of `key` was answered.
+    /// A write of `key` succeeded.
     pub(crate) fn wrote(&mut self, key: &[u8], is_doubled: bool) {
         if is_doubled {
             self.doubled.insert(key.to_vec());
         }
     }
 
-    /// Nobody waits any more for the answer to a write.
+    /// The caller no longer waits for the response to a write.
     pub(crate) fn tear(&mut self) {
         self.is_torn = true;
     }
 
-    /// Nobody waits any more for the answer to a commit.
+    /// The caller no longer waits for the response to a commit.
     pub(crate) fn break_commit_off(&mut self) {
         self.is_commit_broken_off = true;
     }
 
-    /// Whether it stays open until its time-out unless it is ended.
+    /// Whether it stays open until its time-out unless the client ends it.
     pub(crate) fn may_be_open(&self) -> bool {
         self.phase == Phase::Open || (self.phase == Phase::Committing && self.is_commit_broken_off)
     }
@@ -144,14 +146,14 @@ impl Attempt {
         self.judged(call, error)
     }
 
-    /// A commit was answered: what other calls came to no longer matters.
+    /// A commit succeeded: the outcome of other calls no longer matters.
     pub(crate) fn committed(&mut self) {
         self.phase = Phase::Committed;
         self.verdict = Verdict::Failed;
         self.ended = None;
     }
 
-    /// A commit failed; it may be asked for again where its outcome is unknown.
+    /// A commit failed; it may be repeated while its outcome is unknown.
     pub(crate) fn commit_failed(&mut self, call: &Call, error: Error) -> Error {
         if !error.kind().ends_attempt() && !error.may_have_happened() {
             self.phase = Phase::Open;
@@ -159,7 +161,8 @@ impl Attempt {
         self.judged(call, error)
     }
 
-    /// An abort was answered with `error`, if any. It is over, unless that says that it has committed.
+    /// An abort returned, with `error` if any. The attempt is over, unless the error says that it
+    /// has committed.
     pub(crate) fn aborted(&mut self, error: Option<Error>) -> Result<()> {
         let kind = error.as_ref().map(Error::kind);
         if kind == Some(ErrorKind::TransactionFinished(Outcome::Committed)) {
@@ -175,7 +178,7 @@ impl Attempt {
         }
     }
 
-    /// What its body is judged by. Nothing that may have committed is run again.
+    /// The verdict on its body. A body that may have committed never runs again.
     pub(crate) fn verdict(&self) -> Verdict {
         match (&self.verdict, self.phase) {
             (Verdict::Again(_), Phase::Committing | Phase::Committed) => Verdict::Failed,
@@ -192,13 +195,14 @@ impl Attempt {
         let mut error = error;
         match error.kind() {
             _ if self.is_committed_meanwhile() => error = self.committed_meanwhile(call),
-            // By this attempt's own commit: the call was on its way when that was answered.
+            // This attempt's own commit ended it: the call was in flight when the commit succeeded.
             _ if self.phase == Phase::Committed => return self.noted(error),
             ErrorKind::TransactionFinished(Outcome::Committed) => {
                 self.phase = Phase::Committed;
                 error = self.committed_meanwhile(call);
             }
-            // Perhaps by nobody else: a copy of this attempt's own begin may have come late.
+            // Perhaps no other client did it: a copy of this attempt's own begin may have arrived
+            // late.
             ErrorKind::TransactionFinished(Outcome::BegunAnew) if self.is_begin_doubled => {
                 error = error.with_body_again(true);
             }
@@ -216,7 +220,7 @@ impl Attempt {
 
     fn may_go_on(&mut self, call: &Call) -> Result<()> {
         if !self.is_torn {
-            // A body that asks for more has dealt with what failed before.
+            // A body that sends another call has handled the earlier failure.
             self.verdict = Verdict::Failed;
             return Ok(());
         }
@@ -229,7 +233,7 @@ impl Attempt {
         let new = |kind, detail| {
             Error::new(kind, call.what.clone(), detail).of_transaction(Some(&self.id))
         };
-        // As the server said it first, where it did: a body may have taken no notice.
+        // The server's first error, if there was one: the body may have ignored it.
         match (&self.ended, self.phase) {
             _ if self.is_committed_meanwhile() => self.committed_meanwhile(call),
             (Some(ended), _) => {
@@ -273,7 +277,7 @@ impl Attempt {
 
     fn noted(&mut self, error: Error) -> Error {
         self.verdict = match (error.kind(), &self.verdict) {
-            // What other calls come to that were under way as well changes nothing of that.
+            // No outcome of another call in flight changes that.
             (ErrorKind::AlreadyCommitted, _) | (_, Verdict::Skip) => Verdict::Skip,
             _ if error.body_may_run_again() => Verdict::Again(error.clone()),
             _ => Verdict::Failed,

@@ -1,11 +1,12 @@
 //! Beginning a transaction, and running a body until its transaction has committed.
 //!
-//! The body runs again only where its attempt is known to have ended without effect, always under the same id. So
-//! even a commit whose answer never came cannot be applied twice: the next begin under that id says so.
+//! The body runs again only where its attempt is known to have ended without effect, always under
+//! the same id. So even a commit whose response was lost cannot be applied twice: the next begin
+//! under that id reports the commit.
 //!
-//! A begin that is dropped once it was sent and before it is answered has what it may have opened ended aside, if its id is
-//! generated. Under one that was given another attempt of the same work may be at work, so that one is left to its
-//! time-out.
+//! A caller may drop a begin after it was sent and before its response. If the id is generated, the
+//! client then aborts the possibly open attempt in the background. Under a client id another
+//! attempt of the same work may be running, so the client leaves that one to its time-out.
 
 use std::{fmt::Write as _, pin::Pin, sync::Arc, time::Duration};
 
@@ -23,20 +24,22 @@ use crate::{
     transaction::Transaction,
 };
 
-/// How often a body runs before the last error is returned; it takes up to about 10 s.
+/// How often a body runs before the last error is returned; all runs take up to about 10 s.
 pub const RUNS_MAX: u32 = 16;
-/// What a generated id begins with: by it a server keeps its outcome for minutes and not for days.
+/// The prefix of a generated id. It tells a server to keep the outcome for minutes and not for
+/// days.
 pub(crate) const GENERATED_ID_PREFIX: &str = "random-";
-/// Bytes of a generated id behind that, before they are written as hexadecimal digits.
+/// Random bytes of a generated id after the prefix, which are written as hexadecimal digits.
 const GENERATED_ID_BYTES: usize = 16;
-/// Before a begin that was dropped is aborted once more: it may still be on its way.
+/// Pauses before each further abort of a dropped begin: the begin may still be in flight.
 const UNHEARD_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(100)];
 
-/// What concurrent transactions may do to each other.
+/// How concurrent transactions may affect each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Isolation {
-    /// Nobody sees half of a transaction, but two that change the same key at a time may overwrite each other.
+    /// No reader sees half of a transaction, but two that change the same key at a time may
+    /// overwrite each other.
     ReadAtomic,
     /// As if one after the other, in an order that fits real time.
     Serializable,
@@ -51,7 +54,8 @@ impl Isolation {
     }
 }
 
-/// A transaction that is to begin. Await it for one attempt, or give it a body with [`Begin::transact`].
+/// A transaction that is about to begin. Await it for one attempt, or give it a body with
+/// [`Begin::transact`].
 #[derive(Debug)]
 #[must_use = "nothing begins until it is awaited"]
 pub struct Begin {
@@ -63,14 +67,14 @@ pub struct Begin {
     runs_max: u32,
 }
 
-/// What a transaction is known by.
+/// The identity of a transaction.
 struct Id {
     text: String,
-    /// Nobody else begins under it.
+    /// No other client begins under it.
     is_generated: bool,
 }
 
-/// The answer to a begin.
+/// The response to a begin.
 #[derive(Deserialize)]
 struct Begun {
     status: Option<String>,
@@ -90,44 +94,51 @@ impl Begin {
         }
     }
 
-    /// Names it after the work it does, in 1 to 128 bytes: under its id it takes effect once, whoever retries it.
-    /// Without, an id is generated.
+    /// Names the transaction after the work it does, in 1 to 128 bytes. Under its id it takes
+    /// effect once, even if several callers retry it. Without this call, the client generates an
+    /// id.
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.id = Some(id.into());
         self
     }
 
-    /// Asks for an isolation; without, the server's default, which is read-atomic.
+    /// Requests an isolation level; the server's default is read-atomic.
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = Some(isolation);
         self
     }
 
-    /// Makes it see the commit that another client's [`Transaction::after`] tells of, instead of this one's last.
+    /// Makes it see the commit of another client's [`Transaction::after`] token, instead of this
+    /// client's last.
     pub fn after(mut self, token: impl Into<String>) -> Self {
         self.after = Some(token.into());
         self
     }
 
-    /// How often [`Begin::transact`] runs its body at most, instead of [`RUNS_MAX`] times; at least once.
+    /// Bounds how often [`Begin::transact`] runs its body, instead of [`RUNS_MAX`] times; at least
+    /// once.
     pub fn runs_max(mut self, runs_max: u32) -> Self {
         self.runs_max = runs_max;
         self
     }
 
-    /// Runs `body` in the transaction and commits, again if it has to be; returns what it returned, or none if the
-    /// id has committed before.
+    /// Runs `body` in the transaction and commits, repeatedly if necessary. Returns the body's
+    /// result, or none if the id has committed before.
     ///
-    /// The body runs again, under the same id, after an attempt that is known to have had no effect: what it does
-    /// outside of the transaction may then happen twice, so let it do little. A body whose transaction failed in
-    /// such a way is run again whatever error of its own it made of that, unless it has gone on with the transaction
-    /// since; any other error of its own aborts the transaction and is returned, and so is any that it returns after
-    /// a commit of its own.
+    /// The body runs again, under the same id, after an attempt that is known to have had no
+    /// effect. Its effects outside of the transaction may then happen twice, so keep them few. A
+    /// body whose transaction failed in such a way runs again, no matter which error the body
+    /// itself returns, unless it has gone on with the transaction since. Any other error of the
+    /// body aborts the transaction and is returned. So is any error that it returns after its own
+    /// commit.
     ///
-    /// Of calls side by side, one that begins after another has failed is going on, too: a body whose failed call is to have it run again
-    /// drops the others, as `tokio::try_join!` does, where `join!` lets each branch go on.
+    /// This holds for concurrent calls too: a call that begins after another has failed counts as
+    /// going on. A body that should run again after a failed call must drop the others, as
+    /// `tokio::try_join!` does. `join!` lets each branch go on.
     ///
-    /// What it returns tells nothing of which failure it was made of: a body that is not to run again, though the last call of
+    /// The body's error does not tell which failure caused it. Suppose that the last call of the
+    /// transaction failed so that the body could run again, but it must not. The body then ends the
+    /// transaction by [`Transaction::abort`] and returns `Ok`.
     /// its transaction failed so that it could, ends the transaction by [`Transaction::abort`] and returns `Ok`.
     // Not `AsyncFnMut`: futures over bodies that borrow would not be `Send`, and so could not be spawned.
     pub async fn transact<T, E, F>(
@@ -177,7 +188,7 @@ impl Begin {
         };
         let answer = core.exchange(&call).await;
         unanswered.answered();
-        // Nothing of a body has run, and what a begin cannot do now it has tried for long enough.
+        // No part of a body has run, and the begin itself has been repeated for long enough.
         let answer = answer.map_err(|error| error.with_body_again(false))?;
         let begun: Option<Begun> = serde_json::from_slice(&answer.response.body).ok();
         match begun {
@@ -248,11 +259,11 @@ impl Id {
     }
 }
 
-/// A begin that is under way.
+/// A begin in flight.
 struct UnansweredBegin<'a> {
     core: &'a Core,
     call: &'a Call,
-    /// None where others may know it.
+    /// None if other clients may know it.
     id: Option<&'a str>,
 }
 
@@ -264,7 +275,8 @@ impl UnansweredBegin<'_> {
 
 impl Drop for UnansweredBegin<'_> {
     fn drop(&mut self) {
-        // Begins that are given up while they wait for a connection would each add an abort to the load that made them wait.
+        // Begins that are dropped while they wait for a connection would each add an abort to the
+        // load that made them wait.
         if let Some(id) = self.id.take()
             && self.call.may_have_arrived()
         {

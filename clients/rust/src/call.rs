@@ -1,4 +1,4 @@
-//! The HTTP interface as data: what is sent, and in words, what for.
+//! The HTTP interface as data: each request, and its purpose in words.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,15 +14,15 @@ use crate::{
     problem,
 };
 
-/// What stands in a segment of a path as it is.
+/// Characters that need no escape in a path segment.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
     .remove(b'~');
 
-/// A request, what it is for in words, and what it means when no answer comes. Sending it twice does what sending
-/// it once does.
+/// A request, its purpose in words, and the meaning of a missing response. Sending it twice has the
+/// same effect as sending it once.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) what: String,
@@ -33,16 +33,16 @@ pub(crate) struct Call {
     pub(crate) attempt: Option<String>,
     pub(crate) after: Option<String>,
     pub(crate) transaction: Option<String>,
-    /// Which effect of its attempt it is, so that the server knows a repeat for one.
+    /// The position of the effect in its attempt, by which the server recognises a repeat.
     pub(crate) effect: Option<u64>,
-    /// Whether it takes effect by itself, so that a lost answer leaves its outcome unknown.
+    /// Whether it takes effect by itself, so that a lost response leaves its outcome unknown.
     pub(crate) is_change: bool,
-    /// Whether `no-such-key` is an answer rather than a refusal.
+    /// Whether `no-such-key` is a result rather than a refusal.
     may_be_absent: bool,
     is_sent: AtomicBool,
 }
 
-/// What came back, as far as a client of Landfast looks at it.
+/// The parts of a response that a client of Landfast uses.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Response {
     pub(crate) status: u16,
@@ -52,17 +52,17 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// The value that a get answered.
+    /// The value in the response to a get.
     pub(crate) fn value(self) -> Option<Bytes> {
         (self.status != 404).then_some(self.body)
     }
 }
 
-/// Which attempt of which transaction a call belongs to.
+/// The attempt and the transaction that a call belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct AttemptName {
     pub(crate) id: String,
-    /// What begin answered; the server tells attempts of one id apart by it.
+    /// The token from begin's response; the server tells attempts of one id apart by it.
     pub(crate) token: String,
 }
 
@@ -186,7 +186,7 @@ impl Call {
         Self::of_attempt(of, "abort", Method::DELETE, transaction(&of.id))
     }
 
-    /// Ends the latest attempt of an id, whoever has begun that.
+    /// Ends the latest attempt of an id, even if another client has begun it.
     pub(crate) fn abort_latest(id: &str) -> Self {
         let what = format!("abort transaction {id:?}");
         Self {
@@ -195,8 +195,8 @@ impl Call {
         }
     }
 
-    /// Asks what became of an id, whichever attempt; of a drawn one of this attempt, without which a server that has forgotten it
-    /// would take it for one that never was.
+    /// Asks for the outcome of an id, across its attempts. For a random id the request names this
+    /// attempt. Otherwise a server that has forgotten the id would report that it never began.
     pub(crate) fn status(of: &AttemptName) -> Self {
         let AttemptName { id, token } = of;
         let what = format!("ask for the status of transaction {id:?}");
@@ -303,13 +303,13 @@ impl Call {
         self.is_sent.load(Ordering::Relaxed)
     }
 
-    /// Whether `response` is an answer rather than a refusal.
+    /// Whether `response` is a result rather than a refusal.
     pub(crate) fn accepts(&self, response: &Response) -> bool {
         (200..300).contains(&response.status)
             || (self.may_be_absent && problem::is_no_such_key(response))
     }
 
-    /// That this call cannot be answered as it was.
+    /// The error for a response that does not fit this call.
     pub(crate) fn unexpected(&self, detail: &str) -> Error {
         let error = Error::new(ErrorKind::UnexpectedAnswer, self.what.clone(), detail);
         error.of_transaction(self.transaction.as_deref())
@@ -320,7 +320,8 @@ fn transaction(id: &str) -> String {
     format!("/v1/transactions/{}", segment(id.as_bytes()))
 }
 
-/// One segment of a path. Dots alone are escaped too: `..` unescaped would be walked by proxies.
+/// One segment of a path. A segment of dots alone is escaped too, because proxies would resolve a
+/// plain `..`.
 fn segment(name: &[u8]) -> String {
     if name.iter().all(|byte| *byte == b'.') {
         return "%2E".repeat(name.len());

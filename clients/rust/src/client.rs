@@ -20,34 +20,34 @@ use crate::{
 
 /// A connection to one server or to a cluster of them.
 ///
-/// Clones share its connections. Each clone carries what it has committed to the transactions that it begins, so
-/// that they see it on whichever node they begin: give each task that works for itself a clone.
+/// Clones share its connections. Each clone carries its own commits to the transactions that it
+/// begins, so that they see them on every node: give each independent task a clone.
 #[derive(Debug)]
 pub struct Client {
     core: Core,
     after: Arc<After>,
 }
 
-/// How a call is sent, for all that send calls.
+/// The settings and connections that every call needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Core {
     connections: Connections,
     route: Arc<Route>,
     limits: Limits,
-    /// Places for what is done aside.
+    /// Permits for background work.
     pub(crate) aside: Arc<Semaphore>,
 }
 
 impl Core {
-    /// Does what nobody waits for, for [`ASIDE_CALL_MAX`] in all. Beyond [`ASIDE_MAX`] at a time it is dropped, and so it is without a
-    /// runtime, as when that is what ends.
+    /// Runs background work, for [`ASIDE_CALL_MAX`] in all. Work beyond [`ASIDE_MAX`] tasks at a
+    /// time is dropped. So is work without a runtime, for instance while the runtime shuts down.
     pub(crate) fn spawn_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
         };
         if let Ok(place) = Arc::clone(&self.aside).try_acquire_owned() {
             runtime.spawn(async move {
-                // What is late is dropped, wherever it is.
+                // Work that exceeds its time is dropped at any point.
                 let _ = timeout(ASIDE_CALL_MAX, work).await;
                 drop(place);
             });
@@ -75,7 +75,8 @@ impl Core {
 }
 
 impl Client {
-    /// A client of the servers at these URLs, any of which takes any call. Nothing is sent before the first call.
+    /// A client of the servers at these URLs, each of which takes any call. Nothing is sent before
+    /// the first call.
     pub fn connect<I>(urls: I) -> Result<Self>
     where
         I: IntoIterator,
@@ -120,21 +121,23 @@ impl Client {
         Ok(self)
     }
 
-    /// Bounds one call, its repeats and pauses included, instead of 30 s. An answer that has begun by then is waited for
-    /// as long as it goes on coming, 64 KiB in 10 s at least; a server may cut off who reads less than 32 KiB/s.
+    /// Bounds one call, its repeats and pauses included, instead of 30 s. If a response has begun
+    /// by then, the client reads on while at least 64 KiB arrive in 10 s. A server may cut off a
+    /// client that reads less than 32 KiB/s.
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.core.limits = Limits::of_calls(timeout);
         self
     }
 
-    /// A transaction. Await it for one attempt, which is committed by [`Transaction::commit`]; or give it a body
-    /// with [`Begin::transact`].
+    /// A transaction. Await it for one attempt, which [`Transaction::commit`] commits; or give it a
+    /// body with [`Begin::transact`].
     pub fn transaction(&self) -> Begin {
         Begin::new(self.core.clone(), Arc::clone(&self.after))
     }
 
-    /// Runs `body` in a transaction of a generated id, again if it has to be; see [`Begin::transact`]. Whoever may
-    /// be killed and retried names the work: `client.transaction().id(...).transact(body)`.
+    /// Runs `body` in a transaction with a generated id, repeatedly if necessary; see
+    /// [`Begin::transact`]. A program that may be killed and retried names the work instead:
+    /// `client.transaction().id(...).transact(body)`.
     pub async fn transact<T, E, F>(
         &self,
         body: impl FnMut(Transaction) -> F,

@@ -29,7 +29,7 @@ const USER_AGENT: &str = concat!("landfast-rust/", env!("CARGO_PKG_VERSION"));
 pub(crate) struct Connections {
     http: Client<HttpConnector, Full<Bytes>>,
     nodes: Arc<[Node]>,
-    /// What every request says about who sends it.
+    /// The credentials in every request.
     pub(crate) authorization: Option<HeaderValue>,
 }
 
@@ -65,7 +65,8 @@ impl Connections {
         &self.nodes[node].address
     }
 
-    /// Sends one request once. An answer that begins within `most` is read for as long as it goes on coming.
+    /// Sends one request once. A response that begins within `most` is read for as long as it keeps
+    /// its pace.
     pub(crate) async fn send(&self, node: usize, call: &Call, most: Duration) -> Event {
         let node = &self.nodes[node];
         let request = match self.request(&node.address, call) {
@@ -153,7 +154,8 @@ mod tests {
     use super::*;
     use crate::{error::ErrorKind, exchange::exchange, limits::Limits, nodes::Route};
 
-    /// It was repeated until the end of the time, and told as the servers' silence.
+    /// Before, the client repeated such a request until its time ran out, and reported that no
+    /// server answered.
     #[tokio::test]
     async fn what_no_server_can_be_sent_is_refused_at_once() {
         let connections = Connections::to(&["127.0.0.1:9".to_owned()]);

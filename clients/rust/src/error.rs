@@ -1,21 +1,23 @@
-//! What Landfast could not do, and what the caller does next.
+//! The errors of Landfast, and the caller's next step for each.
 
 use std::{fmt, time::Duration};
 
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, by what the caller does next. Most are the `type` of the server's problem document.
+/// The kind of an error, by the caller's next step. Most are the `type` of the server's problem
+/// document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Another transaction committed first what this one had read. Nothing was written.
+    /// Another transaction committed a write of a key that this one had read. Nothing was written.
     Conflict,
-    /// No version of the key fits what the transaction has read before. It is not the same as absent.
+    /// No version of the key is compatible with the transaction's earlier reads. This differs from
+    /// an absent key.
     NoValidVersion,
-    /// The versions that the transaction reads at are no longer kept.
+    /// The server no longer keeps the versions of the transaction's snapshot.
     SnapshotTooOld,
-    /// The server knows no transaction of this id: it never began, or was given up and forgotten.
+    /// The server knows no transaction of this id: it never began, or was aborted and forgotten.
     NoSuchTransaction,
     /// There is no queue of this name, so nothing can be sent to it.
     NoSuchQueue,
@@ -25,21 +27,22 @@ pub enum ErrorKind {
     TransactionFinished(Outcome),
     /// The id has committed before: its effects are there, and the body need not run.
     AlreadyCommitted,
-    /// The id is older than what the server remembers: it may have committed, or not.
+    /// The id is older than the server's record: it may have committed, or not.
     Expired,
-    /// It was not learnt in time whether the change took effect. For a transaction, ask again by its id.
+    /// The client did not learn in time whether the change took effect. For a transaction, ask
+    /// again by its id.
     OutcomeUnknown,
-    /// No node answered in time, or none could serve.
+    /// No node responded in time, or none could serve.
     Unavailable,
-    /// The node's clock is too far ahead to give timestamps.
+    /// The node's clock is too far ahead to assign timestamps.
     ClockAhead,
-    /// The node has as many open transactions as it takes.
+    /// The node has reached its bound on open transactions.
     TooManyTransactions,
-    /// The node has no room for more bytes in flight.
+    /// The node has no capacity for more bytes in flight.
     TooMuchBuffered,
     /// The store is full.
     NoRoom,
-    /// What is stored does not decode.
+    /// Stored data does not decode.
     Corrupt,
     /// The value is too large, or the transaction writes too many keys or bytes. Nothing changed.
     TooLarge,
@@ -51,19 +54,19 @@ pub enum ErrorKind {
     NoSuchWorkflow,
     /// The workflow has no such run, or none any more.
     NoSuchRun,
-    /// What only the code of a workflow's step may ask for was asked by other code.
+    /// Only the code of a workflow's step may send this request, but other code sent it.
     OutsideOfRun,
-    /// The attempt of a workflow's step that asked has ended.
+    /// The attempt of the workflow step that sent the request has ended.
     AttemptEnded,
-    /// As many runs of workflows are under way as the server bears.
+    /// The server has reached its bound on runs in progress.
     TooManyRuns,
-    /// The server does not take this request from here: token, host, origin or path.
+    /// The server does not accept this request from here: token, host, origin or path.
     Refused,
-    /// The answer is not one that Landfast gives. Is something else listening there?
+    /// The response is not one of Landfast's. Is another program listening there?
     UnexpectedAnswer,
 }
 
-/// How an attempt ended that takes no more calls.
+/// The end of an attempt that takes no more calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -71,11 +74,11 @@ pub enum Outcome {
     Aborted,
     /// After 60 s without a call, or 15 min in all; without effect.
     Expired,
-    /// Somebody began the same id again; this attempt is without effect.
+    /// Another begin of the same id replaced this attempt, which is without effect.
     BegunAnew,
     /// It took effect.
     Committed,
-    /// In a way that this client does not know.
+    /// An outcome that this client does not know.
     Other,
 }
 
@@ -102,7 +105,7 @@ impl Outcome {
 }
 
 impl ErrorKind {
-    /// Whether the attempt is over once this was answered to one of its calls.
+    /// Whether the attempt is over once one of its calls received this error.
     pub(crate) fn ends_attempt(self) -> bool {
         matches!(
             self,
@@ -128,7 +131,7 @@ impl ErrorKind {
         )
     }
 
-    /// What the caller does next, in a sentence.
+    /// The caller's next step, in a sentence.
     fn advice(self) -> &'static str {
         match self {
             Self::Conflict | Self::TransactionFinished(Outcome::Aborted) => {
@@ -146,7 +149,7 @@ impl ErrorKind {
                 "A transaction ends after 60 s without a call and after 15 min in all; do less in one."
             }
             Self::TransactionFinished(Outcome::BegunAnew) => {
-                "Somebody began the same id again, and this attempt was dropped; leave it to them."
+                "Another caller began the same id again, and this attempt was dropped; leave it to them."
             }
             Self::TransactionFinished(Outcome::Committed) => {
                 "What it wrote is there; begin another transaction."
@@ -189,14 +192,14 @@ impl ErrorKind {
     }
 }
 
-/// Whatever Landfast could not do: what was tried, on what, what happened, and what to do next.
+/// Any error of Landfast: the operation, its object, the cause, and the next step.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
     details: Box<Details>,
 }
 
-/// Apart from the kind, so that a result stays small.
+/// Boxed apart from the kind, so that a result stays small.
 #[derive(Debug, Clone, Default)]
 struct Details {
     what: String,
@@ -250,39 +253,39 @@ impl Error {
         self
     }
 
-    /// The same, except that it does not deny what may have happened.
+    /// The same error, except that it leaves open whether the call took effect.
     pub(crate) fn into_unknown(mut self) -> Self {
         self.kind = ErrorKind::OutcomeUnknown;
         self.details.body_may_run_again = false;
         self
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// The `type` of the server's problem document, if it was the server that refused.
+    /// The `type` of the server's problem document, if the server refused the call.
     pub fn problem(&self) -> Option<&str> {
         self.details.problem.as_deref()
     }
 
-    /// The status of the server's answer, if there was one.
+    /// The status of the server's response, if there was one.
     pub fn status(&self) -> Option<u16> {
         self.details.status
     }
 
-    /// How long the server asked to wait.
+    /// How long the server asked the client to wait.
     pub fn retry_after(&self) -> Option<Duration> {
         self.details.retry_after
     }
 
-    /// The id of the transaction that it happened to.
+    /// The id of the transaction that failed.
     pub fn transaction(&self) -> Option<&str> {
         self.details.transaction.as_deref()
     }
 
-    /// Whether the call may have had its effect all the same, now or a moment later.
+    /// Whether the call may have taken effect despite the error, now or a moment later.
     pub fn may_have_happened(&self) -> bool {
         self.details.may_have_happened
     }

@@ -1,14 +1,17 @@
-//! Sending one request until it is answered: which node, when again, and when to give up.
+//! Sending one request until it has a response: to which node, when to repeat it, and when to give
+//! up.
 //!
-//! [`Course`] decides and knows no I/O: it is told what came of each sending, and when. [`exchange`] is the shell
-//! around it.
+//! [`Course`] decides, without I/O: it receives the result of each sending, and the time.
+//! [`exchange`] is the shell around it.
 //!
 //! Invariants
-//! - A request goes to the next node at the first sign that a node is gone; a pause comes only after every node
-//!   has been tried. So does a commit whose outcome a node does not know, which may be cut off from who orders commits.
-//! - A repeat that the end of the time cuts short does not hide what the server said before it, unless that repeat alone
-//!   leaves the outcome of a change unknown.
-//! - A change whose last answer is missing ends as `OutcomeUnknown`, never as an error that denies it.
+//! - A request goes to the next node at the first sign that a node is gone; a pause comes only
+//!   after every node has been tried. A commit whose outcome a node does not know moves on too: the
+//!   node may be cut off from the commit sequencer.
+//! - A repeat that the end of the time cuts short does not hide the server's earlier response,
+//!   unless that repeat alone leaves the outcome of a change unknown.
+//! - A change whose last response is missing ends as `OutcomeUnknown`, never as an error that
+//!   denies it.
 
 use std::time::Duration;
 
@@ -25,34 +28,34 @@ use crate::{
 
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Beyond so many doublings every pause has reached its longest.
+/// After this many doublings every pause has reached its maximum.
 const DOUBLINGS_MAX: u32 = 16;
 
-/// What came of sending a request once.
+/// The result of sending a request once.
 #[derive(Debug)]
 pub(crate) enum Event {
     Response(Response),
-    /// No answer came. `was_sent` is false only if not one byte can have reached the server.
+    /// No response came. `was_sent` is false only if not one byte can have reached the server.
     Lost {
         reason: String,
         was_sent: bool,
     },
-    /// It is no request that could be sent to any server, ever.
+    /// The request can never be sent to any server.
     Malformed(String),
 }
 
-/// A response, and whether another copy of the request may still be on its way to the server.
+/// A response, and whether another copy of the request may still be in flight to the server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) response: Response,
     pub(crate) is_doubled: bool,
 }
 
-/// What to do after an event.
+/// The next step after an event.
 #[derive(Debug)]
 enum Next {
     End(Result<Answer>),
-    /// Send it again after the pause, to the next node if this one is left.
+    /// Send it again after the pause, to the next node if the client leaves this one.
     Again {
         pause: Duration,
         leaves_node: bool,
@@ -67,11 +70,11 @@ struct Course<'a> {
     limits: Limits,
     may_have_happened: bool,
     failures: u32,
-    /// What the server said last.
+    /// The server's last error.
     said: Option<(Error, Meaning)>,
 }
 
-/// Sends `call` until it is answered, refused for good, or out of time.
+/// Sends `call` until it succeeds, is refused permanently, or runs out of time.
 pub(crate) async fn exchange(
     call: &Call,
     route: &Route,
@@ -105,12 +108,13 @@ pub(crate) async fn exchange(
     }
 }
 
-/// How long to wait after so many failures, drawn between zero and a ceiling that doubles.
+/// The pause after this many failures, drawn between zero and a ceiling that doubles.
 pub(crate) fn full_jitter(failures: u32) -> Duration {
     let ceiling = PAUSE_FIRST
         .saturating_mul(1 << failures.min(DOUBLINGS_MAX))
         .min(PAUSE_MAX);
-    // Without chance (which no system is ever without) all would come back at once: late, but not wrong.
+    // Without randomness (which every system has), all clients would return at once: late, but not
+    // wrong.
     let drawn = getrandom::u32().unwrap_or(u32::MAX);
     ceiling.mul_f64(f64::from(drawn) / f64::from(u32::MAX))
 }
@@ -128,7 +132,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// How long to wait for an answer that is asked for now.
+    /// How long to wait for the response to a request that is sent now.
     fn reply_max(&self, elapsed: Duration) -> Duration {
         let left = self
             .limits
@@ -172,7 +176,7 @@ impl<'a> Course<'a> {
             return Next::End(Err(self.given_up(said)));
         }
         if meaning.repeat == Repeat::Never {
-            // What speaks of the attempt itself speaks for every copy of the request.
+            // A response about the attempt itself holds for every copy of the request.
             let is_final = error.kind().ends_attempt();
             return Next::End(Err(if is_final {
                 error
@@ -195,7 +199,7 @@ impl<'a> Course<'a> {
         Next::Again { pause, leaves_node }
     }
 
-    /// Whether it has changed something, nobody knows.
+    /// Whether it is unknown if the call has changed something.
     fn is_in_doubt(&self) -> bool {
         self.call.is_change && self.may_have_happened
     }

@@ -18,13 +18,15 @@
 //! # }
 //! ```
 //!
-//! How it is built: what is sent is data (`call`), what an answer means stands in one table (`problem`), when a
-//! request is sent again is decided in functions without I/O (`exchange`), and so is what an attempt may still
-//! do (`attempt`). Around them are thin shells: sockets (`connections`), [`Transaction`], [`State`], [`Client`].
-//! It decides as the Python client does, and knows nothing of Landfast but its HTTP interface.
+//! Structure: requests are data (`call`), and one table gives the meaning of a response
+//! (`problem`). Functions without I/O decide when a request is repeated (`exchange`), and which
+//! calls an attempt may still send (`attempt`). Around them are thin shells: sockets
+//! (`connections`), [`Transaction`], [`State`], [`Client`]. The client decides as the Python client
+//! does, and knows only Landfast's HTTP interface.
 //!
 //! The client needs a tokio runtime with its timer and its I/O enabled.
-// Time and chance enter here: a client stands outside of the house, and nothing in it is simulated.
+// Time and randomness enter here: a client stands outside of the layers, and nothing in it is
+// simulated.
 #![allow(clippy::disallowed_methods)]
 
 mod after;

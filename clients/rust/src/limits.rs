@@ -1,38 +1,43 @@
-//! How long things may take, and how much there may be of them.
+//! Bounds on durations, sizes and counts.
 
 use std::time::Duration;
 
-/// Larger values are refused here, before they are sent: a server refuses them by closing the connection.
+/// The client refuses larger values before it sends them: a server refuses them by closing the
+/// connection.
 pub(crate) const VALUE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Longer messages and payloads are refused here likewise.
+/// The client refuses longer messages and payloads likewise.
 pub(crate) const EFFECT_BYTES_MAX: usize = 256 * 1024;
 /// The most keys of one page.
 pub(crate) const KEYS_MAX: usize = 1_000;
-/// A longer answer is not read to its end.
+/// A longer response is not read to its end.
 pub(crate) const ANSWER_BYTES_MAX: usize = VALUE_BYTES_MAX + 64 * 1024;
-/// Requests at once to one node; further ones wait. A server takes 256 connections in all.
+/// Concurrent requests to one node; further ones wait. A server takes 256 connections in all.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
 /// An older idle connection is closed instead of used: the server ends it after 10 s.
 pub(crate) const IDLE_MAX: Duration = Duration::from_secs(5);
 pub(crate) const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// One call in all, repeats and pauses included, unless the caller says otherwise.
+/// One call in all, repeats and pauses included, unless the caller sets another bound.
 pub(crate) const CALL_MAX_DEFAULT: Duration = Duration::from_secs(30);
 
 const REPLY_MAX: Duration = Duration::from_secs(10);
 const ABORT_MAX: Duration = Duration::from_secs(2);
-/// What one client does at a time without anybody waiting for it: a server has no more open transactions to end.
+/// Concurrent background tasks of one client: no server has more open transactions that could need
+/// an abort.
 pub(crate) const ASIDE_MAX: usize = 10_000;
-/// How long each of them may take in all, with its waits for a connection and its repeats. A server ends an idle transaction by itself.
+/// How long each of them may take in all, including its waits for a connection and its repeats. A
+/// server ends an idle transaction by itself.
 pub(crate) const ASIDE_CALL_MAX: Duration = Duration::from_secs(10);
-/// The slowest line that a large body is given time for.
+/// The slowest line that the time for a large body allows for.
 const BYTES_PER_MILLISECOND_MIN: u64 = 1024;
 
 /// How long one call may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
-    /// In all, repeats and pauses included; an answer that has begun by then is read to its end (`pace.rs`).
+    /// In all, repeats and pauses included; a response that has begun by then is read to its end
+    /// (`pace.rs`).
     pub(crate) call: Duration,
-    /// Until a reply begins. A server answers a commit within 8 s, if only to say that it does not know yet.
+    /// Until a response begins. A server answers a commit within 8 s, if only to say that the
+    /// outcome is still unknown.
     pub(crate) reply: Duration,
 }
 
@@ -44,7 +49,7 @@ impl Limits {
         }
     }
 
-    /// Telling the server to forget an attempt: a courtesy, since it would time out by itself.
+    /// Bounds of an abort, which is a courtesy: the attempt would time out by itself.
     pub(crate) fn of_aborts() -> Self {
         Self {
             call: ABORT_MAX,
@@ -52,7 +57,7 @@ impl Limits {
         }
     }
 
-    /// What nobody waits for.
+    /// Bounds of background work.
     pub(crate) fn of_aside() -> Self {
         Self {
             call: ASIDE_CALL_MAX,

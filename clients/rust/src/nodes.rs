@@ -1,8 +1,8 @@
-//! Where the servers are, and which of them is asked next.
+//! The addresses of the servers, and the choice of the next one.
 //!
-//! Any node takes any call, so a client stays with one node as long as that answers and moves on at the first
-//! sign that it does not. A transaction stays with the node that began it, because every other node would have to
-//! forward its calls.
+//! Any node takes any call. A client therefore stays with one node as long as it responds, and
+//! moves on at the first sign that it does not. A transaction stays with the node that began it,
+//! because every other node would have to forward its calls.
 
 use std::sync::{
     Arc,
@@ -13,9 +13,9 @@ use http::{Uri, uri::Scheme};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where a server listens by default.
+/// A server's default address.
 pub const URL_DEFAULT: &str = "http://127.0.0.1:7600";
-/// The most servers that a client is told of.
+/// The most servers that a client accepts.
 pub const NODES_MAX: usize = 64;
 
 /// The addresses, each as `HOST:PORT`.
@@ -66,7 +66,8 @@ fn address(url: &str) -> Result<String> {
     }
 }
 
-/// Which node is asked next. Moving on is idempotent: two tasks that lose one node move one step.
+/// The node for the next request. Moving on is idempotent: two tasks that lose one node move one
+/// step.
 #[derive(Debug)]
 pub(crate) struct Route {
     nodes: usize,
@@ -83,7 +84,8 @@ impl Route {
         })
     }
 
-    /// A route of its own that begins where this one stands, and takes this one along when it leaves a node.
+    /// A route of its own that begins at this one's node, and moves this one along when it leaves a
+    /// node.
     pub(crate) fn branch(self: &Arc<Self>) -> Arc<Self> {
         let next = AtomicUsize::new(self.node());
         Arc::new(Self {
@@ -101,10 +103,10 @@ impl Route {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Moves on, if `node` is still the one that would be asked.
+    /// Moves on, if `node` is still the current one.
     pub(crate) fn leave(&self, node: usize) {
         let next = (node + 1) % self.nodes;
-        // Who comes second finds that the first has moved on already.
+        // The second task finds that the first has moved on already.
         let _ = self
             .next
             .compare_exchange(node, next, Ordering::Relaxed, Ordering::Relaxed);

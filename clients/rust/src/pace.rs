@@ -1,7 +1,8 @@
-//! The body of an answer, waited for as long as it goes on coming.
+//! The body of a response, read for as long as it keeps its pace.
 //!
-//! A bound on the whole would be one on its length: a value has up to 64 MiB, and lines differ. A client asks of an
-//! answer what a server asks of a request, 64 KiB in 10 s.
+//! A bound on the total time would be a bound on the length: a value has up to 64 MiB, and lines
+//! differ. A client requires of a response the pace that a server requires of a request, 64 KiB in
+//! 10 s.
 
 use std::{fmt::Display, time::Duration};
 
@@ -16,8 +17,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 const WINDOW_BYTES: usize = 64 * 1024;
 pub(crate) const TOO_LATE: &str = "no answer in time";
 
-/// All of `body`, or why it is not had. However little time was left for the answer to begin, it has a whole window from
-/// then on: else a repeat at the end of that time would be cut short.
+/// All of `body`, or the reason of the failure. The body has a whole window from its start, however
+/// little time was left for the response to begin. Otherwise a repeat near the end of that time
+/// would be cut short.
 pub(crate) async fn whole<B>(mut body: B) -> Result<Bytes, String>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -61,7 +63,7 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// So many pieces of `piece_bytes`, one every `every`.
+    /// A body of several pieces of `piece_bytes`, one every `every`.
     struct Dripping {
         left: usize,
         piece_bytes: usize,

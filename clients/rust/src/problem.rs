@@ -1,9 +1,10 @@
-//! What a refusal means: the one table from the `type` of a problem document (RFC 9457) to the kind of error and
-//! to whether the request may be sent again.
+//! The meaning of a refusal: the one table from the `type` of a problem document (RFC 9457) to the
+//! kind of error, and to whether the request may be sent again.
 //!
-//! A *request* may be repeated when the first copy may or may not have arrived: everything that a transaction
-//! sends is safe to send twice. A *body*, the code between begin and commit, may be run again when its attempt is
-//! known to have ended without effect; that follows from the kind ([`crate::Error::body_may_run_again`]).
+//! A *request* may be repeated when the first copy may or may not have arrived: every request of a
+//! transaction is safe to send twice. A *body*, the code between begin and commit, may run again
+//! when its attempt is known to have ended without effect; that follows from the kind
+//! ([`crate::Error::body_may_run_again`]).
 
 use std::time::Duration;
 
@@ -14,10 +15,10 @@ use crate::{
     error::{Error, ErrorKind, Outcome},
 };
 
-/// Not an error: how a read says that there is no value.
+/// Not an error: a read reports an absent value with it.
 pub(crate) const NO_SUCH_KEY: &str = "no-such-key";
 const DETAIL_CHARACTERS_MAX: usize = 500;
-/// No server asks for more; who does so has its clock wrong, or means no good.
+/// No server asks for more; one that does has a wrong clock or is malicious.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
 
 /// Whether the same request may be sent again after this refusal.
@@ -30,7 +31,7 @@ pub(crate) enum Repeat {
     Elsewhere,
 }
 
-/// What one refusal means to a caller.
+/// The meaning of one refusal for the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meaning {
     pub(crate) kind: ErrorKind,
@@ -56,7 +57,8 @@ impl Meaning {
         }
     }
 
-    /// No answer came. If not one byte can have reached the server, it certainly had no effect.
+    /// No response came. If not one byte can have reached the server, the request certainly had no
+    /// effect.
     pub(crate) const fn of_loss(was_sent: bool) -> Self {
         Self {
             kind: ErrorKind::Unavailable,
@@ -74,7 +76,8 @@ impl Meaning {
         named.unwrap_or_else(|| Self::of_status(status))
     }
 
-    /// The table of the HTTP interface: its problems of transactions first, those of the front door after.
+    /// The table of the HTTP interface: the problems of transactions first, then those of the front
+    /// end itself.
     fn named(name: &str, outcome: Option<&str>) -> Option<Self> {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
@@ -112,7 +115,7 @@ impl Meaning {
         })
     }
 
-    /// What stands between client and server (a proxy, a load balancer) answers without a problem document.
+    /// A proxy or load balancer between client and server responds without a problem document.
     fn of_status(status: u16) -> Self {
         use ErrorKind as K;
         use Repeat::{Elsewhere, Here, Never};
@@ -127,7 +130,7 @@ impl Meaning {
     }
 }
 
-/// A problem document, as far as it is one.
+/// A problem document; fields that are missing or malformed are left out.
 #[derive(Debug, Default, Deserialize)]
 struct Document {
     r#type: Option<String>,
@@ -136,7 +139,7 @@ struct Document {
     outcome: Option<String>,
 }
 
-/// The error for a refusal, and what it means.
+/// The error for a refusal, and its meaning.
 pub(crate) fn refusal(call: &Call, node: &str, response: &Response) -> (Error, Meaning) {
     let document: Document = serde_json::from_slice(&response.body).unwrap_or_default();
     let status = response.status;
@@ -154,7 +157,7 @@ pub(crate) fn refusal(call: &Call, node: &str, response: &Response) -> (Error, M
     (error, meaning)
 }
 
-/// Whether the answer is that there is no value.
+/// Whether the response says that there is no value.
 pub(crate) fn is_no_such_key(response: &Response) -> bool {
     let named = || {
         serde_json::from_slice::<Document>(&response.body)
@@ -164,8 +167,8 @@ pub(crate) fn is_no_such_key(response: &Response) -> bool {
     response.status == 404 && named().is_some_and(|name| name == NO_SUCH_KEY)
 }
 
-/// What a `Retry-After` header asks for. Landfast sends seconds; a date, which some proxies send, is as good as
-/// nothing to a client whose clock may be wrong, and the pauses grow by themselves.
+/// The pause in a `Retry-After` header. Landfast sends seconds. Some proxies send a date, which is
+/// useless to a client whose clock may be wrong, and the pauses grow by themselves.
 fn retry_after(header: &str) -> Option<Duration> {
     let seconds = header.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX))

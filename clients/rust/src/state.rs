@@ -11,8 +11,9 @@ use crate::{after::After, call::Call, client::Core, error::Result};
 
 /// The keys that transactions write, one at a time.
 ///
-/// A write whose answer is lost is sent again. It may then be applied twice, with somebody else's write of the key
-/// in between; where that matters, use a transaction, which takes effect once.
+/// A write whose response is lost is sent again. It may then be applied twice, with another
+/// client's write of the key in between. Where that matters, use a transaction, which takes effect
+/// once.
 #[derive(Debug)]
 pub struct State {
     core: Core,
@@ -24,7 +25,7 @@ pub struct State {
 pub struct Page {
     /// The keys with their values.
     pub items: Vec<(Bytes, Bytes)>,
-    /// What to go on after; none: there are no more.
+    /// The key after which the next page begins; none after the last page.
     pub next: Option<Bytes>,
 }
 
@@ -37,7 +38,7 @@ struct Keys {
 #[derive(Deserialize)]
 struct Listed {
     key: String,
-    /// None: it is too long for a page.
+    /// None: the value is too long for a page.
     value: Option<String>,
 }
 
@@ -52,9 +53,10 @@ impl State {
         Ok(answer.response.value())
     }
 
-    /// Looks at up to `limit` keys (1,000 at the most) that begin with `prefix`, behind `after`, and returns those that
-    /// have a value, in order. Each is as it is at some moment meanwhile; keys that were deleted lately make a page
-    /// shorter, so go on until [`Page::next`] is none.
+    /// Examines up to `limit` keys (1,000 at the most) that begin with `prefix`, after the key
+    /// `after`. Returns those that have a value, in order. Each value is the key's value at some
+    /// moment during the call. Recently deleted keys make a page shorter, so go on until
+    /// [`Page::next`] is none.
     pub async fn scan(
         &self,
         prefix: impl AsRef<[u8]>,
@@ -73,7 +75,7 @@ impl State {
         for (key, value) in entries {
             let value = match value {
                 Some(value) => Some(value),
-                // Too long for a page. It may be gone by now, and is left out then.
+                // The value is too long for a page. If the key is gone by now, it is left out.
                 None => self.get(&key).await?,
             };
             page.items.extend(value.map(|value| (key, value)));
@@ -99,10 +101,11 @@ impl State {
     }
 }
 
-/// What a page says: keys, with the values that are not too long for it; and what to go on after.
+/// The content of a page: keys, with the values that are not too long for it; and the key after
+/// which the next page begins.
 type Entries = (Vec<(Bytes, Option<Bytes>)>, Option<Bytes>);
 
-/// None: it is no page.
+/// None if the body is no page.
 fn entries(body: &[u8]) -> Option<Entries> {
     let found: Keys = serde_json::from_slice(body).ok()?;
     let entry = |listed: Listed| {

@@ -17,11 +17,15 @@ use crate::{
 
 /// One attempt at a transaction.
 ///
-/// Its own requests are repeated when they are lost, at the next node if need be. The code that uses it is not: for
-/// that there is [`Begin::transact`](crate::Begin::transact). Clones are the same attempt; tasks may share it as
-/// long as they write different keys. When the last one is dropped before a commit was asked for, or while the answer to
-/// one is awaited no more, it is aborted in the background, which undoes no commit: for 10 s at the most, and not where the
-/// runtime has ended. What is left open then ends when it has been idle for 60 s.
+/// The client repeats lost requests of the transaction, at the next node if necessary. It does not
+/// repeat the code that uses the transaction: [`Begin::transact`](crate::Begin::transact) does
+/// that. Clones are the same attempt; tasks may share it as long as they write different keys.
+///
+/// When the last clone is dropped before a commit was requested, or the caller no longer awaits the
+/// commit's response, the client aborts the attempt in the background. The abort undoes no commit.
+/// It takes 10 s at the most, and is left out where the runtime has ended. An attempt that stays
+/// open ends when it has been idle for 60 s.
+/// runtime has ended. A transaction left open ends when it has been idle for 60 s.
 #[derive(Debug, Clone)]
 pub struct Transaction(Arc<Handle>);
 
@@ -35,7 +39,7 @@ struct Handle {
     committed: Mutex<Option<String>>,
 }
 
-/// The answer to a commit, or to the question what became of an id.
+/// The response to a commit, or to a query for the outcome of an id.
 #[derive(Deserialize)]
 struct Status {
     status: String,
@@ -64,7 +68,8 @@ impl Transaction {
         &self.0.name.id
     }
 
-    /// Once committed: what to hand to [`Begin::after`](crate::Begin::after) elsewhere, for it to see this commit.
+    /// Once committed: the token for [`Begin::after`](crate::Begin::after) elsewhere, which makes
+    /// that transaction see this commit.
     pub fn after(&self) -> Option<String> {
         self.0
             .committed
@@ -84,7 +89,7 @@ impl Transaction {
         }
     }
 
-    /// Sets `key`; others see it once the transaction has committed.
+    /// Sets `key`; other transactions see it once this one has committed.
     pub async fn put(&self, key: impl AsRef<[u8]>, value: impl Into<Bytes>) -> Result<()> {
         let call = Call::put(&self.0.name, key.as_ref(), value.into())?;
         self.write(key.as_ref(), &call).await
@@ -96,8 +101,9 @@ impl Transaction {
         self.write(key.as_ref(), &call).await
     }
 
-    /// Sends `message` to `queue` once the transaction has committed, at least once, in order within `group`; never if it
-    /// does not commit. A queue that does not exist is refused here, not by the commit.
+    /// Sends `message` to `queue` once the transaction has committed, at least once, in order
+    /// within `group`; never if it does not commit. This call, not the commit, refuses a queue that
+    /// does not exist.
     pub async fn send(
         &self,
         queue: &str,
@@ -109,15 +115,15 @@ impl Transaction {
         self.effect(&call).await
     }
 
-    /// Invokes `function` with `payload` once the transaction has committed, at least once; never if it does not
-    /// commit. A function that does not exist is refused here, not by the commit.
+    /// Invokes `function` with `payload` once the transaction has committed, at least once; never
+    /// if it does not commit. This call, not the commit, refuses a function that does not exist.
     pub async fn invoke(&self, function: &str, payload: impl Into<Bytes>) -> Result<()> {
         let place = self.attempt().next_effect();
         let call = Call::invoke(&self.0.name, place, function, payload.into())?;
         self.effect(&call).await
     }
 
-    /// Makes everything that it wrote take effect, durably, once. May be repeated after
+    /// Makes all its writes take effect, durably, once. May be repeated after
     /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown), and after it has succeeded.
     pub async fn commit(&self) -> Result<()> {
         let call = Call::commit(&self.0.name);
@@ -138,7 +144,7 @@ impl Transaction {
         }
     }
 
-    /// Drops everything written so far. Nothing happens if the attempt is over already and did not commit.
+    /// Drops all writes so far. Nothing happens if the attempt is over already and did not commit.
     pub async fn abort(&self) -> Result<()> {
         let call = Call::abort(&self.0.name);
         if !self.attempt().may_abort(&call)? {
@@ -153,7 +159,7 @@ impl Transaction {
         self.attempt().aborted(answer.err())
     }
 
-    /// What the server knows of the id: `open`, `committing`, `committed`, `aborted` or `expired`.
+    /// The server's state of the id: `open`, `committing`, `committed`, `aborted` or `expired`.
     pub async fn status(&self) -> Result<String> {
         let call = Call::status(&self.0.name);
         let answer = self.0.core.exchange(&call).await?;
@@ -170,8 +176,8 @@ impl Transaction {
         self.attempt().is_given_up()
     }
 
-    /// Aborts what is still open. What ended the body says more than a failed abort, and the server ends idle
-    /// attempts by itself.
+    /// Aborts an attempt that is still open. Its error is ignored: the body's error says more than
+    /// a failed abort, and the server ends idle attempts by itself.
     pub(crate) async fn give_up(&self) {
         if self.attempt().may_be_open() {
             let _ = self.abort().await;
@@ -185,7 +191,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// An effect that is sent twice is one: its place says so.
+    /// An effect that is sent twice takes effect once: its position identifies it.
     async fn effect(&self, call: &Call) -> Result<()> {
         self.attempt().may_call(call)?;
         self.exchange_change(call).await.map(drop)
@@ -223,7 +229,7 @@ impl Transaction {
     }
 }
 
-/// A call that is under way, and what the attempt is left as if it is dropped before it is answered.
+/// A call in flight, and the state of the attempt if the call is dropped before its response.
 struct UnansweredCall<'a> {
     attempt: &'a Mutex<Attempt>,
     leave: Option<fn(&mut Attempt)>,

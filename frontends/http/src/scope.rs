@@ -27,7 +27,7 @@ impl Scope {
     /// another attempt, or is over.
     pub(crate) fn of(&self, backend: &Backend, headers: &HeaderMap) -> Result<Arc<str>, Problem> {
         let step = headers.get(STEP).and_then(|step| step.to_str().ok());
-        Ok(backend.workflows()?.shown(&self.0, step)?)
+        Ok(backend.workflows()?.token_of(&self.0, step)?)
     }
 
     /// Waits until all that the run has done is durable, before the step's code sends anything out

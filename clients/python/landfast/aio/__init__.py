@@ -5,8 +5,8 @@
     async with aio.transaction() as t:
         await t.put("greeting", b"hello")
 
-Errors and `request` are those of `landfast`. A function's handler that awaits is made one by `aio.workflow`, whether or not it calls
-steps:
+Errors and `request` are those of `landfast`. `aio.workflow` makes a handler of a coroutine
+function, whether or not it calls steps:
 
     @aio.step
     async def charge(order): ...
@@ -75,7 +75,7 @@ async def transact(
     after: Optional[str] = None,
     runs_max: int = RUNS_MAX,
 ) -> Optional[T]:
-    """Awaits `body` in a transaction, again if it has to be; see `landfast.transact`."""
+    """Awaits `body` in a transaction, repeatedly if necessary; see `landfast.transact`."""
     return await default().transact(body, id=id, isolation=isolation, after=after, runs_max=runs_max)
 
 
@@ -98,7 +98,7 @@ def transactional(
     isolation: Optional[Isolation] = None,
     runs_max: int = RUNS_MAX,
 ) -> Any:
-    """Makes a coroutine function's every call a transaction; see `landfast.transactional`."""
+    """Makes every call of a coroutine function a transaction; see `landfast.transactional`."""
     return transactional_with(default, function, id=id, isolation=isolation, runs_max=runs_max)
 
 
@@ -113,22 +113,26 @@ def runs(workflow: str) -> Workflow:
 
 
 async def externalize() -> None:
-    """Lets what a step has written count, and waits until all that its run has done is durable; see `landfast.Client.externalize`."""
+    """Makes a step's writes so far take effect, and waits until all effects of its run are durable;
+    see `landfast.Client.externalize`.
+    """
     await default().externalize()
 
 
 async def invoke(function: str, payload: Any = None) -> Any:
-    """Runs a deployed function and returns what it answers; see `landfast.Client.invoke`."""
+    """Runs a deployed function and returns its result; see `landfast.Client.invoke`."""
     return await default().invoke(function, payload)
 
 
 async def call(function: str, input: Any = None) -> Any:
-    """Has a deployed function run as a step of the workflow whose code this is; see `landfast.Client.call`."""
+    """Runs a deployed function as a step of the workflow that calls this; see
+    `landfast.Client.call`.
+    """
     return await default().call(function, input)
 
 
 async def send(queue: str, body: Value, *, group: Optional[str] = None) -> None:
-    """Sends a message once the step whose code this is counts; see `landfast.Client.send`."""
+    """Sends a message once the calling step takes effect; see `landfast.Client.send`."""
     await default().send(queue, body, group=group)
 
 
@@ -141,15 +145,19 @@ def step(*, name: Optional[str] = None) -> Callable[[F], F]: ...
 
 
 def step(function: Optional[Callable[..., Any]] = None, *, name: Optional[str] = None) -> Any:
-    """Makes a coroutine function a step of the workflow whose code awaits it: each call counts once, with what it wrote.
+    """Makes a coroutine function a step of the workflow that awaits it: each call takes effect
+    once, together with its writes.
 
-    Steps of one code are awaited one after the other. Arguments and result are JSON, as far as they are kept.
+    The code must await its steps one after the other. Arguments and result must be JSON as far as
+    they are kept.
     """
     return step_with(default, function, name)
 
 
 def workflow(function: Callable[[Any, Any], Coroutine[Any, Any, T]]) -> Callable[[Any, Any], T]:
-    """Makes a coroutine function a handler, as runtimes call it: each invocation is an event loop of its own."""
+    """Makes a coroutine function a handler, as runtimes call it: each invocation runs in its own
+    event loop.
+    """
     return workflow_with(close, function)
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Transactional(Protocol):
-    """As that of the blocking client: the parameters stay those of the function, whatever those of `id` are."""
+    """As in the blocking client: keeps the function's parameters, independently of those of `id`."""
 
     def __call__(
         self, function: Callable[Concatenate[Transaction, P], Awaitable[T]], /
@@ -57,7 +57,7 @@ class Client:
         after: Optional[str] = None,
         runs_max: int = RUNS_MAX,
     ) -> Optional[T]:
-        """Awaits `body` in a transaction, again if it has to be; see `landfast.Client.transact`."""
+        """Awaits `body` in a transaction, repeatedly if necessary; see `landfast.Client.transact`."""
         attempts = self._settings.attempts(id, isolation, after)
         transaction = Transaction(attempts, self._connections)
         runs = Runs(attempts, runs_max)
@@ -96,7 +96,9 @@ class Client:
         isolation: Optional[Isolation] = None,
         runs_max: int = RUNS_MAX,
     ) -> Any:
-        """Makes a coroutine function's every call a transaction; see `landfast.Client.transactional`."""
+        """Makes every call of a coroutine function a transaction; see
+        `landfast.Client.transactional`.
+        """
         return transactional_with(lambda: self, function, id=id, isolation=isolation, runs_max=runs_max)
 
     def state(self) -> State:
@@ -104,27 +106,35 @@ class Client:
         return State(self._settings.state_calls(), self._connections)
 
     def runs(self, workflow: str) -> Workflow:
-        """A deployed workflow: its runs are begun, awaited, listed and cancelled there."""
+        """A deployed workflow, with methods to begin, await, list and cancel its runs."""
         return Workflow(workflow, self._settings.workflow_calls(), self._connections)
 
     async def externalize(self) -> None:
-        """Inside a step: lets what it has written so far count, and returns once that is durable; see `landfast.Client.externalize`."""
+        """Inside a step: makes its writes so far take effect, and returns once that is durable; see
+        `landfast.Client.externalize`.
+        """
         await self._connections.drive(self._settings.workflow_calls().externalize())
 
     async def invoke(self, function: str, payload: Any = None) -> Any:
-        """Runs a deployed function and returns what it answers, never twice; see `landfast.Client.invoke`."""
+        """Runs a deployed function and returns its result, never twice; see
+        `landfast.Client.invoke`.
+        """
         return await self._connections.drive(self._settings.workflow_calls().invoke(function, payload))
 
     async def call(self, function: str, input: Any = None) -> Any:
-        """Inside a workflow's code: has a deployed function run as a step of the run; see `landfast.Client.call`."""
+        """Inside a workflow's code: runs a deployed function as a step of the run; see
+        `landfast.Client.call`.
+        """
         return await run_call(function, self._connections, self._settings.workflow_calls(), input)
 
     async def send(self, queue: str, body: Value, *, group: Optional[str] = None) -> None:
-        """Inside a step: sends a message once the step counts; see `landfast.Client.send`."""
+        """Inside a step: sends a message once the step takes effect; see `landfast.Client.send`."""
         await self._connections.drive(self._settings.workflow_calls().send(queue, body, group))
 
     async def run_step(self, name: str, body: Callable[[], Awaitable[T]]) -> T:
-        """Inside a workflow's code: awaits `body` as a step; what `@aio.step` does. Elsewhere it is just awaited."""
+        """Inside a workflow's code: awaits `body` as a step, as `@aio.step` does. Elsewhere it is
+        just awaited.
+        """
         result: T = await run_step(name, self._connections, self._settings.workflow_calls(), body)
         return result
 

@@ -1,12 +1,14 @@
 """Sockets of the asyncio client: a small pool of keep-alive connections per node.
 
-HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no compression, nothing
-sent in pieces. A connection serves one request at a time and goes back to the pool only once its answer has been
-read to the end; a task that is cancelled in between breaks it off, and what of its request has not left is not sent.
+HTTP/1.1 as far as a client of Landfast needs it, over asyncio streams: no redirects, no
+compression, no chunked requests. A connection serves one request at a time and goes back to the
+pool only once its response has been read to the end. A task that is cancelled in between breaks the
+connection off, and the unsent rest of its request is not sent.
 
-Whoever waits too long is told by what it waits for: the connection is broken off, the place is not had. No task is
-cancelled for it and `asyncio.wait_for` is not used, since a task's own time limit and a cancellation from outside
-cannot be told apart before Python 3.11, and `wait_for` loses one that comes together with its result before 3.12.
+A wait that takes too long ends through the thing it waits for: the connection is broken off, or the
+permit is not granted. The client neither cancels a task for this nor uses `asyncio.wait_for`.
+Before Python 3.11 a task cannot tell its own time limit from an outside cancellation, and before
+3.12 `wait_for` loses a cancellation that comes together with its result.
 """
 
 from __future__ import annotations
@@ -29,18 +31,22 @@ from ._places import Places
 CONNECTIONS_MAX = 64
 """Per node; further requests wait for one. A server takes 256 connections in all."""
 ASIDE_MAX = 10_000
-"""What one client does at a time without anybody waiting for it: a server has no more open transactions to end."""
+"""Concurrent background tasks of one client: no server has more open transactions that could need
+an abort.
+"""
 ASIDE_S = 10.0
-"""How long each of them may take, with its wait for a connection. A server ends an idle transaction after 60 s by itself."""
+"""How long each of them may take, with its wait for a connection. A server ends an idle transaction
+after 60 s by itself.
+"""
 _CLOSE_S = 2.0
-"""How long what is done aside, and connections whose other side is silent, hold a close up."""
+"""How long background tasks, and connections with a silent peer, may delay a close."""
 _HEAD_BYTES_MAX = 64 * 1024
 _PIECE_BYTES = 1024 * 1024
 _TOO_LATE = "no answer in time"
 
 
 class _Malformed(Exception):
-    """The other side does not speak HTTP as a Landfast server does."""
+    """The peer does not speak HTTP as a Landfast server does."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class _Connection:
 
 
 class _Watch:
-    """Breaks a connection off once its answer is no longer coming."""
+    """Breaks a connection off once its response no longer arrives."""
 
     def __init__(self, pace: Pace, transport: asyncio.WriteTransport, loop: asyncio.AbstractEventLoop) -> None:
         self.is_late = False
@@ -88,7 +94,9 @@ class Connections:
         self._closing_with_loop: Optional[AsyncGenerator[None, None]] = None
 
     async def drive(self, steps: Steps[T]) -> T:
-        """Does what `steps` asks for until they are through, or tells them that nobody will."""
+        """Performs the requests of `steps` until they finish, or tells them that they will get no
+        more results.
+        """
         try:
             action = next(steps)
             while True:
@@ -104,9 +112,11 @@ class Connections:
             steps.close()
 
     def drive_aside(self, steps: Steps[None]) -> Optional[asyncio.Task[None]]:
-        """Does what `steps` asks for while nobody has to wait for it, until this is closed; an `Error` is nobody's.
+        """Performs the requests of `steps` in the background, until this is closed; an `Error` is
+        dropped.
 
-        Beyond `ASIDE_MAX` at a time `steps` is dropped, and so it is where no event loop runs.
+        Beyond `ASIDE_MAX` tasks at a time `steps` is dropped, and so it is where no event loop
+        runs.
         """
         try:
             loop = asyncio.get_running_loop()
@@ -138,22 +148,27 @@ class Connections:
             pool.places.give_back()
 
     async def close(self) -> None:
-        """Closes the idle connections once what is done aside is done, within `_CLOSE_S` in all; the next call opens new ones."""
+        """Closes the idle connections once the background tasks are done, within `_CLOSE_S` in all;
+        the next call opens new ones.
+        """
         closing, self._closing_with_loop = self._closing_with_loop, None
         if closing is None:
             return
         try:
-            # Those of an event loop that has ended cannot be closed in order; nobody has them from here on.
+            # Connections of an event loop that has ended cannot be closed in order; nothing refers
+            # to them from here on.
             if self._loop is asyncio.get_running_loop():
                 await closing.aclose()
         finally:
             self._loop, self._pools = None, {}
 
     async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        """Closes the connections of the running event loop when it is itself closed, or when it ends.
+        """Closes the connections of the running event loop when it is itself closed, or when the
+        loop ends.
 
-        An event loop that ends in order (`asyncio.run`) cancels its tasks and then closes the generators that were begun in it. So
-        what cancelled tasks leave to be done aside is done by a client as well that nobody closes.
+        An event loop that ends in order (`asyncio.run`) cancels its tasks and then closes the
+        generators that were begun in it. So even a client that is never closed does the background
+        work of cancelled tasks.
         """
         pools, loop = self._pools, asyncio.get_running_loop()
         try:
@@ -164,8 +179,8 @@ class Connections:
             await _close([connection.writer for pool in pools.values() for connection in pool.idle], ends_at)
             pools.clear()
             if self._loop is loop:
-                # An event loop that has ended is let go of, and with it the client that it has by default. A generator, too, knows its
-                # event loop for as long as it is kept.
+                # Drops an event loop that has ended, and with it the loop's default client. A
+                # generator, too, refers to its event loop for as long as it exists.
                 self._loop, self._pools, self._closing_with_loop = None, {}, None
 
     async def _end_aside(self, loop: asyncio.AbstractEventLoop, ends_at: float) -> None:
@@ -184,7 +199,7 @@ class Connections:
             self._loop = loop
             self._pools = {}
             self._closing_with_loop = self._close_with_loop()
-            # Nothing is waited for in it, but from here on the event loop knows it.
+            # The generator waits for nothing, but from here on the event loop knows it.
             await self._closing_with_loop.__anext__()
         if node not in self._pools:
             self._pools[node] = _Pool(Places(CONNECTIONS_MAX))
@@ -202,7 +217,8 @@ class Connections:
         is_clean = False
         try:
             response, is_clean = await _exchange(connection, send.node, send.request, self._headers, pace)
-            # What is broken off looks to its reader like an answer that goes to the connection's end.
+            # To its reader, a broken-off connection looks like a response that extends to the
+            # connection's end.
             return Lost(_TOO_LATE, was_sent=True) if watch.is_late else response
         except (OSError, EOFError, asyncio.LimitOverrunError, _Malformed) as error:
             return Lost(_TOO_LATE if watch.is_late else _reason(error), was_sent=True)
@@ -211,12 +227,15 @@ class Connections:
             if is_clean and not transport.is_closing():
                 pool.idle.append(_Connection(connection.reader, connection.writer, time.monotonic()))
             else:
-                # A close sends what is left of the request first: a write that was given up would come whole, after later ones.
+                # A close would send the rest of the request first: an abandoned write would arrive
+                # whole, after later ones.
                 transport.abort()
 
 
 async def _close(writers: Sequence[asyncio.StreamWriter], ends_at: float) -> None:
-    """Closes in order what can be by then, and breaks the others off: over TLS the other side answers a close, or does not."""
+    """Closes in order the connections that can be closed by then, and breaks the others off: over
+    TLS the peer answers a close, or does not.
+    """
     for writer in writers:
         writer.close()
     closings = [asyncio.ensure_future(writer.wait_closed()) for writer in writers]
@@ -225,7 +244,7 @@ async def _close(writers: Sequence[asyncio.StreamWriter], ends_at: float) -> Non
     _, late = await asyncio.wait(closings, timeout=max(ends_at - asyncio.get_running_loop().time(), 0))
     for writer in writers if late else []:
         writer.transport.abort()
-    # What they raise is nobody's, but is to be heard.
+    # Their exceptions are dropped, but must be retrieved.
     await asyncio.gather(*closings, return_exceptions=True)
 
 
@@ -246,7 +265,7 @@ async def _opened_within(seconds: float, node: Node) -> _Connection:
         is_ours = opening.done()
     finally:
         if not is_ours:
-            # Cancelled, or too late: what it may come to all the same is nobody's.
+            # Cancelled, or too late: its eventual result is dropped.
             opening.add_done_callback(_close_unused)
             opening.cancel()
     if not is_ours:
@@ -268,7 +287,7 @@ async def _opened(node: Node) -> _Connection:
 async def _exchange(
     connection: _Connection, node: Node, request: Request, headers: Mapping[str, str], pace: Pace
 ) -> Tuple[Response, bool]:
-    """The answer to a request, and whether the connection can take another one."""
+    """The response to a request, and whether the connection can take another one."""
     lines = [f"{request.method} {request.path} HTTP/1.1", f"Host: {node}"]
     lines += [f"{name}: {value}" for name, value in {**headers, **request.headers}.items()]
     lines += [f"Content-Length: {len(request.body)}", "", ""]

@@ -1,12 +1,13 @@
-"""Places for the requests that may be under way to one node, given in the order in which they are asked for.
+"""Permits for concurrent requests to one node, granted in the order of the requests.
 
-Not a semaphore under `asyncio.wait_for`: up to Python 3.11 that returns its result to a task that was cancelled in
-the same turn of the event loop, and the cancellation is lost. Here a wait ends by a future of its own, which a timer
-or a place given back settles; a cancellation is the task's alone and is never mistaken for either.
+This is not a semaphore under `asyncio.wait_for`: up to Python 3.11 `wait_for` returns its result to
+a task that was cancelled in the same turn of the event loop, and the cancellation is lost. Here a
+wait ends by a future of its own, which a timer or a returned permit settles. A cancellation belongs
+to the task alone and is never mistaken for either.
 
 Invariants
-- A place is free, taken, or handed to a task that waits; nobody waits while one is free.
-- A task that is cancelled in the turn in which it is handed a place gives it back.
+- A permit is free, taken, or handed to a waiting task; no task waits while one is free.
+- A task that is cancelled in the turn in which it is handed a permit gives it back.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Deque
 
 
 class Places:
-    """A number of places; they belong to the event loop that first waits for one."""
+    """A number of permits; they belong to the event loop that first waits for one."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting: Deque[asyncio.Future[bool]] = deque()
 
     async def take(self, seconds: float) -> bool:
-        """Whether a place was had within so many seconds."""
+        """Whether a permit was granted within this many seconds."""
         if self._free:
             self._free -= 1
             return True
@@ -44,7 +45,7 @@ class Places:
                 self._waiting.remove(handed)
 
     def give_back(self) -> None:
-        """Hands a place to whoever has waited longest."""
+        """Hands a permit to the task that has waited longest."""
         while self._waiting:
             if _settle(self._waiting.popleft(), True):
                 return
@@ -52,7 +53,7 @@ class Places:
 
 
 def _settle(handed: asyncio.Future[bool], is_had: bool) -> bool:
-    """Whether `handed` had still been waited for."""
+    """Whether a task had still been waiting for `handed`."""
     if handed.done():
         return False
     handed.set_result(is_had)

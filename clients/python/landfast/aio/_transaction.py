@@ -31,12 +31,14 @@ class Transaction:
 
     @property
     def after(self) -> Optional[str]:
-        """Once committed: what to hand to `transaction(after=...)` elsewhere for it to see this commit."""
+        """Once committed: the token for `transaction(after=...)` elsewhere, which makes that
+        transaction see this commit.
+        """
         return self._attempt.committed_token
 
     @property
     def _attempt(self) -> Attempt:
-        """What calls are for."""
+        """The attempt that calls belong to."""
         return self._attempts.latest
 
     async def get(self, key: Key) -> Optional[bytes]:
@@ -44,7 +46,7 @@ class Transaction:
         return await self._connections.drive(self._attempt.get(key))
 
     async def put(self, key: Key, value: Value) -> None:
-        """Sets `key`; others see it once the transaction has committed."""
+        """Sets `key`; other transactions see it once this one has committed."""
         await self._connections.drive(self._attempt.put(key, value))
 
     async def delete(self, key: Key) -> None:
@@ -60,15 +62,15 @@ class Transaction:
         await self._connections.drive(self._attempt.invoke(function, payload))
 
     async def commit(self) -> None:
-        """Commits now instead of at the end of the block. After `OutcomeUnknown`: asks again."""
+        """Commits now instead of at the end of the block. After `OutcomeUnknown`, commits again."""
         await self._connections.drive(self._attempt.commit())
 
     async def abort(self) -> None:
-        """Drops everything written so far; the end of the block then does nothing."""
+        """Drops all writes so far; the end of the block then does nothing."""
         await self._connections.drive(self._attempt.abort())
 
     async def status(self) -> str:
-        """What the server knows of the id: open, committing, committed, aborted or expired."""
+        """The server's state of the id: open, committing, committed, aborted or expired."""
         return await self._connections.drive(self._attempt.status())
 
     async def __aenter__(self) -> Transaction:
@@ -90,7 +92,8 @@ class Transaction:
         self._scope = None
         if self._attempt.is_of_parent:
             return
-        # Also where a commit of the block's own was broken off: only who asks again knows what it came to.
+        # This also covers a broken-off commit of the block's own: only a repeated call returns its
+        # outcome.
         if kind is None and self._attempt.phase in (Phase.OPEN, Phase.COMMITTING):
             try:
                 await self.commit()
@@ -111,11 +114,12 @@ class Transaction:
             self._end_aside()
 
     async def _give_up(self) -> None:
-        # Under load it may take longer; whoever cancels this wait, or has waited for long enough, leaves it to end aside.
+        # Under load it may take longer. A task that cancels this wait, or has waited for long
+        # enough, leaves the abort to the background.
         ending = self._end_aside()
         if ending is not None:
             await asyncio.wait({ending}, timeout=Limits.abort_s)
 
     def _end_aside(self) -> Optional[asyncio.Task[None]]:
-        """Most likely it was cancelled, and a task that is cancelled does not wait."""
+        """Most likely the task was cancelled, and a cancelled task does not wait."""
         return self._connections.drive_aside(self._attempt.end(ASIDE_S))

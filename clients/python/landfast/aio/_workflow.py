@@ -25,10 +25,12 @@ class Workflow:
         self._connections = connections
 
     async def run(self, input: Any = None, *, id: Optional[str] = None, wait: float = 0) -> Run:
-        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to `wait` seconds, 900 at the most.
+        """Begins a run, or finds the one that was begun under `id`, and waits for its end up to
+        `wait` seconds, 900 at the most.
 
-        In a function a run without an `id` gets one by its place, so that a retry of the function finds it. Elsewhere a repeat after a
-        lost answer begins another run; give an `id` where that matters.
+        In a function, a run without an `id` gets one from its position, so that a retry of the
+        function finds it. Elsewhere a repeat after a lost response begins another run; give an `id`
+        where that matters.
         """
         return await self._connections.drive(self._calls.begin(self.name, input, id, wait))
 
@@ -37,16 +39,18 @@ class Workflow:
         return await self._connections.drive(self._calls.get(self.name, run, wait))
 
     async def list(self, *, status: Optional[str] = None, after: Optional[str] = None) -> Tuple[List[Run], Optional[str]]:
-        """Some runs behind `after`, in the order of their ids, and where to go on; None: those were all."""
+        """Some runs after the run `after`, in the order of their ids, and where to go on; None:
+        those were all.
+        """
         return await self._connections.drive(self._calls.list(self.name, status, after))
 
     async def cancel(self, run: str) -> Run:
-        """Ends a run; what its steps had written stays."""
+        """Ends a run; the writes of its steps stay."""
         return await self._connections.drive(self._calls.cancel(self.name, run))
 
 
 async def drive_whole(connections: Connections, steps: Steps[T]) -> T:
-    """What is broken off while a step is asked for is not known to have come to anything: the code does not go on."""
+    """If a request for a step is broken off, the outcome is unknown, so the code does not go on."""
     try:
         return await connections.drive(steps)
     except asyncio.CancelledError as cancelled:
@@ -56,8 +60,9 @@ async def drive_whole(connections: Connections, steps: Steps[T]) -> T:
 async def run_step(
     name: str, connections: Connections, calls: WorkflowCalls, body: Callable[[], Awaitable[Any]]
 ) -> Any:
-    """Awaits `body` as the next step of the workflow that is being run, or returns what it has come to before. Outside of a run it is
-    a function like others."""
+    """Awaits `body` as the next step of the current workflow run, or returns the step's recorded
+    result. Outside of a run the body is an ordinary function.
+    """
     with calls.one_by_one.place(name) as place:
         while (other := place.take()) is not None:
             if await asyncio.wrap_future(other.is_of_run):
@@ -70,7 +75,7 @@ async def run_step(
 
 
 async def run_call(name: str, connections: Connections, calls: WorkflowCalls, input: Any) -> Any:
-    """Has a deployed function run as the next step."""
+    """Runs a deployed function as the next step."""
     call = calls.call(name, input)
     with calls.one_by_one.step(name):
         return await drive_whole(connections, call)
@@ -87,7 +92,8 @@ async def _run_opened(
         except RunInterrupted:
             raise
         except BaseException as error:
-            # Also of what is no Exception, such as a step that exits or is cancelled: when the code is run again it is told this, too.
+            # This includes exceptions that are no `Exception`, such as an exit or a cancellation:
+            # when the code runs again it gets this, too.
             raise await drive_whole(connections, calls.fail_step(name, error)) from error
         try:
             return await drive_whole(connections, calls.finish_step(name, output))

@@ -64,7 +64,7 @@ fn an_attempt_that_was_begun_anew_is_left_alone_unless_by_its_own_begin() {
         let mut attempt = Attempt::begun("x", is_begin_doubled);
         let error = attempt.failed(&put(b"a"), finished(Outcome::BegunAnew));
         assert_eq!(error.body_may_run_again(), runs_again);
-        // A body that takes no notice is told the same again.
+        // A body that ignores the error gets it again.
         let error = attempt.may_commit(&commit()).expect_err("it has ended");
         assert_eq!(
             error.kind(),
@@ -89,7 +89,7 @@ fn an_id_that_has_committed_meanwhile_is_skipped() {
         (ErrorKind::AlreadyCommitted, Some("x"))
     );
     assert_eq!(attempt.phase, Phase::Committed);
-    // Nor does a cleanup, or what was under way as well, change that.
+    // Neither a cleanup nor another call in flight changes that.
     let error = attempt
         .may_write(&put(b"b"), b"b")
         .expect_err("it has ended");
@@ -118,7 +118,7 @@ fn the_last_error_decides_whether_a_body_runs_again() {
     assert_eq!(attempt.phase, Phase::Open);
 }
 
-/// A body that goes on has dealt with what failed before.
+/// A body that goes on has handled the earlier failure.
 #[test]
 fn a_failure_decides_until_the_body_asks_for_something_else() {
     let mut attempt = Attempt::begun("x", false);
@@ -128,7 +128,7 @@ fn a_failure_decides_until_the_body_asks_for_something_else() {
     assert!(matches!(attempt.verdict(), Verdict::Failed));
 }
 
-/// As `join!` has it: which of its branches the body's error is made of, nobody knows.
+/// With `join!`, the client cannot know which of the branches caused the body's error.
 #[test]
 fn a_call_that_begins_after_another_has_failed_goes_on_also_where_they_are_side_by_side() {
     let mut attempt = Attempt::begun("x", false);
@@ -144,7 +144,7 @@ fn a_call_that_begins_after_another_has_failed_goes_on_also_where_they_are_side_
     assert!(matches!(attempt.verdict(), Verdict::Failed));
 }
 
-/// T4. Run again it would find its id committed, and its error would be gone.
+/// T4. A second run would find its id committed, and lose its error.
 #[test]
 fn a_body_whose_transaction_may_have_committed_does_not_run_again() {
     let mut attempt = Attempt::begun("x", false);

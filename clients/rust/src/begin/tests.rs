@@ -25,7 +25,7 @@ async fn server() -> (TcpListener, Client) {
     (server, client)
 }
 
-/// Has `begin` sent, and drops it before it is answered. The id of that.
+/// Sends `begin` and drops it before its response. Returns its id.
 async fn dropped(server: &TcpListener, begin: Begin) -> String {
     let heard = select! {
         _ = begin.into_future() => panic!("it was answered"),
@@ -38,11 +38,11 @@ async fn dropped(server: &TcpListener, begin: Begin) -> String {
         .to_owned()
 }
 
-/// The next request, which ends so, and its connection.
+/// The next request, read up to `end`, and its connection.
 async fn heard(server: &TcpListener, end: &str) -> (TcpStream, String) {
     let (mut connection, _) = timeout(HEARD_MAX, server.accept())
         .await
-        .expect("somebody asks")
+        .expect("a client connects")
         .expect("a connection");
     let mut heard = Vec::new();
     while !heard.ends_with(end.as_bytes()) {
@@ -82,7 +82,7 @@ async fn a_begin_that_is_dropped_leaves_no_transaction_open() {
     }
 }
 
-/// T8. Another attempt of the same work may be at work under that id.
+/// T8. Another attempt of the same work may be running under that id.
 #[tokio::test]
 async fn a_begin_of_a_given_id_that_is_dropped_leaves_others_of_that_id_alone() {
     let (server, client) = server().await;
@@ -91,7 +91,7 @@ async fn a_begin_of_a_given_id_that_is_dropped_leaves_others_of_that_id_alone() 
         "pay"
     );
     let state = client.state();
-    // An abort would be on its way first.
+    // An abort would be sent before this.
     tokio::task::yield_now().await;
     let (next, _) = tokio::join!(answered(&server, GONE), state.get("a"));
     assert!(next.starts_with("GET /v1/state/a "), "{next}");
@@ -122,7 +122,7 @@ async fn a_transaction_whose_commit_is_dropped_is_aborted_once_nobody_has_it() {
     );
 }
 
-/// T15. Such are many under load, and an abort of each would add to that.
+/// T15. There are many such begins under load, and an abort of each would add to that load.
 #[tokio::test]
 async fn a_begin_that_is_dropped_before_it_has_a_connection_asks_for_nothing() {
     let (_server, client) = server().await;
@@ -141,7 +141,7 @@ async fn a_begin_that_is_dropped_before_it_has_a_connection_asks_for_nothing() {
     assert_eq!(core.aside.available_permits(), ASIDE_MAX);
 }
 
-/// T15. What is left open then ends by its time-out.
+/// T15. Transactions beyond the bound stay open until their time-out.
 #[tokio::test]
 async fn what_is_done_aside_is_bounded() {
     let (server, client) = server().await;
@@ -151,7 +151,7 @@ async fn what_is_done_aside_is_bounded() {
         .try_acquire_many(ASIDE_MAX.try_into().expect("few"))
         .expect("nothing is done aside");
     dropped(&server, client.transaction()).await;
-    // An abort would be on its way first.
+    // An abort would be sent before this.
     tokio::task::yield_now().await;
     let state = client.state();
     let (next, _) = tokio::join!(answered(&server, GONE), state.get("a"));
@@ -161,7 +161,7 @@ async fn what_is_done_aside_is_bounded() {
     assert_eq!(core.aside.available_permits(), ASIDE_MAX - 1);
 }
 
-/// T15. It waits for a connection, for an answer, and between repeats.
+/// T15. The ten seconds include the waits for a connection, for a response, and between repeats.
 #[tokio::test(start_paused = true)]
 async fn what_is_done_aside_is_dropped_after_ten_seconds_in_all() {
     let core = Client::connect(["http://127.0.0.1:1"])
@@ -185,7 +185,7 @@ async fn is_pending(mut future: impl Future + Unpin) -> bool {
     }
 }
 
-/// T4. Without its attempt a server that has forgotten the id takes it for one that was never begun.
+/// T4. Without the attempt, a server that has forgotten the id would report that it never began.
 #[tokio::test]
 async fn the_status_of_an_id_that_is_drawn_says_of_which_attempt() {
     const STATUS: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\n{\"status\":\"expired\"}";

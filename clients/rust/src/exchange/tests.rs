@@ -4,11 +4,11 @@ const CALL_MAX: Duration = Duration::from_secs(30);
 const JITTER: Duration = Duration::from_millis(7);
 const SOON: Duration = Duration::from_millis(1);
 
-/// T4, T15. One client of several nodes, and what it decides after each event.
+/// T4, T15. One client of several nodes, and its decision after each event.
 struct Client<'a> {
     course: Course<'a>,
     elapsed: Duration,
-    /// What the jitter was asked for.
+    /// The arguments of the jitter.
     failures: Vec<u32>,
 }
 
@@ -83,7 +83,7 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
         assert!(error.may_have_happened() && !error.body_may_run_again());
         assert_eq!(error.transaction(), Some("x"));
     }
-    // Nor by a refusal of its repeat that speaks of the repeat alone.
+    // Nor by a refusal of its repeat that concerns the repeat alone.
     let mut client = Client::sending(&call, 1);
     again(client.hears(lost()));
     let error = client
@@ -91,7 +91,7 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
         .end()
         .expect_err("it is refused");
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
-    // What speaks of the attempt does.
+    // A refusal that concerns the attempt does.
     let mut client = Client::sending(&call, 1);
     again(client.hears(lost()));
     let error = client
@@ -101,7 +101,7 @@ fn a_commit_whose_answer_is_lost_is_never_denied() {
     assert_eq!(error.kind(), ErrorKind::Conflict);
 }
 
-/// T4, T10. The server that says so may be the one that does not reach who orders commits.
+/// T4, T10. The server that reports it may be the one that cannot reach the commit sequencer.
 #[test]
 fn a_commit_that_is_answered_unknown_is_asked_at_the_next_node() {
     let call = Call::commit(&attempt());
@@ -172,7 +172,8 @@ fn a_repeat_that_is_cut_short_does_not_hide_what_the_server_said() {
     client.elapsed = CALL_MAX;
     let error = client.hears(lost()).end().expect_err("its time is over");
     assert_eq!(error.kind(), ErrorKind::TooMuchBuffered);
-    // Whose effect nobody knows is unknown all the same, and not for a refusal that says that it had none.
+    // A change with an unknown effect stays unknown, even after a refusal that says that it had
+    // none.
     let change = Call::commit(&attempt());
     for (status, name, problem) in [
         (429, "too-much-buffered", None),

@@ -146,7 +146,7 @@ fn every_problem_has_its_kind_and_its_repeats() {
     }
 }
 
-/// T15. Who adds a line there adds it here: what may be repeated is not decided twice.
+/// T15. A new line there needs a new line here: both clients decide alike about repeats.
 #[test]
 fn the_python_client_decides_the_same() {
     let theirs = fs::read_to_string(concat!(
@@ -157,7 +157,7 @@ fn the_python_client_decides_the_same() {
     let lines = theirs
         .lines()
         .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\": Meaning("));
-    // Names of Lambda's API begin with a capital: this client asks nothing of it.
+    // Names of Lambda's API begin with a capital, and this client sends it no requests.
     let ours_too =
         lines.filter(|(name, _)| name.starts_with(|first: char| first.is_ascii_lowercase()));
     let theirs: Vec<(&str, &str)> = ours_too.collect();
@@ -184,7 +184,7 @@ fn the_python_client_decides_the_same() {
     }
 }
 
-/// T15. What stands between client and server is judged alike, too.
+/// T15. Both clients also treat the responses of proxies and load balancers alike.
 #[test]
 fn the_python_client_decides_the_same_by_status() {
     let theirs = fs::read_to_string(concat!(

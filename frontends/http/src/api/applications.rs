@@ -11,7 +11,7 @@ use axum::{
     response::IntoResponse,
     routing::{get, put},
 };
-use ports::runtime::{Line, Page};
+use ports::logs::{Line, Page};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 

@@ -46,7 +46,7 @@ impl From<functions::Error> for Problem {
         let kind = match &error {
             E::NoSuchFunction(_) => Kind::NoSuchFunction,
             E::NoSuchApplication(_) => Kind::NoSuchApplication,
-            E::NoSuchLetter(_) => Kind::NoSuchDeadLetter,
+            E::NoSuchDeadLetter(_) => Kind::NoSuchDeadLetter,
             E::Invalid(_) => Kind::InvalidRequest,
             E::TooLarge(_) => Kind::TooLarge,
             E::Conflict(_) => Kind::DeploymentConflict,
@@ -70,7 +70,7 @@ impl From<workflows::Error> for Problem {
 
         let kind = match error {
             E::State(error) => return error.into(),
-            E::Unseen { ref run, .. } => {
+            E::OutcomeUnknown { ref run, .. } => {
                 return Self::new(Kind::OutcomeUnknown, error.to_string()).about(run.clone());
             }
             E::NoSuchWorkflow(_) => Kind::NoSuchWorkflow,
