@@ -211,7 +211,7 @@ impl Processes {
 
     fn functions(&self, reach: &Reach) -> Functions {
         let queue = Arc::new(ReachedQueue::new(self.world.queue(), reach.clone()));
-        Functions::beside_others(queue, MESSAGES_HIDDEN, &*self.world.entropy())
+        Functions::over_shared_queue(queue, MESSAGES_HIDDEN, &*self.world.entropy())
     }
 }
 
