@@ -1,6 +1,6 @@
-//! The queues and functions that effects go to, as one process that can die reaches them.
+//! The queues and functions that receive effects, as one crashable process reaches them.
 //!
-//! Of each port a node of the engine calls what sends; the rest is passed on as it is.
+//! A node of the engine only calls the sending methods of each port; the others pass through.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use ports::{
 use simulated::World;
 use transactions::Destinations;
 
-use super::mortal::Life;
+use super::crashable::Life;
 
-/// The destinations of `world` for as long as `life` lasts.
-pub fn mortal(world: &World, life: &Life) -> Destinations {
+/// The destinations of `world` during `life`.
+pub fn crashable(world: &World, life: &Life) -> Destinations {
     through(world.queue(), world, life)
 }
 
-/// The same with another way to its queues.
+/// The same with another queue port.
 pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
-    let queue = MortalQueue {
+    let queue = CrashableQueue {
         inner: queue,
         life: life.clone(),
     };
-    let functions = MortalFunctions {
+    let functions = CrashableFunctions {
         inner: world.functions(),
         life: life.clone(),
     };
@@ -42,13 +42,13 @@ pub fn through(queue: SharedQueue, world: &World, life: &Life) -> Destinations {
 }
 
 #[derive(Debug)]
-struct MortalQueue {
+struct CrashableQueue {
     inner: SharedQueue,
     life: Life,
 }
 
 #[async_trait]
-impl Externalize for MortalQueue {
+impl Externalize for CrashableQueue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.life.live_through(self.inner.externalize(point)).await
     }
@@ -61,7 +61,7 @@ impl Externalize for MortalQueue {
 }
 
 #[async_trait]
-impl Queue for MortalQueue {
+impl Queue for CrashableQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
         self.inner.create(queue, options).await
     }
@@ -127,13 +127,13 @@ impl Queue for MortalQueue {
 }
 
 #[derive(Debug)]
-struct MortalFunctions {
+struct CrashableFunctions {
     inner: Arc<dyn Functions>,
     life: Life,
 }
 
 #[async_trait]
-impl Functions for MortalFunctions {
+impl Functions for CrashableFunctions {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Bytes> {
         self.inner.invoke(function, payload).await
     }

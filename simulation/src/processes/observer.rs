@@ -1,4 +1,4 @@
-//! The witness: what each process would have answered at each moment, compared over all of them.
+//! The observer: compares how all processes would answer at each moment.
 
 use std::collections::BTreeMap;
 
@@ -8,22 +8,22 @@ use transactions::{
     model::NodeId,
 };
 
-/// What was said, and what of it may not be.
+/// The reports, and the violations among them.
 #[derive(Debug, Default)]
-pub struct Witness {
-    /// Since when somebody takes a node for gone that it had known.
+pub struct Observer {
+    /// Since when some process considers a node gone that it had known.
     gone: BTreeMap<NodeId, Monotonic>,
-    /// Whom each node has known as a member.
+    /// The members that each node has known.
     known: BTreeMap<NodeId, Vec<NodeId>>,
-    /// Who has led each office, in order.
+    /// The leaders of each election, in order.
     led: BTreeMap<Office, Vec<NodeId>>,
-    /// What may not be.
+    /// The violations.
     pub violations: Vec<String>,
 }
 
-impl Witness {
-    /// Hears at `now` what `node` would do.
-    pub fn hears(&mut self, node: NodeId, now: Monotonic, membership: &dyn Membership) {
+impl Observer {
+    /// Records how `node` would answer at `now`.
+    pub fn record(&mut self, node: NodeId, now: Monotonic, membership: &dyn Membership) {
         let may_answer = membership
             .may_answer_until()
             .is_none_or(|until| now < until);
@@ -43,7 +43,7 @@ impl Witness {
         }
     }
 
-    /// Whoever may answer goes by who is there.
+    /// A process that may answer must know the present members.
     fn acts(&mut self, node: NodeId, now: Monotonic, membership: &dyn Membership) {
         let nodes = membership.members().nodes;
         let known = self.known.entry(node).or_default();

@@ -1,4 +1,4 @@
-//! D4: work that is begun in one start of the store and ended in the next, step by step.
+//! D4: work that begins in one incarnation of the store and ends in the next, step by step.
 
 use std::{
     sync::{
@@ -27,26 +27,27 @@ use ports::{
     objects::{ObjectPath, ObjectStoreExt as _, PutPayload},
 };
 use simulated::{Options, World};
-use simulation::house::{House, Instances};
+use simulation::cluster::{Cluster, Instances};
 
-use crate::alone::{TIMEOUT, connect, create, follow, parts, result, set};
+use crate::single_service::{TIMEOUT, connect, create, follow, parts, result, set};
 
-/// Of a session whose renewals are lost: several runs of the heartbeat.
+/// The timeout of a session whose renewals are lost: several runs of the heartbeat.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// How long its client is away: not for all that a session has which nobody has said to be silent, a quarter more.
+/// How long its client is away: a session that is not known to be silent has a quarter more, and
+/// this is less.
 const AWAY: Duration = Duration::from_millis(14_500);
 
-/// Not in step with the heartbeat.
+/// Out of step with the heartbeat.
 const BETWEEN_PINGS: Duration = Duration::from_millis(110);
 
-/// How long an answer is on its way that is slow.
+/// How long a slow answer takes.
 const ON_ITS_WAY: Duration = Duration::from_secs(3);
 
-/// How long an fsync takes, where something is to be lost before one.
+/// The duration of an fsync in tests that lose data before one.
 const FSYNC: Duration = Duration::from_millis(200);
 
-/// How long a client waits that is sent away.
+/// The pause of a client that was turned away.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 async fn resume(gateway: &Gateway, session: (SessionId, Password)) -> Result<Client, ConnectError> {
@@ -59,7 +60,8 @@ async fn resume(gateway: &Gateway, session: (SessionId, Password)) -> Result<Cli
         .await
 }
 
-/// Makes sessions and the heartbeat's notes durable, as a checkpoint does: of what is transient nothing else says when.
+/// Makes sessions and the heartbeat's notes durable, as a checkpoint does. Nothing else makes
+/// transient data durable.
 async fn make_durable(store: &dyn KeyValue) {
     for partition in [
         "heartbeat",
@@ -85,8 +87,8 @@ async fn make_durable(store: &dyn KeyValue) {
         .expect("a calm world");
 }
 
-/// Whether a session lives that was used for a while, whose client comes back before its timeout is over, after the store
-/// has lost the `lost` of it.
+/// Whether a session survives that was used for a while, whose client returns before its timeout
+/// ends, after the store has lost the `lost` of it.
 async fn survives_a_loss(
     used_for: Duration,
     lost: Duration,
@@ -94,7 +96,7 @@ async fn survives_a_loss(
     broken: Option<Broken>,
 ) -> bool {
     let world = World::new(1);
-    let house = House::start_on(
+    let cluster = Cluster::start_on(
         &world,
         Config {
             broken,
@@ -104,7 +106,7 @@ async fn survives_a_loss(
         instances,
     )
     .await;
-    let (gateway, _) = house.gateway(0).await;
+    let (gateway, _) = cluster.gateway(0).await;
     let connect = |resume| {
         gateway.connect(Connect {
             last_zxid_seen: Zxid(0),
@@ -139,7 +141,7 @@ async fn survives_a_loss(
     }
 }
 
-/// Over the places that the loss may have between two runs of the heartbeat, and two renewals.
+/// Over all positions of the loss between two runs of the heartbeat and two renewals.
 fn always_survives_a_loss(instances: Instances, broken: Option<Broken>) -> bool {
     [1_000, 4_500]
         .map(Duration::from_millis)
@@ -152,9 +154,9 @@ fn always_survives_a_loss(instances: Instances, broken: Option<Broken>) -> bool 
         })
 }
 
-/// C6, C-6: renewals that are lost were made all the same, so silence is counted anew in each start of the store.
+/// C6, C-6: lost renewals did take place, so each incarnation of the store counts silence anew.
 #[test]
-fn a_session_whose_renewals_are_lost_gets_its_time() {
+fn a_session_whose_renewals_are_lost_gets_its_whole_timeout() {
     for instances in [Instances::Warm, Instances::ColdHeartbeats] {
         assert!(always_survives_a_loss(instances, None), "{instances:?}");
     }
@@ -171,8 +173,8 @@ fn remembering_lost_silence_is_caught() {
     }
 }
 
-/// Whether an object is there that came for a request of a connection, after a sweep that has seen another connection in
-/// its place, which the store then lost.
+/// Whether an object for a request of a connection survives a sweep. The sweep has seen another
+/// connection in its place, which the store then lost.
 async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
     let world = World::new(1);
     let (store, mut basis) = (world.key_value(), Basis::default());
@@ -184,7 +186,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
         .expect("a calm world");
     assert!(created, "it is the first");
     sessions.externalize(&basis).await.expect("a calm world");
-    // As `coordination::temporary` names them: of the first connection.
+    // Named by `coordination::temporary`, for the first connection.
     let object = ObjectPath::from(format!("temporary/{:016x}-1-1", session.0));
     world
         .objects()
@@ -222,7 +224,7 @@ async fn object_outlives_a_loss(broken: Option<Broken>) -> bool {
 
 /// P5, D4.
 #[test]
-fn a_sweep_removes_nothing_by_what_is_lost() {
+fn a_sweep_removes_nothing_because_of_lost_state() {
     assert!(simulated::run(object_outlives_a_loss(None)));
 }
 
@@ -234,7 +236,7 @@ fn sweeping_by_lost_rows_is_caught() {
     ))));
 }
 
-/// The watch functions of two processes, which are told alike.
+/// The watch functions of two processes, which both receive every call.
 #[derive(Debug)]
 struct Both([Arc<dyn Handler>; 2]);
 
@@ -248,7 +250,8 @@ impl Handler for Both {
     }
 }
 
-/// Two processes on one world: one made of `first` that runs no function but its watch, and one that runs all.
+/// Two processes on one world: one with `first` that runs only its watch function, and one that
+/// runs all functions.
 async fn two_processes(world: &World, first: Parts, config: Config) -> [Arc<Service>; 2] {
     let first = Arc::new(Service::new(first, config.clone()));
     let second = Arc::new(Service::new(parts(world), config));
@@ -289,7 +292,7 @@ impl FaultSchedule for SlowAnswers {
     }
 }
 
-/// A store whose answers to `operation` can be made slow, and the switch.
+/// A store whose answers to `operation` can be slow, and the switch.
 fn slow_store(world: &World, operation: &'static str) -> (Arc<dyn KeyValue>, Arc<SlowAnswers>) {
     let slow = Arc::new(SlowAnswers(operation, AtomicBool::new(false)));
     (
@@ -302,8 +305,9 @@ fn slow_store(world: &World, operation: &'static str) -> (Arc<dyn KeyValue>, Arc
     )
 }
 
-/// A connection takes a session over, and the store loses that before the connection hears of it; another one takes the
-/// session over then, under the same number. Which of them are let in.
+/// A connection takes a session over, and the store loses this before the connection gets its
+/// answer. Another one then takes the session over under the same number. Returns which of them are
+/// admitted.
 async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let world = World::new(1);
     let (system, slow) = slow_store(&world, "key_value.update");
@@ -328,7 +332,7 @@ async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     let others = async {
         clock.sleep(ON_ITS_WAY / 2).await;
         world.fall_back();
-        // By what is told of this one, both processes learn that the store has lost something.
+        // The notification about this one tells both processes that the store has lost data.
         assert!(
             connect(&gateways[1]).await.is_err(),
             "everybody is sent away"
@@ -340,9 +344,9 @@ async fn let_in(broken: Option<Broken>) -> [bool; 2] {
     [slowly.is_ok(), again]
 }
 
-/// C6, C-6, D4: only the latest connection speaks for a session, and no two have one number.
+/// C6, C-6, D4: only the latest connection owns a session, and no two have the same number.
 #[test]
-fn nobody_is_let_in_by_an_attach_that_is_lost() {
+fn no_client_is_admitted_by_a_lost_attach() {
     assert_eq!(simulated::run(let_in(None)), [false, true]);
 }
 
@@ -355,9 +359,10 @@ fn letting_in_by_lost_attaches_is_caught() {
     );
 }
 
-/// Whether a client is shown that a znode has changed which it watches, where the store has lost that change: handed out
-/// where it waits for an fsync of what came before, whose answer comes when the log has gone on without the change.
-async fn is_shown_what_is_lost(broken: Option<Broken>) -> bool {
+/// Whether a client receives the event of a change that the store has lost. The event was handed
+/// out while an fsync of earlier changes was in progress, whose answer arrives after the log has
+/// continued without the change.
+async fn receives_a_lost_change(broken: Option<Broken>) -> bool {
     let world = World::with_options(
         1,
         Options {
@@ -426,14 +431,14 @@ async fn is_shown_what_is_lost(broken: Option<Broken>) -> bool {
 
 /// C3, C5, D4.
 #[test]
-fn nobody_is_shown_a_change_that_is_lost() {
-    assert!(!simulated::run(is_shown_what_is_lost(None)));
+fn no_client_receives_a_lost_change() {
+    assert!(!simulated::run(receives_a_lost_change(None)));
 }
 
 /// C3, C5, D4, broken.
 #[test]
 fn following_a_lost_log_is_caught() {
-    assert!(simulated::run(is_shown_what_is_lost(Some(
+    assert!(simulated::run(receives_a_lost_change(Some(
         Broken::FollowsALostLog
     ))));
 }

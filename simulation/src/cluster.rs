@@ -1,8 +1,8 @@
-//! The coordination service on a simulated cloud, on several machines.
+//! The coordination service on a simulated cloud with several machines.
 //!
-//! Each machine has its own clock, its own warm function instances and its own gateway; they share the
-//! cloud's store, queues and functions. An invocation of the writer, distributor or heartbeat lands on any
-//! of them, as on a cloud that keeps several instances warm, or one that keeps none.
+//! Each machine has its own clock, warm function instances and gateway. All machines share the
+//! store, the queues and the functions of the cloud. An invocation of the writer, distributor or
+//! heartbeat runs on any machine, as on a cloud that keeps several instances warm, or none.
 
 use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
 
@@ -16,21 +16,21 @@ use ports::{
 use simulated::World;
 use tokio::{sync::watch, task::JoinHandle};
 
-/// How long a start that a fault has stopped waits before it is tried again.
+/// The pause before a start that a fault interrupted is tried again.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// What the cloud keeps of a function between two invocations of it.
+/// How much the cloud keeps of a function between two invocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Instances {
-    /// Its instance on each machine, with all that it remembers.
+    /// The instance on each machine, with its memory.
     Warm,
-    /// The same, but nothing of the heartbeat: each run is the first of its instance.
+    /// The same, except for the heartbeat: each of its runs has a new instance.
     ColdHeartbeats,
 }
 
-/// A running house. Clones share it.
+/// A running cluster. Clones share it.
 #[derive(Debug, Clone)]
-pub struct House {
+pub struct Cluster {
     world: World,
     config: Config,
     machine_count: usize,
@@ -51,7 +51,7 @@ impl Drop for Machine {
     }
 }
 
-impl House {
+impl Cluster {
     /// Starts the service on `machine_count` machines of `world`, which keeps instances warm.
     pub async fn start(world: &World, config: Config, machine_count: usize) -> Self {
         Self::start_on(world, config, machine_count, Instances::Warm).await
@@ -64,7 +64,7 @@ impl House {
         machine_count: usize,
         instances: Instances,
     ) -> Self {
-        let house = Self {
+        let cluster = Self {
             world: world.clone(),
             config,
             machine_count,
@@ -72,16 +72,16 @@ impl House {
             machines: Rc::default(),
             generation: watch::Sender::new(0),
         };
-        house.boot().await;
-        house
+        cluster.boot().await;
+        cluster
     }
 
-    /// The cloud below.
+    /// The simulated cloud.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The gateway of one machine, once there is one, and the generation it belongs to.
+    /// The gateway of one machine, once it has started, and its generation.
     pub async fn gateway(&self, machine: usize) -> (Gateway, u64) {
         let _ = self
             .generation
@@ -104,7 +104,8 @@ impl House {
             .await;
     }
 
-    /// Everything dies at once: the store loses what was not externalized, every machine its memory.
+    /// Crashes everything at once: the store loses what was not externalized, and every machine its
+    /// memory.
     pub async fn crash(&self) {
         self.world.crash_keeping_some();
         self.machines.borrow_mut().clear();
@@ -169,11 +170,11 @@ impl House {
     }
 }
 
-/// A function of one machine, of which no instance is kept.
+/// A function of one machine that keeps no instance.
 #[derive(Debug)]
 struct Cold {
     service: Arc<Service>,
-    /// Its place among the functions of the service.
+    /// Its index among the functions of the service.
     index: usize,
 }
 

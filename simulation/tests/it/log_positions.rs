@@ -1,4 +1,5 @@
-//! C5, D4: what was handed out from a place in the log that is lost does not leave by what is durable from the next one.
+//! C5, D4: an answer that depends on a lost position of the log is not released by durability of
+//! its successor.
 
 use std::{
     future::{Future, poll_fn},
@@ -18,17 +19,17 @@ use coordination::{
 use ports::faults::{Fault, FaultSchedule, FaultyFunctions, FaultyKeyValue};
 use simulated::{Options, World};
 
-use crate::alone::{connect, create, follow, is_answered, parts, started_with};
+use crate::single_service::{connect, create, follow, is_answered, parts, started_with};
 
 const FSYNC: Duration = Duration::from_millis(150);
 
-/// Longer than it takes to find the next place and to make something durable there.
+/// Longer than it takes to find the next position and to make something durable there.
 const READ_TAKES: Duration = Duration::from_secs(3);
 
-/// So long the view is behind what is applied.
+/// By how much the view lags behind the applied slots.
 const TOLD_AFTER: Duration = Duration::from_millis(100);
 
-/// Switched on by the test: reads take long, and so does what tells of applied slots.
+/// While switched on, reads and notifications of applied slots take long.
 #[derive(Debug, Default)]
 struct Slow {
     reads: AtomicBool,
@@ -46,7 +47,7 @@ impl FaultSchedule for Slow {
 }
 
 impl Slow {
-    /// Reads take long for `reader` alone.
+    /// Reads take long only for `reader`.
     async fn for_reader<T>(&self, reader: impl Future<Output = T>) -> T {
         let mut reader = pin!(reader);
         poll_fn(|context| {
@@ -59,7 +60,7 @@ impl Slow {
     }
 }
 
-/// What a client is shown until it ends, or has been answered twice.
+/// The outputs of a client until it ends or has had two answers.
 async fn shown_until_its_end(client: &mut Client) -> Vec<Output> {
     let mut outputs = Vec::new();
     while outputs.len() < 2 && client.pump(&mut outputs).await.is_ok() {
@@ -68,8 +69,8 @@ async fn shown_until_its_end(client: &mut Client) -> Vec<Output> {
     outputs
 }
 
-/// What a client is shown of an update that the store loses while a read behind it looks at the store, others going on from the
-/// next place in the log meanwhile.
+/// The outputs for an update that the store loses while a following read is in progress. Others
+/// meanwhile continue from the next position of the log.
 async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
     let (world, slow) = (
         World::with_options(
@@ -148,15 +149,15 @@ async fn shown_of_the_lost(broken: Option<Broken>) -> Vec<Output> {
     }
 }
 
-/// C5: an update that is lost is answered to nobody, however long the read behind it takes.
+/// C5: a lost update is never answered, however long the following read takes.
 #[test]
-fn what_another_place_has_handed_out_is_not_confirmed_by_this_one() {
+fn answers_of_a_lost_position_are_not_confirmed_by_the_next() {
     assert_eq!(simulated::run(shown_of_the_lost(None)), []);
 }
 
 /// C5, D4, broken.
 #[test]
-fn confirming_what_another_place_lost_is_caught() {
+fn confirming_answers_of_a_lost_position_is_caught() {
     let shown = simulated::run(shown_of_the_lost(Some(
         Broken::ConfirmsWhatAnotherPlaceLost,
     )));

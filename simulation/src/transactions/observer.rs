@@ -1,8 +1,9 @@
-//! Who watches the store from outside: every commit that was ever seen there, also when its row is gone since.
+//! The observer of the store: records every commit that it ever held, also those whose rows are
+//! gone.
 //!
-//! Rows and versions are collected while a scenario runs, so what stands in the store at the end does not say what had
-//! committed. A decision row never changes its mind, so to have seen it once, at a point that was not lost, is enough.
-//! Whatever drops a row reads it before, so none is missed.
+//! Rows and versions are collected during a scenario, so the final state does not show all commits.
+//! A decision never changes, so one read of it at a point that was not lost is enough. Every
+//! operation that drops a row reads it first, so the observer misses none.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,31 +28,31 @@ use transactions::{
 
 use super::history::Writer;
 
-/// A commit that was seen.
+/// An observed commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// What its row said.
+    /// The decision in its row.
     pub record: StoredRecord,
-    /// What it wrote.
+    /// Its writes.
     pub writes: Vec<Write>,
 }
 
-/// What was seen. Clones share it.
+/// All observations. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Witness(Arc<Mutex<Testimony>>);
+pub struct Observer(Arc<Mutex<Observations>>);
 
 #[derive(Debug, Default)]
-struct Testimony {
+struct Observations {
     commits: BTreeMap<Writer, (StoredRecord, Vec<DurabilityPoint>)>,
     /// The versions whose items were confirmed.
     confirmed: BTreeSet<(transactions::model::Key, Attempt)>,
-    /// The chunks that were confirmed.
+    /// The confirmed chunks.
     confirmed_chunks: BTreeSet<Key>,
-    /// The packs that were confirmed, by the ends of their names.
+    /// The confirmed packs, by the ends of their names.
     confirmed_packs: BTreeSet<PackId>,
-    /// In which packs items said that their values are.
+    /// The packs that items name as the place of their values.
     packed: BTreeMap<(transactions::model::Key, Attempt), PackId>,
-    /// Records that were written before them.
+    /// Records that were written before their data.
     too_early: Vec<String>,
     had_large_effects: BTreeSet<Attempt>,
     had_chunks: BTreeSet<Attempt>,
@@ -59,24 +60,24 @@ struct Testimony {
     parts: BTreeMap<(Attempt, u32), Vec<Write>>,
 }
 
-impl Witness {
-    /// `inner`, watched.
+impl Observer {
+    /// Wraps `inner` so that its calls are observed.
     pub fn watch(&self, inner: SharedKeyValue) -> SharedKeyValue {
         Arc::new(Watched {
             inner,
-            witness: self.clone(),
+            observer: self.clone(),
         })
     }
 
     /// Every commit that `store` has not lost.
     pub fn commits(&self, store: &SharedKeyValue) -> BTreeMap<Writer, Seen> {
-        let testimony = self.testimony();
-        let kept = testimony
+        let observations = self.observations();
+        let kept = observations
             .commits
             .iter()
             .filter(|(_, (_, points))| points.iter().any(|point| store.is_durable(*point)));
         kept.map(|(writer, (record, _))| {
-            let writes = testimony.writes(writer.attempt, record);
+            let writes = observations.writes(writer.attempt, record);
             (
                 writer.clone(),
                 Seen {
@@ -91,7 +92,7 @@ impl Witness {
     /// The attempts that ever had parts of a write set.
     pub fn attempts_with_parts(&self) -> Vec<Attempt> {
         let mut attempts: Vec<_> = self
-            .testimony()
+            .observations()
             .parts
             .keys()
             .map(|(attempt, _)| *attempt)
@@ -102,10 +103,10 @@ impl Witness {
 
     /// The attempts that ever put chunks.
     pub fn attempts_with_chunks(&self) -> BTreeSet<Attempt> {
-        self.testimony().had_chunks.clone()
+        self.observations().had_chunks.clone()
     }
 
-    /// An object was put: a pack, if its name ends like one's.
+    /// Records a put of an object; it is a pack if its name ends like one's.
     pub fn confirm_object(&self, path: &ObjectPath) {
         let number = |part: Option<&str>| part.and_then(|part| part.parse::<u64>().ok());
         let mut parts = path.as_ref().rsplit('/');
@@ -114,15 +115,16 @@ impl Witness {
                 node: NodeId(node as u32),
                 number: pack,
             };
-            self.testimony().confirmed_packs.insert(id);
+            self.observations().confirmed_packs.insert(id);
         }
     }
 
-    fn testimony(&self) -> MutexGuard<'_, Testimony> {
+    fn observations(&self) -> MutexGuard<'_, Observations> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A slot of the sequencer's log was shown at `point`: what stands there has committed, whenever its row says so.
+    /// Records a slot of the sequencer's log, read at `point`. Its transactions have committed,
+    /// even before their rows say so.
     fn see_slot(&self, key: &Key, item: &Item, point: DurabilityPoint) {
         let Some(payload) = item.bytes("payload") else {
             return;
@@ -150,19 +152,19 @@ impl Witness {
         record: StoredRecord,
         point: DurabilityPoint,
     ) {
-        let mut testimony = self.testimony();
+        let mut observations = self.observations();
         let writer = Writer {
             id: id.clone(),
             attempt,
         };
-        let seen = testimony
+        let seen = observations
             .commits
             .entry(writer)
             .or_insert_with(|| (record, Vec::new()));
         seen.1.push(point);
     }
 
-    /// An item was shown at `point`.
+    /// Records an item, read at `point`.
     fn see(&self, key: &Key, item: &Item, point: DurabilityPoint) {
         if *key.partition() == layout::sequencer_log()[..] {
             return self.see_slot(key, item, point);
@@ -180,12 +182,12 @@ impl Witness {
         self.note(&id, attempt, record, point);
     }
 
-    /// P6: records that were written before all they decide about was confirmed.
+    /// P6: records that were written before all data that they decide about was confirmed.
     pub fn too_early(&self) -> Vec<String> {
-        self.testimony().too_early.clone()
+        self.observations().too_early.clone()
     }
 
-    /// A record must not be written before what it decides about is confirmed.
+    /// Checks that a record is written only after its data is confirmed.
     fn judge(&self, update: &Update) {
         if *update.key.partition() == layout::sequencer_log()[..] {
             return self.judge_slot(update);
@@ -214,7 +216,7 @@ impl Witness {
         self.judge_record(attempt, &record);
     }
 
-    /// The same of a slot of the sequencer's log, which decides before any row does.
+    /// The same for a slot of the sequencer's log, which decides before any row.
     fn judge_slot(&self, update: &Update) {
         let Change::Modify(actions) = &update.change else {
             return;
@@ -231,40 +233,41 @@ impl Witness {
     }
 
     fn judge_record(&self, attempt: Attempt, record: &StoredRecord) {
-        let mut testimony = self.testimony();
-        for write in testimony.writes(attempt, record) {
+        let mut observations = self.observations();
+        for write in observations.writes(attempt, record) {
             let mut chunks =
                 (0..write.place.chunks()).map(|chunk| layout::chunk(attempt, write.write, chunk));
             let version = (write.key.clone(), attempt);
             let is_packed = matches!(write.place, Place::Packed { .. });
-            let pack = testimony.packed.get(&version).filter(|_| is_packed);
-            let is_there = testimony.confirmed.contains(&version)
-                && chunks.all(|chunk| testimony.confirmed_chunks.contains(&chunk))
-                && pack.is_none_or(|pack| testimony.confirmed_packs.contains(pack));
+            let pack = observations.packed.get(&version).filter(|_| is_packed);
+            let is_there = observations.confirmed.contains(&version)
+                && chunks.all(|chunk| observations.confirmed_chunks.contains(&chunk))
+                && pack.is_none_or(|pack| observations.confirmed_packs.contains(pack));
             if !is_there {
                 let violation = format!(
                     "{attempt} was committed before what it wrote to {:?} was there",
                     write.key
                 );
-                testimony.too_early.push(violation);
+                observations.too_early.push(violation);
             }
         }
     }
 
-    /// The attempts that ever put effects in partitions of their own.
+    /// The attempts that ever stored effects in their own partitions.
     pub fn had_large_effects(&self) -> BTreeSet<Attempt> {
-        self.testimony().had_large_effects.clone()
+        self.observations().had_large_effects.clone()
     }
 
-    /// A chunk, a part of a write set or of effects is put, whether or not that arrives.
+    /// Records the put of a chunk, or of a part of a write set or of effects, whether or not it
+    /// succeeds.
     fn expect(&self, update: &Update) {
         let effects_of = update.key.partition().strip_prefix(layout::EFFECTS);
         if let Some(attempt) = effects_of.and_then(Attempt::from_bytes) {
-            self.testimony().had_large_effects.insert(attempt);
+            self.observations().had_large_effects.insert(attempt);
         }
         let chunk_of = update.key.partition().strip_prefix(layout::CHUNKS);
         if let Some(attempt) = chunk_of.and_then(Attempt::from_bytes) {
-            self.testimony().had_chunks.insert(attempt);
+            self.observations().had_chunks.insert(attempt);
         }
         let Some(attempt) = update.key.partition().strip_prefix(layout::WRITE_SETS) else {
             return;
@@ -278,12 +281,12 @@ impl Witness {
         let attempt = Attempt::from_bytes(attempt).expect("an attempt");
         let part = u32::from_be_bytes(update.key.sort()[..].try_into().expect("a number"));
         let writes = decode(writes, "a part of a write set").expect("a part of ours");
-        self.testimony().parts.insert((attempt, part), writes);
+        self.observations().parts.insert((attempt, part), writes);
     }
 }
 
-impl Testimony {
-    /// Notes an item that was put.
+impl Observations {
+    /// Records a stored item.
     fn confirm(&mut self, item: Key, attributes: &[(Name, Value)]) {
         if item.partition().starts_with(layout::CHUNKS) {
             self.confirmed_chunks.insert(item);
@@ -316,7 +319,7 @@ impl Testimony {
 #[derive(Debug)]
 struct Watched {
     inner: SharedKeyValue,
-    witness: Witness,
+    observer: Observer,
 }
 
 #[async_trait]
@@ -339,7 +342,7 @@ impl KeyValue for Watched {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         let read = self.inner.get(key).await?;
         if let Some(item) = &read.value {
-            self.witness.see(key, item, read.point);
+            self.observer.see(key, item, read.point);
         }
         Ok(read)
     }
@@ -347,15 +350,15 @@ impl KeyValue for Watched {
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
         let read = self.inner.scan(scan).await?;
         for (sort, item) in &read.value.items {
-            self.witness
+            self.observer
                 .see(&Key::new(&scan.partition, sort), item, read.point);
         }
         Ok(read)
     }
 
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.witness.expect(&update);
-        self.witness.judge(&update);
+        self.observer.expect(&update);
+        self.observer.judge(&update);
         let put = match &update.change {
             Change::Put(attributes) => Some(attributes.clone()),
             _ => None,
@@ -363,17 +366,17 @@ impl KeyValue for Watched {
         let key = update.key.clone();
         let updated = self.inner.update(update).await?;
         if let Outcome::Done(Some(item)) | Outcome::Conflict(Some(item)) = &updated.outcome {
-            self.witness.see(&key, item, updated.receipt.point);
+            self.observer.see(&key, item, updated.receipt.point);
         }
         if let Some(attributes) = put {
-            self.witness.testimony().confirm(key, &attributes);
+            self.observer.observations().confirm(key, &attributes);
         }
         Ok(updated)
     }
 
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
         for update in &updates {
-            self.witness.expect(update);
+            self.observer.expect(update);
         }
         let transacted = self.inner.transact(updates.clone()).await?;
         let Transacted::Done { items, receipt } = &transacted else {
@@ -381,16 +384,16 @@ impl KeyValue for Watched {
         };
         for update in &updates {
             if let Change::Put(attributes) = &update.change {
-                self.witness
-                    .testimony()
+                self.observer
+                    .observations()
                     .confirm(update.key.clone(), attributes);
             }
         }
         // Its data may be part of the same change.
         for (update, item) in updates.iter().zip(items) {
-            self.witness.judge(update);
+            self.observer.judge(update);
             if let Some(item) = item {
-                self.witness.see(&update.key, item, receipt.point);
+                self.observer.see(&update.key, item, receipt.point);
             }
         }
         Ok(transacted)

@@ -1,4 +1,4 @@
-//! C3, C4: reads of what changes during every single look at it.
+//! C3, C4: reads of znodes that change during every single read of the store.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,20 +15,21 @@ use coordination::{
 use simulated::World;
 
 use crate::{
-    alone::{connect, create, follow, is_answered, set, shown, started},
+    single_service::{connect, create, follow, is_answered, set, shown, started},
     watches::SlowReads,
 };
 
-/// How long each look at a znode takes.
+/// How long each read of a znode takes.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A read that is not given up or begun again comes nowhere near.
+/// The time limit; a read without a restart takes far less.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Of a refusal nothing but its zxid.
+/// The zxid of a refusal.
 type Reply = (Zxid, Option<Response>);
 
-/// What others made of the tree, in order, and what the reader was shown: its reply and the event behind it.
+/// The changes that others made, in order, and the outputs of the reader: its reply and the
+/// following event.
 #[derive(Debug)]
 struct Amid {
     history: Vec<(Zxid, Request)>,
@@ -37,7 +38,7 @@ struct Amid {
 }
 
 impl Amid {
-    /// How many of the changes are part of what the reply says.
+    /// How many of the changes the reply contains.
     fn seen(&self) -> usize {
         self.history
             .iter()
@@ -45,7 +46,7 @@ impl Amid {
             .count()
     }
 
-    /// C4: the event is that of the first change behind the reply, of those that fire the watch.
+    /// C4: the event is that of the first change after the reply that fires the watch.
     fn is_first(&self, fires: impl Fn(&Request) -> Option<EventKind>) -> bool {
         let behind = &self.history[self.seen()..];
         let first = behind
@@ -55,8 +56,8 @@ impl Amid {
     }
 }
 
-/// Asks for `request` while others make `changes` again and again, one during each of its looks.
-/// None: it was not answered, or not told of the change behind its reply.
+/// Sends `request` while others make `changes` repeatedly, one during each read of the store. None:
+/// it got no answer, or no event for the change after its reply.
 async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> Option<Amid> {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LOOK)));
     let service = started(
@@ -91,7 +92,7 @@ async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> 
                 panic!("{change:?}: {shown:?}")
             };
             history.borrow_mut().push((*zxid, change.clone()));
-            // Who made a change may hear of it after who watches it.
+            // The client that made a change may learn of it after the watching client.
             if told.get().is_some_and(|told| told <= *zxid) {
                 return;
             }
@@ -115,7 +116,7 @@ async fn amid(changes: &[Request], request: Request, broken: Option<Broken>) -> 
     })
 }
 
-/// What the client is shown, its reply first; none if it ends before.
+/// The reply and the event of the client; none if it ends before.
 async fn reply_and_event(client: &mut Client) -> Option<(Reply, (Zxid, EventKind))> {
     let mut outputs = Vec::new();
     loop {
@@ -162,18 +163,18 @@ fn is_true_of_data(amid: &Amid) -> bool {
 
 /// C3, C4.
 #[test]
-fn data_that_changes_at_every_look_is_read_and_watched_as_it_was_at_one_zxid() {
+fn data_that_changes_at_every_read_is_read_and_watched_as_of_one_zxid() {
     let amid = data(None).expect("it is answered");
     assert!(is_true_of_data(&amid), "{amid:?}");
 }
 
 /// C3, broken.
 #[test]
-fn looking_again_for_ever_is_caught() {
+fn restarting_reads_without_bound_is_caught() {
     assert!(data(Some(Broken::LooksAgainForEver)).is_none());
 }
 
-/// The children of a znode that come and go all the time.
+/// The children of a znode, which are created and deleted all the time.
 fn children(broken: Option<Broken>) -> Option<Amid> {
     let made = |path: &str| create(path, Lifetime::Persistent);
     let changes = [
@@ -214,7 +215,7 @@ fn is_true_of_children(amid: &Amid) -> bool {
 
 /// C3, C4.
 #[test]
-fn children_that_change_at_every_look_are_listed_and_watched_as_they_were_at_one_zxid() {
+fn children_that_change_at_every_read_are_listed_and_watched_as_of_one_zxid() {
     let amid = children(None).expect("it is answered");
     assert!(is_true_of_children(&amid), "{amid:?}");
 }
@@ -250,7 +251,7 @@ fn is_true_of_existence(amid: &Amid) -> bool {
 
 /// C3, C4.
 #[test]
-fn a_znode_that_comes_and_goes_at_every_look_is_there_or_not_as_it_was_at_one_zxid() {
+fn a_znode_that_comes_and_goes_at_every_read_is_shown_as_of_one_zxid() {
     let amid = existence(None).expect("it is answered");
     assert!(is_true_of_existence(&amid), "{amid:?}");
 }
@@ -269,14 +270,14 @@ fn watching_from_now_on_is_caught() {
     assert!(!is_true_of_existence(&amid), "{amid:?}");
 }
 
-/// How long each look takes that is to miss them, well within the lease.
+/// How long each read takes in which changes are missed, well within the lease.
 const LONG_LOOK: Duration = Duration::from_secs(5);
 
-/// More changes than are kept for readers.
+/// More changes than the log keeps for readers.
 const MANY: usize = 1_500;
 
-/// What a client is shown of a znode that it saw missing, and that was created before so many other changes that nobody knows
-/// any more; with the zxid of its creation.
+/// A client's reply about a znode that it found missing. It was created before so many other
+/// changes that no process remembers it. Returns also the zxid of its creation.
 async fn forgotten_meanwhile() -> (Reply, Zxid) {
     let (world, slow) = (World::new(1), Arc::new(SlowReads::of(LONG_LOOK)));
     let service = started(&world, slow.clone(), Config::default()).await;
@@ -286,7 +287,7 @@ async fn forgotten_meanwhile() -> (Reply, Zxid) {
     assert!(is_answered(&mut other, create("/a", Lifetime::Persistent)).await);
     let mut client = connect(&gateway).await.expect("a session");
     let changing = async {
-        // Behind the look at the znode, and before that at the cursor.
+        // After the read of the znode, and before that of the cursor.
         clock.sleep(LONG_LOOK + LOOK).await;
         let shown = shown(&mut other, create("/b", Lifetime::Persistent)).await;
         let Some(
@@ -338,7 +339,7 @@ async fn forgotten_meanwhile() -> (Reply, Zxid) {
     tokio::join!(slow.during(read), changing)
 }
 
-/// C3: who looked at what nobody remembers looks again.
+/// C3: a read whose changes no process remembers is repeated.
 #[test]
 fn a_read_is_true_however_much_changes_meanwhile() {
     let ((zxid, stat), created) = simulated::run(forgotten_meanwhile());

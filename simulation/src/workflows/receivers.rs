@@ -1,4 +1,5 @@
-//! Whoever receives what steps send: it notes each message, and looks at once whether the far store has what it rests on.
+//! The receivers of messages from steps. They record each message, and check at once whether the
+//! far store holds its dependencies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,44 +20,44 @@ use transactions::{Destinations, queue_name};
 
 use super::{
     checks::{Claim, Far},
-    far::Weather,
+    far::FarFaults,
 };
-use crate::transactions::{destinations, mortal::Life};
+use crate::transactions::{crashable::Life, destinations};
 
 /// The queue that steps send to.
-pub const QUEUE: &str = "outside";
-/// Messages of a run of this name are not taken, until [`Outside::takes_all`].
+pub const QUEUE: &str = "receivers";
+/// Messages of a run with this id are refused until [`Receivers::takes_all`].
 pub const STUCK: &str = "stuck";
 
-/// All who receive. Clones share it.
+/// All receivers. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Outside {
+pub struct Receivers {
     world: World,
-    /// Where what messages rest on has to be; none: nobody looks.
+    /// The store that must hold the dependencies of messages; none: no check.
     far: Option<World>,
-    weather: Weather,
-    noted: Arc<Mutex<Noted>>,
+    far_faults: FarFaults,
+    noted: Arc<Mutex<ReceivedMessages>>,
 }
 
-/// What was received.
+/// The received messages.
 #[derive(Debug, Default)]
-pub struct Noted {
-    /// By what they say, their ids.
+pub struct ReceivedMessages {
+    /// Their ids, by text.
     ids: BTreeMap<String, BTreeSet<Bytes>>,
-    /// By their ids, what they say.
+    /// Their texts, by id.
     texts: BTreeMap<Bytes, String>,
     /// In the order of their first arrivals.
     order: Vec<String>,
-    /// What has to be far from now on.
+    /// Facts that the far store must hold from now on.
     claims: Vec<Claim>,
-    /// What went wrong.
+    /// Violations.
     wrong: Vec<String>,
     takes_all: bool,
 }
 
-impl Outside {
-    /// Nothing has arrived yet.
-    pub async fn new(seed: u64, far: Option<World>, weather: Weather) -> Self {
+impl Receivers {
+    /// No messages yet.
+    pub async fn new(seed: u64, far: Option<World>, far_faults: FarFaults) -> Self {
         let world = World::new(seed);
         let created = world
             .queue()
@@ -66,27 +67,27 @@ impl Outside {
         Self {
             world,
             far,
-            weather,
+            far_faults,
             noted: Arc::default(),
         }
     }
 
-    /// Where a process that lives so long has its messages go.
+    /// The destinations of a process during its life.
     pub fn destinations(&self, life: &Life) -> Destinations {
         let queue = Receiver {
             inner: self.world.queue(),
-            outside: self.clone(),
+            receivers: self.clone(),
         };
         destinations::through(Arc::new(queue), &self.world, life)
     }
 
-    /// From now on everything is taken.
+    /// Accepts all messages from now on.
     pub fn takes_all(&self) {
-        self.noted().takes_all = true;
+        self.received_messages().takes_all = true;
     }
 
-    /// What was noted.
-    pub fn noted(&self) -> MutexGuard<'_, Noted> {
+    /// The received messages.
+    pub fn received_messages(&self) -> MutexGuard<'_, ReceivedMessages> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -96,11 +97,11 @@ impl Outside {
         if let (Some(far), Some(claim)) = (&self.far, &claim)
             && let Some(wrong) = Far::look(far).await.lacks(claim)
         {
-            self.noted()
+            self.received_messages()
                 .wrong
                 .push(format!("early: {text:?} was sent, and {wrong}"));
         }
-        let mut noted = self.noted();
+        let mut noted = self.received_messages();
         let id = message.deduplication.clone().unwrap_or_default();
         let before = noted
             .texts
@@ -108,7 +109,7 @@ impl Outside {
             .or_insert_with(|| text.clone())
             .clone();
         if before != text {
-            // Whoever receives takes it for a repeat.
+            // A receiver takes it for a repeat.
             noted.wrong.push(format!(
                 "named alike: {text:?} came as {id:?}, as which {before:?} came"
             ));
@@ -116,7 +117,7 @@ impl Outside {
         let ids = noted.ids.entry(text.clone()).or_default();
         let is_first = ids.is_empty();
         if ids.insert(id) && !is_first {
-            let said = format!("named anew: {text:?} came as {ids:?}");
+            let said = format!("new id: {text:?} came as {ids:?}");
             noted.wrong.push(said);
         }
         if is_first {
@@ -126,13 +127,13 @@ impl Outside {
     }
 }
 
-impl Noted {
-    /// What was shown or let out rests on this.
+impl ReceivedMessages {
+    /// An output depends on this fact.
     pub fn claim(&mut self, claim: Claim) {
         self.claims.push(claim);
     }
 
-    /// What `far` lacks of it, and what went wrong else.
+    /// The facts that `far` lacks, and the other violations.
     pub fn check(&self, far: &Far) -> Vec<String> {
         let lacks = self
             .claims
@@ -141,7 +142,7 @@ impl Noted {
         self.wrong.iter().cloned().chain(lacks).collect()
     }
 
-    /// Messages that begin so, in the order in which they first came.
+    /// The messages with this prefix, in the order of their first arrivals.
     pub fn received(&self, prefix: &str) -> Vec<&str> {
         self.order
             .iter()
@@ -151,11 +152,11 @@ impl Noted {
     }
 }
 
-/// A queue that notes what it is sent.
+/// A queue that records the messages sent to it.
 #[derive(Debug)]
 struct Receiver {
     inner: SharedQueue,
-    outside: Outside,
+    receivers: Receivers,
 }
 
 #[async_trait]
@@ -180,10 +181,10 @@ impl Queue for Receiver {
         let struck = if messages.is_empty() {
             None
         } else {
-            self.outside.weather.strikes()
+            self.receivers.far_faults.strikes()
         };
         if let Some(kind) = struck.filter(|kind| *kind != ErrorKind::OutcomeUnknown) {
-            return Err(Error::new(kind, "reach whoever receives"));
+            return Err(Error::new(kind, "reach the receivers"));
         }
         let is_stuck = |message: &Message| {
             message
@@ -191,15 +192,15 @@ impl Queue for Receiver {
                 .windows(STUCK.len())
                 .any(|word| word == STUCK.as_bytes())
         };
-        if messages.iter().any(is_stuck) && !self.outside.noted().takes_all {
+        if messages.iter().any(is_stuck) && !self.receivers.received_messages().takes_all {
             return Err(Error::unavailable("have a message taken"));
         }
         for message in &messages {
-            self.outside.note(message).await;
+            self.receivers.note(message).await;
         }
         let receipt = self.inner.send(queue, messages).await?;
         match struck {
-            Some(kind) => Err(Error::new(kind, "hear from whoever receives")),
+            Some(kind) => Err(Error::new(kind, "get an answer from the receivers")),
             None => Ok(receipt),
         }
     }

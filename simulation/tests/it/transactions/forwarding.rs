@@ -1,4 +1,5 @@
-//! T10, T15: calls that are passed on to the node of their transaction, which is slow, refuses, or says nothing.
+//! T10, T15: calls that are forwarded to the node of their transaction, which is slow, refuses, or
+//! is silent.
 
 #![allow(clippy::disallowed_methods)] // Why: its time is virtual.
 
@@ -8,9 +9,9 @@ use bytes::Bytes;
 use fastrand::Rng;
 use simulated::World;
 use simulation::transactions::{
+    cluster::{Among, Cluster, Connection, Failure},
+    crashable::Life,
     ensemble::Ensemble,
-    house::{Among, Connection, Failure, House},
-    mortal::Life,
     network::{Network, Trouble},
     scenario::Scenario,
     workload::key,
@@ -22,7 +23,7 @@ use transactions::{
     peers::NoAnswer,
 };
 
-/// The kind of the question how a node stands.
+/// The kind of the liveness probe.
 const ASK: u8 = 1;
 
 /// A transaction of one node, and the other node.
@@ -31,7 +32,7 @@ struct Elsewhere {
     owner: Connection,
     other: Connection,
     call: Call,
-    _house: House,
+    _house: Cluster,
 }
 
 impl Elsewhere {
@@ -50,13 +51,13 @@ impl Elsewhere {
             ensemble: Ensemble::new(Rng::with_seed(2)),
             places: 2,
         };
-        let house = House::among(&World::new(1), config, among);
+        let cluster = Cluster::among(&World::new(1), config, among);
         for place in 0..2 {
-            assert!(house.boot_at(place, Life::default(), 0).await);
+            assert!(cluster.boot_at(place, Life::default(), 0).await);
         }
-        // Until all know of each other.
+        // Until all nodes know each other.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let [owner, other] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
+        let [owner, other] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
         let begun = owner
             .shown(owner.engine.begin(Begin::default()))
             .await
@@ -72,7 +73,7 @@ impl Elsewhere {
                 id,
                 attempt: Some(attempt),
             },
-            _house: house,
+            _house: cluster,
         }
     }
 
@@ -94,7 +95,7 @@ impl Elsewhere {
             .map(drop)
     }
 
-    /// What the owner shows.
+    /// The value at the owner.
     async fn committed(&self) -> Option<Bytes> {
         self.owner
             .shown(self.owner.engine.get_now(&key(0)))
@@ -103,7 +104,7 @@ impl Elsewhere {
     }
 }
 
-/// T10: a large value may be on its way to its node for longer than a silent node is waited for.
+/// T10: a large value may take longer to its node than a silent node is waited for.
 #[test]
 fn a_large_write_that_is_passed_on_has_the_time_that_it_takes() {
     simulated::run(async {
@@ -122,9 +123,10 @@ fn a_large_write_that_is_passed_on_has_the_time_that_it_takes() {
     });
 }
 
-/// T10, T15: what the node of a transaction refuses for now is refused under the same name, and ends nothing.
+/// T10, T15: a transient refusal by the node of a transaction keeps its kind and does not end the
+/// transaction.
 #[test]
-fn what_its_node_refuses_for_now_ends_no_transaction() {
+fn a_transient_refusal_of_its_node_ends_no_transaction() {
     simulated::run(async {
         let elsewhere = Elsewhere::begin().await;
         let value = Bytes::from_static(b"value");
@@ -152,9 +154,9 @@ fn what_its_node_refuses_for_now_ends_no_transaction() {
     });
 }
 
-/// T10: a node that has no room to say how it stands lives, and so do its transactions.
+/// T10: a node that is too busy to answer a probe is alive, and so are its transactions.
 #[test]
-fn who_refuses_to_say_how_it_stands_lives() {
+fn a_node_too_busy_for_a_probe_is_alive() {
     simulated::run(async {
         let value = Bytes::from(vec![7; 8 << 20]);
         for why in [
@@ -175,7 +177,7 @@ fn who_refuses_to_say_how_it_stands_lives() {
     });
 }
 
-/// T10: nobody waits for a node that says nothing, however much it was sent.
+/// T10: a silent node is given up, however much was sent to it.
 #[test]
 fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
     simulated::run(async {
@@ -195,9 +197,9 @@ fn a_transaction_ends_with_a_node_that_says_nothing_within_five_seconds() {
     });
 }
 
-/// T10: a node that is busy is not asked how it stands by everybody who waits for it.
+/// T10: concurrent callers that wait for a busy node share one probe.
 #[test]
-fn one_asks_for_all_who_wait_for_a_node_whether_it_lives() {
+fn one_probe_serves_all_callers_that_wait_for_a_node() {
     simulated::run(async {
         let elsewhere = Elsewhere::begin().await;
         elsewhere.network.narrow(2_000);
@@ -219,9 +221,9 @@ fn one_asks_for_all_who_wait_for_a_node_whether_it_lives() {
     });
 }
 
-/// T10: a moment in which a node is not reached is none in which it is asked twice.
+/// T10: an unreachable node is not probed twice at one moment.
 #[test]
-fn who_does_not_answer_is_not_asked_again_at_once() {
+fn a_silent_node_is_not_probed_again_at_once() {
     simulated::run(async {
         let elsewhere = Elsewhere::begin().await;
         elsewhere.network.narrow(2_000);
@@ -238,8 +240,8 @@ fn who_does_not_answer_is_not_asked_again_at_once() {
     });
 }
 
-/// Two nodes, of which the first has heard that there is a second no sooner than the test says so.
-async fn one_and_one_that_joins(broken: Option<Broken>) -> (House, Connection, Connection) {
+/// Two nodes; the first learns of the second only when the test allows it.
+async fn one_and_one_that_joins(broken: Option<Broken>) -> (Cluster, Connection, Connection) {
     let config = Config {
         broken,
         ..Scenario::default().config
@@ -250,12 +252,12 @@ async fn one_and_one_that_joins(broken: Option<Broken>) -> (House, Connection, C
         ensemble: Ensemble::new(Rng::with_seed(2)),
         places: 2,
     };
-    let house = House::among(&World::new(1), config, among);
-    assert!(house.boot_at(0, Life::default(), 0).await);
-    house.seat_at(0).expect("it has one").cut_off();
-    assert!(house.boot_at(1, Life::default(), 0).await);
-    let [first, joined] = [0, 1].map(|place| house.serving_at(place).expect("nobody dies"));
-    (house, first, joined)
+    let cluster = Cluster::among(&World::new(1), config, among);
+    assert!(cluster.boot_at(0, Life::default(), 0).await);
+    cluster.seat_at(0).expect("it has one").cut_off();
+    assert!(cluster.boot_at(1, Life::default(), 0).await);
+    let [first, joined] = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
+    (cluster, first, joined)
 }
 
 async fn begin(at: &Connection, id: Option<TransactionId>) -> Call {
@@ -274,11 +276,12 @@ async fn begin(at: &Connection, id: Option<TransactionId>) -> Call {
     }
 }
 
-/// What is answered to a commit at a node that has not heard of its owner's joining, and what to one at its owner then.
+/// The answer to a commit at a node that does not know yet that its owner has joined, and the
+/// answer to a later one at its owner.
 async fn committed_where_its_node_is_not_heard_of(
     broken: Option<Broken>,
 ) -> [Result<(), Failure>; 2] {
-    let (house, first, joined) = one_and_one_that_joins(broken).await;
+    let (cluster, first, joined) = one_and_one_that_joins(broken).await;
     let call = begin(&joined, None).await;
     joined
         .call(
@@ -289,16 +292,16 @@ async fn committed_where_its_node_is_not_heard_of(
         .await
         .expect("it is open");
     let there = first.call(first.engine.commit(&call)).await.map(drop);
-    house.seat_at(0).expect("it has one").reconnect();
+    cluster.seat_at(0).expect("it has one").reconnect();
     [
         there,
         joined.call(joined.engine.commit(&call)).await.map(drop),
     ]
 }
 
-/// T10: a node that has just joined is none that is gone.
+/// T10: a node that has just joined does not count as gone.
 #[test]
-fn a_transaction_of_a_node_that_has_just_joined_goes_on() {
+fn a_transaction_of_a_node_that_has_just_joined_continues() {
     assert_eq!(
         simulated::run(committed_where_its_node_is_not_heard_of(None)),
         [Ok(()), Ok(())]
@@ -320,11 +323,11 @@ fn taking_the_new_for_gone_is_caught() {
     );
 }
 
-/// T8: also where the node of the earlier attempt has just joined.
+/// T8: also if the node of the earlier attempt has just joined.
 #[test]
-fn a_node_that_has_just_joined_is_told_that_its_attempt_was_begun_anew() {
+fn a_node_that_has_just_joined_learns_that_its_attempt_was_begun_again() {
     simulated::run(async {
-        let (house, first, joined) = one_and_one_that_joins(None).await;
+        let (cluster, first, joined) = one_and_one_that_joins(None).await;
         let id = Some(TransactionId::new("order").expect("a name"));
         let earlier = begin(&joined, id.clone()).await;
         begin(&first, id).await;
@@ -338,13 +341,14 @@ fn a_node_that_has_just_joined_is_told_that_its_attempt_was_begun_anew() {
                 Outcome::BegunAnew
             )))
         );
-        house.seat_at(0).expect("it has one").reconnect();
+        cluster.seat_at(0).expect("it has one").reconnect();
     });
 }
 
-/// T8: an attempt that was begun anew at another node hears that for good, also once the later one has left nothing.
+/// T8: an attempt that was begun again at another node stays refused, also once the later one has
+/// left no record.
 #[test]
-fn who_was_begun_anew_elsewhere_hears_that_also_after_the_later_attempt() {
+fn a_superseded_attempt_stays_refused_after_the_later_attempt() {
     simulated::run(async {
         let Elsewhere {
             owner,
@@ -375,9 +379,10 @@ fn who_was_begun_anew_elsewhere_hears_that_also_after_the_later_attempt() {
     });
 }
 
-/// T10: what has become of a name that left nothing is known where it was begun, and a call that says its attempt gets there.
+/// T10: the outcome of an id without a record is known where it was begun, and a call with its
+/// attempt gets there.
 #[test]
-fn who_says_the_attempt_hears_of_a_name_that_has_left_nothing() {
+fn a_call_with_an_attempt_finds_the_outcome_of_an_id_without_a_record() {
     simulated::run(async {
         let Elsewhere {
             owner,
@@ -406,8 +411,9 @@ fn who_says_the_attempt_hears_of_a_name_that_has_left_nothing() {
     });
 }
 
-/// A write that is on its way for longer than it is waited for; then its client writes the same key at the node of the transaction,
-/// and commits. What is there afterwards; none: the transaction has ended.
+/// A write that is in transit for longer than the caller waits. Then its client writes the same key
+/// at the node of the transaction, and commits. Returns the final value; none: the transaction has
+/// ended.
 async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
     let elsewhere = Elsewhere::begin_at(broken).await;
     elsewhere.network.narrow(1_000);
@@ -423,7 +429,7 @@ async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
     );
     let Elsewhere { owner, call, .. } = &elsewhere;
     if late == Failure::Refused(Error::TransactionFinished(Outcome::Aborted)) {
-        // Whatever its node still takes.
+        // The result does not matter.
         let _ = owner
             .call(owner.engine.put(call, key(0), Bytes::from_static(b"newer")))
             .await;
@@ -446,7 +452,7 @@ async fn written_before_a_late_copy(broken: Option<Broken>) -> Option<Bytes> {
     elsewhere.committed().await
 }
 
-/// T10: what its client has been told is over comes over nothing that it writes later.
+/// T10: a write that its client was told is over never replaces a later write.
 #[test]
 fn a_write_that_may_still_arrive_ends_its_transaction() {
     assert_eq!(simulated::run(written_before_a_late_copy(None)), None);

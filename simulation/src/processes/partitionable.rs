@@ -1,8 +1,8 @@
-//! What a process can do: everything, nothing for a while, nothing but look at its clock, nothing any more.
+//! Processes that can be paused, partitioned from their store, or killed.
 //!
 //! Invariants
-//! - A process that stands still makes no step: no call returns to it, no sleep ends, until it goes on.
-//! - One that is cut off hears at once that its calls are refused; what is under way comes to its end.
+//! - A paused process makes no step: no call returns and no sleep ends before it is resumed.
+//! - A partitioned process has its calls refused at once; calls in progress finish.
 
 use std::{
     future::Future,
@@ -20,33 +20,33 @@ use ports::{
 use tokio::sync::Notify;
 
 use super::held;
-use crate::transactions::mortal::Life;
+use crate::transactions::crashable::Life;
 
-/// How long a call takes that is refused.
+/// The duration of a refused call.
 const REFUSED_AFTER: Duration = Duration::from_millis(5);
 
-/// What a process can do while it lives.
+/// The abilities of a live process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
-    /// Everything.
+    /// All.
     All,
-    /// It stands still.
+    /// None: it is paused.
     Nothing,
-    /// It runs, and does not reach the store.
+    /// It runs but cannot reach the store.
     NoCalls,
 }
 
-/// One process's. Clones share it.
+/// The controls of one process. Clones share them.
 #[derive(Debug, Clone)]
-pub struct Reach {
+pub struct ProcessControl {
     life: Life,
     ability: Arc<Mutex<Ability>>,
-    /// Wakes in the order of waiting, other than a watch channel: a seed has one run.
+    /// Wakes waiters in order, unlike a watch channel, so that a seed has one run.
     changed: Arc<Notify>,
     clock: Arc<dyn Clock>,
 }
 
-impl Reach {
+impl ProcessControl {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         let (ability, changed) = (Arc::new(Mutex::new(Ability::All)), Arc::default());
         Self {
@@ -57,13 +57,13 @@ impl Reach {
         }
     }
 
-    /// From now on it can do this.
+    /// Sets the ability from now on.
     pub fn set(&self, ability: Ability) {
         *held(&self.ability) = ability;
         self.changed.notify_waiters();
     }
 
-    /// Its life, to be ended at some call.
+    /// The life of the process, which may be ended at some call.
     pub fn life(&self) -> &Life {
         &self.life
     }
@@ -97,23 +97,23 @@ impl Reach {
     }
 }
 
-/// The items as a process reaches them.
+/// The items as the process reaches them.
 #[derive(Debug)]
-pub struct ReachedKeyValue {
+pub struct PartitionableKeyValue {
     inner: Arc<dyn KeyValue>,
-    reach: Reach,
+    control: ProcessControl,
 }
 
-impl ReachedKeyValue {
-    pub(super) fn new(inner: Arc<dyn KeyValue>, reach: Reach) -> Self {
-        Self { inner, reach }
+impl PartitionableKeyValue {
+    pub(super) fn new(inner: Arc<dyn KeyValue>, control: ProcessControl) -> Self {
+        Self { inner, control }
     }
 }
 
 #[async_trait]
-impl Externalize for ReachedKeyValue {
+impl Externalize for PartitionableKeyValue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.reach.call(self.inner.externalize(point)).await
+        self.control.call(self.inner.externalize(point)).await
     }
     fn point(&self) -> DurabilityPoint {
         self.inner.point()
@@ -124,21 +124,21 @@ impl Externalize for ReachedKeyValue {
 }
 
 #[async_trait]
-impl KeyValue for ReachedKeyValue {
+impl KeyValue for PartitionableKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
-        self.reach.call(self.inner.get(key)).await
+        self.control.call(self.inner.get(key)).await
     }
     async fn scan(&self, scan: &Scan) -> Result<Read<Page>> {
-        self.reach.call(self.inner.scan(scan)).await
+        self.control.call(self.inner.scan(scan)).await
     }
     async fn update(&self, update: Update) -> Result<Updated> {
-        self.reach.call(self.inner.update(update)).await
+        self.control.call(self.inner.update(update)).await
     }
     async fn transact(&self, updates: Vec<Update>) -> Result<Transacted> {
-        self.reach.call(self.inner.transact(updates)).await
+        self.control.call(self.inner.transact(updates)).await
     }
     async fn write_batch(&self, batch: Batch) -> Result<Batched> {
-        self.reach.call(self.inner.write_batch(batch)).await
+        self.control.call(self.inner.write_batch(batch)).await
     }
     fn limits(&self) -> &KeyValueLimits {
         self.inner.limits()
@@ -148,23 +148,23 @@ impl KeyValue for ReachedKeyValue {
     }
 }
 
-/// The queues as a process reaches them.
+/// The queues as the process reaches them.
 #[derive(Debug)]
-pub struct ReachedQueue {
+pub struct PartitionableQueue {
     inner: Arc<dyn Queue>,
-    reach: Reach,
+    control: ProcessControl,
 }
 
-impl ReachedQueue {
-    pub(super) fn new(inner: Arc<dyn Queue>, reach: Reach) -> Self {
-        Self { inner, reach }
+impl PartitionableQueue {
+    pub(super) fn new(inner: Arc<dyn Queue>, control: ProcessControl) -> Self {
+        Self { inner, control }
     }
 }
 
 #[async_trait]
-impl Externalize for ReachedQueue {
+impl Externalize for PartitionableQueue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
-        self.reach.call(self.inner.externalize(point)).await
+        self.control.call(self.inner.externalize(point)).await
     }
     fn point(&self) -> DurabilityPoint {
         self.inner.point()
@@ -175,12 +175,12 @@ impl Externalize for ReachedQueue {
 }
 
 #[async_trait]
-impl Queue for ReachedQueue {
+impl Queue for PartitionableQueue {
     async fn create(&self, queue: &str, options: QueueOptions) -> Result<Receipt> {
-        self.reach.call(self.inner.create(queue, options)).await
+        self.control.call(self.inner.create(queue, options)).await
     }
     async fn send(&self, queue: &str, messages: Vec<Message>) -> Result<Receipt> {
-        self.reach.call(self.inner.send(queue, messages)).await
+        self.control.call(self.inner.send(queue, messages)).await
     }
     async fn receive_hidden(
         &self,
@@ -188,15 +188,15 @@ impl Queue for ReachedQueue {
         messages_max: usize,
         hidden_ms: Option<u64>,
     ) -> Result<Vec<Delivery>> {
-        self.reach
+        self.control
             .call(self.inner.receive_hidden(queue, messages_max, hidden_ms))
             .await
     }
     async fn ready(&self, queue: &str) -> Result<()> {
-        self.reach.call(self.inner.ready(queue)).await
+        self.control.call(self.inner.ready(queue)).await
     }
     async fn acknowledge(&self, queue: &str, handles: &[Handle]) -> Result<Receipt> {
-        self.reach
+        self.control
             .call(self.inner.acknowledge(queue, handles))
             .await
     }
@@ -207,17 +207,17 @@ impl Queue for ReachedQueue {
         delay_ms: u64,
         reason: &str,
     ) -> Result<Receipt> {
-        self.reach
+        self.control
             .call(self.inner.release(queue, handle, delay_ms, reason))
             .await
     }
     async fn give_up(&self, queue: &str, handle: &Handle, reason: &str) -> Result<Receipt> {
-        self.reach
+        self.control
             .call(self.inner.give_up(queue, handle, reason))
             .await
     }
     async fn extend(&self, queue: &str, handle: &Handle, timeout_ms: u64) -> Result<()> {
-        self.reach
+        self.control
             .call(self.inner.extend(queue, handle, timeout_ms))
             .await
     }
@@ -227,42 +227,42 @@ impl Queue for ReachedQueue {
         after: Option<LetterId>,
         letters_max: usize,
     ) -> Result<Vec<DeadLetter>> {
-        self.reach
+        self.control
             .call(self.inner.dead_letters(queue, after, letters_max))
             .await
     }
     async fn redrive(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.reach.call(self.inner.redrive(queue, letters)).await
+        self.control.call(self.inner.redrive(queue, letters)).await
     }
     async fn purge(&self, queue: &str, letters: &[LetterId]) -> Result<Receipt> {
-        self.reach.call(self.inner.purge(queue, letters)).await
+        self.control.call(self.inner.purge(queue, letters)).await
     }
     async fn blocked(&self, queue: &str) -> Result<Vec<DeadLetter>> {
-        self.reach.call(self.inner.blocked(queue)).await
+        self.control.call(self.inner.blocked(queue)).await
     }
     async fn backlog(&self, queue: &str) -> Result<Backlog> {
-        self.reach.call(self.inner.backlog(queue)).await
+        self.control.call(self.inner.backlog(queue)).await
     }
     fn limits(&self) -> &QueueLimits {
         self.inner.limits()
     }
 }
 
-/// Time as a process sees it.
+/// Time as the process sees it.
 #[derive(Debug)]
-pub struct ReachedClock {
+pub struct PartitionableClock {
     inner: Arc<dyn Clock>,
-    reach: Reach,
+    control: ProcessControl,
 }
 
-impl ReachedClock {
-    pub(super) fn new(inner: Arc<dyn Clock>, reach: Reach) -> Self {
-        Self { inner, reach }
+impl PartitionableClock {
+    pub(super) fn new(inner: Arc<dyn Clock>, control: ProcessControl) -> Self {
+        Self { inner, control }
     }
 }
 
 #[async_trait]
-impl Clock for ReachedClock {
+impl Clock for PartitionableClock {
     fn now(&self) -> Timestamp {
         self.inner.now()
     }
@@ -271,6 +271,6 @@ impl Clock for ReachedClock {
     }
     async fn sleep(&self, duration: Duration) {
         self.inner.sleep(duration).await;
-        self.reach.runs().await;
+        self.control.runs().await;
     }
 }

@@ -1,9 +1,9 @@
-//! The transactions service on a simulated cloud: one node at a time, which dies and is started again, or several at places
-//! of their own on one store.
+//! The transactions service on a simulated cloud: one node at a time, which dies and is restarted,
+//! or several nodes at their own places on one store.
 //!
-//! Each start is a new process: a node of its own, a clock of its own, ports that end with its [`Life`]. Several nodes reach
-//! each other by a [`Network`], and are members of an [`Ensemble`]; where there is one place, the only other node is an old
-//! self that was taken for dead.
+//! Each start is a new process: a node with its own clock, whose ports end with its [`Life`].
+//! Several nodes reach each other through a [`Network`], and are members of an [`Ensemble`]. With
+//! one place, the only other node is an earlier process that was considered dead.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,24 +21,24 @@ use transactions::{
 };
 
 use super::{
+    crashable::{CrashableKeyValue, Life},
     destinations,
     ensemble::{Ensemble, Seat},
-    mortal::{Life, MortalKeyValue},
     network::Network,
-    objects::MortalObjects,
-    witness::Witness,
+    objects::CrashableObjects,
+    observer::Observer,
 };
 
-/// How long a start that a fault has stopped waits before it is tried again.
+/// The pause before a start that a fault interrupted is tried again.
 const START_AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// A running house. Clones share it.
+/// A running cluster. Clones share it.
 #[derive(Debug, Clone)]
-pub struct House {
+pub struct Cluster {
     world: World,
     config: Config,
     nodes: Rc<RefCell<Nodes>>,
-    witness: Witness,
+    observer: Observer,
     /// Whether values go into packs.
     packs: bool,
     moments: Rc<Cell<u32>>,
@@ -47,19 +47,19 @@ pub struct House {
     among: Option<Among>,
 }
 
-/// Where several nodes are.
+/// The surroundings of several nodes.
 #[derive(Debug, Clone)]
 pub struct Among {
-    /// How they reach each other.
+    /// The network between them.
     pub network: Network,
-    /// Who is a member.
+    /// Their membership.
     pub ensemble: Ensemble,
-    /// How many places there are.
+    /// The number of places.
     pub places: usize,
 }
 
 impl Among {
-    /// What a place is called.
+    /// The address of a place.
     pub fn address(place: usize) -> Address {
         Address(format!("place {place}"))
     }
@@ -68,9 +68,9 @@ impl Among {
 #[derive(Debug, Default)]
 struct Nodes {
     serving: BTreeMap<usize, Node>,
-    /// Whom a client was last led to.
+    /// The place of the last connection.
     led_to: usize,
-    /// Taken for dead, and still going on.
+    /// Nodes that are considered dead and still run.
     left_behind: Vec<Node>,
 }
 
@@ -80,11 +80,11 @@ struct Node {
     service: Arc<Service>,
     background: JoinHandle<()>,
     life: Life,
-    /// Where there are several.
+    /// None: there is one place.
     place: Option<Place>,
 }
 
-/// What a process has among others, until it ends.
+/// A process's address, membership and network, until it ends.
 #[derive(Debug)]
 struct Place {
     seat: Arc<Seat>,
@@ -108,12 +108,12 @@ impl Drop for Node {
     }
 }
 
-/// Why a call brought nothing.
+/// Why a call has no result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Failure {
-    /// Its node died first.
+    /// Its node died before.
     Gone,
-    /// It was answered with an error.
+    /// It returned an error.
     Refused(Error),
 }
 
@@ -126,7 +126,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// What the node answers, if it lives until then.
+    /// The node's answer, if it lives until then.
     pub async fn call<T>(
         &self,
         call: impl Future<Output = Result<T, Error>>,
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// The same for an answer that may leave the house only once it is durable (P4): this is the edge.
+    /// The same for an answer that must be durable before a client sees it (P4).
     pub async fn shown<T>(
         &self,
         call: impl Future<Output = Result<Shown<T>, Error>>,
@@ -152,16 +152,16 @@ impl Connection {
     }
 }
 
-impl House {
-    /// A house on `world` in which nobody serves yet.
+impl Cluster {
+    /// A cluster on `world` without a node.
     pub fn new(world: &World, config: Config) -> Self {
         let (nodes, moments, starts) = (Rc::default(), Rc::default(), watch::Sender::new(0));
-        let (world, witness) = (world.clone(), Witness::default());
+        let (world, observer) = (world.clone(), Observer::default());
         Self {
             world,
             config,
             nodes,
-            witness,
+            observer,
             packs: false,
             moments,
             starts,
@@ -185,45 +185,45 @@ impl House {
         }
     }
 
-    /// How many nodes there can be.
+    /// The most concurrent nodes.
     pub fn places(&self) -> usize {
         self.among.as_ref().map_or(1, |among| among.places)
     }
 
-    /// Where several nodes are.
+    /// The surroundings of several nodes.
     pub fn surroundings(&self) -> Option<&Among> {
         self.among.as_ref()
     }
 
-    /// The cloud below.
+    /// The simulated cloud.
     pub fn world(&self) -> &World {
         &self.world
     }
 
-    /// The store, watched.
+    /// The observed store.
     fn store(&self) -> SharedKeyValue {
-        self.witness.watch(self.world.key_value())
+        self.observer.watch(self.world.key_value())
     }
 
-    /// Over which buckets everything is spread.
+    /// The buckets over which everything is spread.
     pub fn buckets(&self) -> Buckets {
         self.config.buckets
     }
 
-    /// Who watches it.
-    pub fn witness(&self) -> &Witness {
-        &self.witness
+    /// The observer.
+    pub fn observer(&self) -> &Observer {
+        &self.observer
     }
 
-    /// The next moment: virtual time stands still while anything can run, so what happens meanwhile is told apart
-    /// by nanoseconds, one after the other.
+    /// The next moment. Virtual time stands still while any task runs, so successive events are one
+    /// nanosecond apart.
     pub fn moment(&self) -> Duration {
         self.moments.set(self.moments.get() + 1);
         self.world.clock().monotonic().0 + Duration::from_nanos(self.moments.get().into())
     }
 
-    /// Starts a node as a process that lives as `life` says, with a clock that is off by `skew_ms`. False: it
-    /// died before it served.
+    /// Starts a node as a process with this `life` and a clock that is wrong by `skew_ms`. Returns
+    /// false if it died before it served.
     pub async fn boot(&self, life: Life, skew_ms: i64) -> bool {
         self.boot_at(0, life, skew_ms).await
     }
@@ -232,11 +232,11 @@ impl House {
     pub async fn boot_at(&self, place: usize, life: Life, skew_ms: i64) -> bool {
         let clock = self.world.clock_off_by(skew_ms);
         let parts = Parts {
-            key_value: Arc::new(MortalKeyValue::new(self.store(), life.clone())),
+            key_value: Arc::new(CrashableKeyValue::new(self.store(), life.clone())),
             clock: Arc::clone(&clock),
             entropy: self.world.entropy(),
         };
-        let destinations = destinations::mortal(&self.world, &life);
+        let destinations = destinations::crashable(&self.world, &life);
         let config = self.config.clone();
         let (service, place_among) = match &self.among {
             None if self.packs => {
@@ -295,15 +295,15 @@ impl House {
         true
     }
 
-    fn objects(&self, life: &Life) -> Arc<MortalObjects> {
-        Arc::new(MortalObjects::new(
+    fn objects(&self, life: &Life) -> Arc<CrashableObjects> {
+        Arc::new(CrashableObjects::new(
             self.world.objects(),
             life.clone(),
-            self.witness.clone(),
+            self.observer.clone(),
         ))
     }
 
-    /// A connection to whoever serves, once somebody does.
+    /// A connection to the serving node, once there is one.
     pub async fn connect(&self) -> Connection {
         let mut starts = self.starts.subscribe();
         loop {
@@ -311,12 +311,12 @@ impl House {
             if let Some(connection) = self.serving() {
                 return connection;
             }
-            // The house holds the sender, so this ends with a start.
+            // The cluster holds the sender, so the wait ends with a start.
             let _ = starts.changed().await;
         }
     }
 
-    /// A connection to whoever serves now: to one after the other of several.
+    /// A connection to the serving node. Several nodes are chosen in rotation.
     pub fn serving(&self) -> Option<Connection> {
         let mut nodes = self.nodes.borrow_mut();
         let places = (1..=self.places()).map(|next| (nodes.led_to + next) % self.places());
@@ -332,7 +332,7 @@ impl House {
         self.serving_at(place)
     }
 
-    /// A connection to whoever serves at a place.
+    /// A connection to the node that serves at a place.
     pub fn serving_at(&self, place: usize) -> Option<Connection> {
         let nodes = self.nodes.borrow();
         let node = nodes
@@ -345,12 +345,12 @@ impl House {
         })
     }
 
-    /// The life of whoever serves now.
+    /// The life of the serving node.
     pub fn life(&self) -> Option<Life> {
         self.life_at(0)
     }
 
-    /// The life of whoever serves at a place.
+    /// The life of the node that serves at a place.
     pub fn life_at(&self, place: usize) -> Option<Life> {
         self.nodes
             .borrow()
@@ -359,7 +359,7 @@ impl House {
             .map(|node| node.life.clone())
     }
 
-    /// The membership of whoever serves at a place, where there are several.
+    /// The membership of the node that serves at a place, if there are several places.
     pub fn seat_at(&self, place: usize) -> Option<Arc<Seat>> {
         let nodes = self.nodes.borrow();
         nodes
@@ -370,19 +370,19 @@ impl House {
             .map(|place| Arc::clone(&place.seat))
     }
 
-    /// Whoever serves dies, with all that it held in memory.
+    /// Kills the serving node, which loses its memory.
     pub fn kill(&self) {
         let nodes = std::mem::take(&mut self.nodes.borrow_mut().serving);
         drop(nodes);
     }
 
-    /// Whoever serves at a place dies.
+    /// Kills the node that serves at a place.
     pub fn kill_at(&self, place: usize) {
         let node = self.nodes.borrow_mut().serving.remove(&place);
         drop(node);
     }
 
-    /// Whoever serves leaves in order, if it lives that long; then it is gone.
+    /// Shuts the serving node down in order, unless it dies first; then removes it.
     pub async fn leave(&self) {
         let node = self.nodes.borrow_mut().serving.remove(&0);
         if let Some(node) = node {
@@ -394,9 +394,9 @@ impl House {
         }
     }
 
-    /// Whoever serves is taken for dead, and goes on; but for starting over once it learns of that, since the
-    /// two would take the logs from each other for ever.
-    pub fn leave_behind(&self) {
+    /// Treats the serving node as dead while it still runs. It does not start over once it learns
+    /// of this: the two would take the logs from each other forever.
+    pub fn replace_while_running(&self) {
         let mut nodes = self.nodes.borrow_mut();
         let node = nodes.serving.remove(&0);
         if let Some(node) = &node {
@@ -405,8 +405,8 @@ impl House {
         nodes.left_behind.extend(node);
     }
 
-    /// Those who were taken for dead die.
-    pub fn kill_left_behind(&self) {
+    /// Kills the nodes that were treated as dead.
+    pub fn kill_replaced(&self) {
         let nodes = std::mem::take(&mut self.nodes.borrow_mut().left_behind);
         drop(nodes);
     }

@@ -1,12 +1,13 @@
-//! The ports of one process that can die between any two of its calls.
+//! The ports of one process that can crash between any two of its calls.
 //!
-//! A process that dies does not fail its calls: it makes no further step, while the store and everybody else go
-//! on. So a call made after the end never returns, and neither does one that was under way. Deaths of functions
-//! are the simulated provider's; a node is no function.
+//! A crash does not fail the calls of its process: the process makes no further step, while the
+//! store and all others continue. A call during or after the crash therefore never returns. The
+//! simulated provider crashes functions; a node is not a function.
 //!
 //! Invariants
-//! - Once a [`Life`] is over, no call of its ports returns, and none that had not reached the store does.
-//! - A death ordered with [`Life::ends_after`] strikes once, at the call it was ordered for, or never.
+//! - Once a [`Life`] is over, no call of its ports returns, and no call that had not reached the
+//!   store reaches it.
+//! - A death ordered with [`Life::ends_after`] strikes once, at the ordered call, or never.
 
 use std::{
     future::{Future, pending},
@@ -23,12 +24,12 @@ use ports::{
 };
 use tokio::{sync::Notify, time::Instant};
 
-/// When a process dies, seen from the call at which it does.
+/// The moment of a process's death, relative to the call at which it strikes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The call never reaches the store.
     Before,
-    /// The store performs it; nobody is there to hear the answer.
+    /// The store performs it; the answer is lost.
     After,
 }
 
@@ -46,10 +47,10 @@ struct Shared {
 struct State {
     calls: u64,
     ordered: Option<(u64, Side)>,
-    /// From which call on it sleeps, and for how long.
+    /// The number of the call at which it falls asleep, and for how long.
     sleeps: Option<(u64, Duration)>,
     sleeps_until: Option<Instant>,
-    /// How often an order was taken back.
+    /// How many orders were cancelled.
     pardons: u64,
     is_over: bool,
 }
@@ -61,19 +62,19 @@ impl Life {
         state.ordered = Some((state.calls + calls, side));
     }
 
-    /// Puts the process to sleep at the call after the next `calls` ones: as if its machine were, it makes no call before it wakes,
-    /// and then goes on where it was.
+    /// Suspends the process at the call after the next `calls` ones, as if its machine slept: it
+    /// makes no call before it wakes, and then continues.
     pub fn sleeps_after(&self, calls: u64, sleep: Duration) {
         let mut state = self.state();
         state.sleeps = Some((state.calls + calls, sleep));
     }
 
-    /// Whether it was put to sleep, also if it has woken since.
+    /// Whether it was suspended, even if it has woken since.
     pub fn has_slept(&self) -> bool {
         self.state().sleeps_until.is_some()
     }
 
-    /// Takes an order back that has not struck, also one for the end of a call that is under way.
+    /// Cancels an order that has not struck, also one for the end of a call in progress.
     pub fn goes_on(&self) {
         let mut state = self.state();
         (state.ordered, state.sleeps) = (None, None);
@@ -91,7 +92,7 @@ impl Life {
         self.state().is_over
     }
 
-    /// How many calls were made.
+    /// The number of calls.
     pub fn calls(&self) -> u64 {
         self.state().calls
     }
@@ -107,7 +108,7 @@ impl Life {
         }
     }
 
-    /// One call of this process: made and answered if it lives through it.
+    /// Performs one call of this process, and returns its result if the process survives it.
     pub(crate) async fn live_through<T>(&self, call: impl Future<Output = T>) -> T {
         let (side, pardons) = self.arrive();
         if side == Some(Side::Before) {
@@ -133,7 +134,7 @@ impl Life {
         answer
     }
 
-    /// Returns once it does not sleep.
+    /// Returns once it is awake.
     async fn awake(&self) {
         let until = self.state().sleeps_until;
         if let Some(until) = until.filter(|until| *until > Instant::now()) {
@@ -141,7 +142,8 @@ impl Life {
         }
     }
 
-    /// Counts a call, and says which death was ordered for it, and how many orders were taken back before.
+    /// Counts a call. Returns the death that was ordered for it, and how many orders were cancelled
+    /// before.
     fn arrive(&self) -> (Option<Side>, u64) {
         let mut state = self.state();
         let call = state.calls;
@@ -166,20 +168,20 @@ impl Life {
 
 /// The key-value store as one process reaches it.
 #[derive(Debug)]
-pub struct MortalKeyValue {
+pub struct CrashableKeyValue {
     inner: SharedKeyValue,
     life: Life,
 }
 
-impl MortalKeyValue {
-    /// `inner`, for as long as `life` lasts.
+impl CrashableKeyValue {
+    /// Passes calls to `inner` during `life`.
     pub fn new(inner: SharedKeyValue, life: Life) -> Self {
         Self { inner, life }
     }
 }
 
 #[async_trait]
-impl Externalize for MortalKeyValue {
+impl Externalize for CrashableKeyValue {
     async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
         self.life.live_through(self.inner.externalize(point)).await
     }
@@ -194,7 +196,7 @@ impl Externalize for MortalKeyValue {
 }
 
 #[async_trait]
-impl KeyValue for MortalKeyValue {
+impl KeyValue for CrashableKeyValue {
     async fn get(&self, key: &Key) -> Result<Read<Option<Arc<Item>>>> {
         self.life.live_through(self.inner.get(key)).await
     }
@@ -230,16 +232,16 @@ mod tests {
 
     use super::*;
 
-    /// How many of `calls` puts were answered, and how many stand in the store, with a death at call `at`.
+    /// How many of `calls` puts were answered, and how many are stored, with a death at call `at`.
     async fn dies(at: u64, side: Side, calls: usize) -> (usize, usize) {
         let (world, life) = (World::new(1), Life::default());
-        let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+        let crashable = CrashableKeyValue::new(world.key_value(), life.clone());
         life.ends_after(at, side);
         let mut answered = 0;
         let work = async {
             for call in 0..calls {
                 let update = Update::put(Key::new("p", [call as u8]), Vec::new());
-                mortal.update(update).await.expect("a calm world");
+                crashable.update(update).await.expect("a calm world");
                 answered += 1;
             }
         };
@@ -275,14 +277,14 @@ mod tests {
             world
                 .faults()
                 .delay(simulated::Chance::ALWAYS, second..=second);
-            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let crashable = CrashableKeyValue::new(world.key_value(), life.clone());
             let key = Key::new("p", "k");
             life.ends_after(0, Side::After);
             let pardon = async {
                 clock.sleep(second / 2).await;
                 life.goes_on();
             };
-            let (got, ()) = futures_util::join!(mortal.get(&key), pardon);
+            let (got, ()) = futures_util::join!(crashable.get(&key), pardon);
             assert!(got.is_ok() && !life.is_over());
         });
     }
@@ -296,11 +298,11 @@ mod tests {
             world
                 .faults()
                 .delay(simulated::Chance::ALWAYS, second..=second);
-            let mortal = MortalKeyValue::new(world.key_value(), life.clone());
+            let crashable = CrashableKeyValue::new(world.key_value(), life.clone());
             let key = Key::new("p", "k");
             let returned = tokio::select! {
                 biased;
-                _ = mortal.get(&key) => true,
+                _ = crashable.get(&key) => true,
                 () = async { clock.sleep(second / 2).await; life.end(); clock.sleep(4 * second).await } => false,
             };
             assert!(!returned && life.calls() == 1);

@@ -1,4 +1,5 @@
-//! C6, C-6: a session whose ephemerals do not fit into one decision ends in parts, and yet whole.
+//! C6, C-6: a session with more ephemerals than fit into one decision ends in parts, but
+//! completely.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,27 +15,27 @@ use coordination::{
 };
 use fastrand::Rng;
 use simulated::{Options, World};
-use simulation::{budget::Budget, faults::Weather, house::House, scenario::seeds};
+use simulation::{budget::Budget, cluster::Cluster, faults::FaultProfile, scenario::seeds};
 
-use crate::{alone, watches::SlowReads};
+use crate::{single_service, watches::SlowReads};
 
-/// How many ephemerals the session has; their paths take several decisions.
+/// The number of ephemerals of the session; their paths take several decisions.
 const EPHEMERALS: usize = 24;
 
-/// How many seeds the broken variant may survive.
+/// The seeds within which the mutant must be caught.
 const SEEDS_UNTIL_CAUGHT: u64 = 100;
 
-/// How long after its end was asked for another connection asks for the session, at most: before it has begun, or
-/// while it goes on.
+/// The longest time after the request to end the session until another connection asks for it:
+/// before the end begins, or during it.
 const AGAIN_WITHIN_MS: [u64; 2] = [1, 600];
 
 const TIMEOUT: Duration = Duration::from_secs(12);
 
-/// How often the store falls back while a session ends, at most so long apart.
+/// How often the store falls back while a session ends, and the longest time between two times.
 const FALL_BACKS: usize = 3;
 const FALL_BACK_MS_MAX: u64 = 150;
 
-/// The wait between two attempts to connect.
+/// The pause between two attempts to connect.
 const CONNECT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
 fn create(path: &str) -> Request {
@@ -79,7 +80,7 @@ async fn answer(client: &mut Client, request: Request) -> Response {
     }
 }
 
-/// How many of the session's znodes are there.
+/// How many of the session's znodes exist.
 async fn count(client: &mut Client) -> usize {
     let request = Request::GetChildren {
         path: "/".into(),
@@ -94,16 +95,16 @@ async fn count(client: &mut Client) -> usize {
         .count()
 }
 
-/// What came of it that a session was to end.
+/// The state of a session that was to end.
 struct Ending {
-    /// How many of its ephemerals there are.
+    /// The number of its ephemerals.
     count: usize,
-    /// Whether it lives.
+    /// Whether it is alive.
     lives: bool,
     port_calls: u64,
 }
 
-/// A cloud whose items hold little.
+/// A cloud with small items.
 fn world(seed: u64) -> World {
     let mut cloud = Options::default();
     cloud.key_value.item_bytes_max = 4 * 1_024;
@@ -123,13 +124,13 @@ async fn owner(gateway: &Gateway) -> Client {
     client
 }
 
-/// How many ephemerals are left when the session has ended.
+/// The number of ephemerals after the end of the session.
 async fn left(gateway: &Gateway) -> usize {
     let mut other = connect(gateway, None).await.expect("a new session");
     count(&mut other).await
 }
 
-/// What `client` is shown until it comes to its end, and which.
+/// The outputs of `client` until its end, and the kind of its end.
 async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
     let mut outputs = Vec::new();
     loop {
@@ -140,10 +141,11 @@ async fn shown_to_the_end(client: &mut Client) -> (Vec<Output>, Ended) {
     }
 }
 
-/// A client asks for the end of its session and is gone; another connection asks for the session soon after.
+/// A client asks for the end of its session and disconnects; another connection asks for the
+/// session soon after.
 async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let world = world(seed);
-    let house = House::start(
+    let cluster = Cluster::start(
         &world,
         Config {
             broken,
@@ -153,14 +155,14 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     )
     .await;
     let mut rng = Rng::with_seed(seed);
-    let (gateway, _) = house.gateway(0).await;
+    let (gateway, _) = cluster.gateway(0).await;
     let mut client = owner(&gateway).await;
-    Weather::Slow.strike(&world);
+    FaultProfile::Slow.strike(&world);
     let resume = Some((client.session(), client.password()));
     client.submit(1, Request::Close);
     client.pump(&mut Vec::new()).await.expect("it is sent");
     drop(client);
-    let (gateway, _) = house.gateway(1).await;
+    let (gateway, _) = cluster.gateway(1).await;
     let within_ms = AGAIN_WITHIN_MS[rng.usize(..2)];
     world
         .clock()
@@ -169,7 +171,7 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     let (count, lives) = match connect(&gateway, resume).await {
         Ok(mut resumed) => (count(&mut resumed).await, true),
         Err(ConnectError::Expired) => {
-            // What has begun comes to its end by itself.
+            // An end that has begun finishes by itself.
             world.clock().sleep(3 * TIMEOUT).await;
             (left(&gateway).await, false)
         }
@@ -182,7 +184,7 @@ async fn ends(seed: u64, broken: Option<Broken>) -> Ending {
     }
 }
 
-/// C6: a session that lives has all its ephemerals, and one that has ended none.
+/// C6: a live session has all its ephemerals, and an ended one none.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_or_not_at_all() {
     let (mut outcomes, mut budget) = ([0, 0], Budget::default());
@@ -217,17 +219,17 @@ fn ending_open_sessions_in_parts_is_caught() {
     assert!((0..SEEDS_UNTIL_CAUGHT).any(is_caught));
 }
 
-/// C1, C6: its client waits for the end, and is answered once, when it is whole.
+/// C1, C6: the client waits for the end, and is answered once, when the end is complete.
 #[test]
 fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
     let mut budget = Budget::default();
     for seed in seeds() {
         let port_calls = simulated::run(async move {
             let world = world(seed);
-            let house = House::start(&world, Config::default(), 2).await;
-            let (gateway, _) = house.gateway(0).await;
+            let cluster = Cluster::start(&world, Config::default(), 2).await;
+            let (gateway, _) = cluster.gateway(0).await;
             let mut client = owner(&gateway).await;
-            Weather::Slow.strike(&world);
+            FaultProfile::Slow.strike(&world);
             client.submit(1, Request::Close);
             let (outputs, ended) = shown_to_the_end(&mut client).await;
             let is_answer = |output: &Output| {
@@ -253,15 +255,15 @@ fn a_client_that_waits_for_an_end_in_parts_is_answered_once() {
     budget.report("a_client_that_waits_for_an_end_in_parts_is_answered_once");
 }
 
-/// C6: a session that nobody speaks for ends in parts as well, and whoever comes back to it is told so.
+/// C6: an abandoned session ends in parts as well, and a client that returns to it is told so.
 #[test]
-fn a_client_that_comes_back_after_an_end_in_parts_is_told_that_it_has_expired() {
-    /// How long a read takes its client, which is silent meanwhile.
+fn a_client_that_returns_after_an_end_in_parts_learns_of_the_expiry() {
+    /// How long a read takes; its client is silent meanwhile.
     const READ: Duration = Duration::from_mins(1);
     simulated::run(async {
         let (world, slow) = (world(1), Arc::new(SlowReads::of(READ)));
-        let service = alone::started(&world, slow.clone(), Config::default()).await;
-        alone::follow(&service);
+        let service = single_service::started(&world, slow.clone(), Config::default()).await;
+        single_service::follow(&service);
         let mut client = owner(&service.gateway()).await;
         client.submit(
             1,
@@ -279,16 +281,16 @@ fn a_client_that_comes_back_after_an_end_in_parts_is_told_that_it_has_expired() 
     });
 }
 
-/// A client closes its session and comes back to it until it has ended, while the store falls back. How often it came
-/// back.
+/// A client closes its session and returns to it until it has ended, while the store falls back.
+/// Returns how often it returned, and the port calls.
 async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
     let world = world(seed);
-    let house = House::start(&world, Config::default(), 2).await;
+    let cluster = Cluster::start(&world, Config::default(), 2).await;
     let mut rng = Rng::with_seed(seed);
-    let (gateway, _) = house.gateway(0).await;
+    let (gateway, _) = cluster.gateway(0).await;
     let mut client = owner(&gateway).await;
     let resume = Some((client.session(), client.password()));
-    Weather::Slow.strike(&world);
+    FaultProfile::Slow.strike(&world);
     let mut came_back = 0;
     let ending = async {
         loop {
@@ -327,13 +329,14 @@ async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
         () = falling_back => unreachable!("it never ends by itself"),
     };
     world.faults().calm();
-    // Another connection may have been told of an end that is still being made whole.
+    // Another connection may have been told of an end that is not complete yet.
     world.clock().sleep(3 * TIMEOUT).await;
     assert_eq!(left(&gateway).await, 0, "seed {seed}");
     (came_back, world.port_calls())
 }
 
-/// C6, C-6, D4: whoever ends it, the message of its client or the heartbeat, and whatever of that the store has lost.
+/// C6, C-6, D4: whether the client's message or the heartbeat ends it, and whichever part of this
+/// the store lost.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
     let (mut came_back, mut budget) = (0, Budget::default());
@@ -346,11 +349,12 @@ fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
     assert!(seeds().count() < 20 || came_back > 0, "no end was lost");
 }
 
-/// C-6: the most parts of a large end that wait at once to be applied, and with them what others have decided since.
+/// C-6: the most parts of a large end that wait to be applied at once, with the decisions of others
+/// since.
 fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
     simulated::run(async move {
         let world = world(seed);
-        let house = House::start(
+        let cluster = Cluster::start(
             &world,
             Config {
                 broken,
@@ -359,7 +363,7 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
             2,
         )
         .await;
-        let (gateway, _) = house.gateway(0).await;
+        let (gateway, _) = cluster.gateway(0).await;
         let mut client = owner(&gateway).await;
         for number in 0..EPHEMERALS {
             answer(
@@ -368,7 +372,7 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
             )
             .await;
         }
-        Weather::Slow.strike(&world);
+        FaultProfile::Slow.strike(&world);
         client.submit(1, Request::Close);
         let (rows, session) = (Sessions::new(world.key_value()), client.session());
         let row = async || {
@@ -389,21 +393,21 @@ fn parts_waiting(seed: u64, broken: Option<Broken>) -> (usize, u64) {
     })
 }
 
-/// C6: others are not held up by a session that had many ephemerals.
+/// C6: a session with many ephemerals does not delay others.
 #[test]
-fn the_next_part_of_an_end_waits_until_the_one_before_is_applied() {
+fn the_next_part_of_an_end_waits_until_the_previous_one_is_applied() {
     let mut budget = Budget::default();
     for seed in seeds() {
         let (waiting, port_calls) = parts_waiting(seed, None);
         assert_eq!(waiting, 1, "seed {seed}");
         budget.spend(seed, port_calls);
     }
-    budget.report("the_next_part_of_an_end_waits_until_the_one_before_is_applied");
+    budget.report("the_next_part_of_an_end_waits_until_the_previous_one_is_applied");
 }
 
 /// C6, broken.
 #[test]
-fn an_end_in_one_go_is_caught() {
+fn an_end_in_one_step_is_caught() {
     assert!(
         (0..SEEDS_UNTIL_CAUGHT).any(|seed| parts_waiting(seed, Some(Broken::EndsInOneGo)).0 > 1)
     );

@@ -1,4 +1,4 @@
-//! A store of which a test says what becomes of each update.
+//! A store in which the test selects the fault of each update.
 
 use std::{fmt, sync::Arc};
 
@@ -8,48 +8,48 @@ use ports::{
     key_value::{Batch, Batched, KeyValueLimits, Page, Read, Room, Scan, Transacted, Updated},
 };
 
-/// What becomes of an update.
-pub(crate) enum Fate {
-    /// It is made.
+/// The fault of an update.
+pub(crate) enum UpdateFault {
+    /// None.
     Made,
-    /// It is not made, and whoever asked for it hears so.
+    /// The update is not performed, and the caller gets an error.
     Refused,
-    /// It is not made, and whoever asked for it is never heard of again: his invocation runs out of time.
+    /// The update is not performed, and the caller gets no answer: its invocation runs out of time.
     Deadly,
 }
 
-/// Decides it.
-type Decide = Box<dyn Fn(&Update) -> Fate + Send + Sync>;
+/// Selects the fault.
+type Decide = Box<dyn Fn(&Update) -> UpdateFault + Send + Sync>;
 
 /// The store.
-pub(crate) struct Fated {
+pub(crate) struct FaultyUpdates {
     store: Arc<dyn KeyValue>,
-    fate: Decide,
+    fault: Decide,
 }
 
-impl Fated {
-    /// `store`, where `fate` decides what becomes of single updates.
+impl FaultyUpdates {
+    /// Wraps `store`; `fault` selects the faults of single updates.
     pub(crate) fn new(
         store: Arc<dyn KeyValue>,
-        fate: impl Fn(&Update) -> Fate + Send + Sync + 'static,
+        fault: impl Fn(&Update) -> UpdateFault + Send + Sync + 'static,
     ) -> Arc<Self> {
         Arc::new(Self {
             store,
-            fate: Box::new(fate),
+            fault: Box::new(fault),
         })
     }
 }
 
-impl fmt::Debug for Fated {
+impl fmt::Debug for FaultyUpdates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fated")
+        f.debug_struct("FaultyUpdates")
             .field("store", &self.store)
             .finish_non_exhaustive()
     }
 }
 
 #[async_trait]
-impl Externalize for Fated {
+impl Externalize for FaultyUpdates {
     async fn externalize(&self, point: DurabilityPoint) -> ports::Result<()> {
         self.store.externalize(point).await
     }
@@ -62,7 +62,7 @@ impl Externalize for Fated {
 }
 
 #[async_trait]
-impl KeyValue for Fated {
+impl KeyValue for FaultyUpdates {
     async fn get(&self, key: &Key) -> ports::Result<Read<Option<Arc<Item>>>> {
         self.store.get(key).await
     }
@@ -70,10 +70,10 @@ impl KeyValue for Fated {
         self.store.scan(scan).await
     }
     async fn update(&self, update: Update) -> ports::Result<Updated> {
-        match (self.fate)(&update) {
-            Fate::Made => self.store.update(update).await,
-            Fate::Refused => Err(Error::unavailable("update what a test refuses")),
-            Fate::Deadly => std::future::pending().await,
+        match (self.fault)(&update) {
+            UpdateFault::Made => self.store.update(update).await,
+            UpdateFault::Refused => Err(Error::unavailable("update what a test refuses")),
+            UpdateFault::Deadly => std::future::pending().await,
         }
     }
     async fn transact(&self, updates: Vec<Update>) -> ports::Result<Transacted> {

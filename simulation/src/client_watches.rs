@@ -1,21 +1,22 @@
-//! The watches of one client as ZooKeeper's client library keeps them: what it sets again after a reconnect.
+//! The watches of one client, as ZooKeeper's client library keeps them to set them again after a
+//! reconnect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use coordination::model::{EventKind, Output, Request, Watching as Asked, Zxid};
 
-/// Watches that are set and have not fired.
+/// The watches that are set and have not fired.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
+pub(crate) struct ClientWatches {
     data: BTreeSet<String>,
     exists: BTreeSet<String>,
     children: BTreeSet<String>,
-    /// Reads that are not answered yet and leave a watch if they succeed.
+    /// Unanswered reads that leave a watch if they succeed.
     asked: BTreeMap<i32, Request>,
 }
 
-impl Watching {
-    /// Notes what was asked for under `tag`.
+impl ClientWatches {
+    /// Records the request under `tag`.
     pub(crate) fn asked(&mut self, tag: i32, request: &Request) {
         if let Request::Exists {
             watching: Asked::Yes,
@@ -34,7 +35,7 @@ impl Watching {
         }
     }
 
-    /// Learns from what was shown.
+    /// Updates the watches by an output.
     pub(crate) fn shown(&mut self, output: &Output) {
         match output {
             Output::Reply { tag, result, .. } => match (self.asked.remove(tag), result.is_ok()) {
@@ -60,9 +61,9 @@ impl Watching {
         }
     }
 
-    /// What a new connection asks for first, if there is anything to watch.
+    /// The first request of a new connection, if there are watches.
     pub(crate) fn set_again(&mut self, relative: Zxid) -> Option<Request> {
-        // What the last connection left unanswered has set nothing that its client knows of.
+        // Unanswered requests of the last connection left no watch that the client knows.
         self.asked.clear();
         let all = |paths: &BTreeSet<String>| paths.iter().cloned().collect::<Vec<_>>();
         let (data, exists, children) = (all(&self.data), all(&self.exists), all(&self.children));

@@ -1,6 +1,7 @@
-//! What stands in the store: decision rows, version items, and what the nodes' logs announce.
+//! The state of the store: decision rows, version items, and the announcements in the nodes' logs.
 //!
-//! Read from the items themselves, not through an engine: what an engine would hide is what is looked for.
+//! It is read from the items, not through an engine, because the checks look for what an engine
+//! would hide.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,95 +21,110 @@ use transactions::{
 };
 
 use super::{
+    cluster::Cluster,
     history::{Order, Writer},
-    house::House,
-    witness::Seen,
+    observer::{Observer, Seen},
 };
 
-/// Items read in one page.
+/// The most items in one page.
 const PAGE_ITEMS: usize = 1_000;
 
-/// How a row was decided.
+/// The decision in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Not yet.
+    /// None yet.
     Undecided,
-    /// Committed, with this record and what it wrote.
+    /// Committed, with this record and these writes.
     Committed(StoredRecord, Vec<Write>),
-    /// Not committed, and not to be: aborted or expired.
+    /// Never to be committed: aborted or expired.
     Closed,
 }
 
 /// A decision row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Whose it is.
+    /// The attempt.
     pub attempt: Attempt,
-    /// What it says.
+    /// Its decision.
     pub decision: Decision,
 }
 
 /// A version item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VersionAtRest {
-    /// Whose row decides about it.
+pub struct StoredVersion {
+    /// The attempt whose row decides about it.
     pub id: TransactionId,
-    /// The value; none: the key is deleted, or a chunk or the pack of it is not there.
+    /// The value; none: the key is deleted, or one of its chunks or its pack is missing.
     pub value: Option<Bytes>,
-    /// In which pack it is.
+    /// The pack that holds it.
     pub pack: Option<PackId>,
 }
 
-/// Everything of transactions that stands in a store.
+/// All stored state of transactions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AtRest {
+pub struct StoredState {
     /// The decision rows.
     pub rows: BTreeMap<TransactionId, Row>,
     /// The version items, decided or not.
-    pub versions: BTreeMap<(Key, Attempt), VersionAtRest>,
-    /// The attempts whose commits were announced in a log, and of what.
+    pub versions: BTreeMap<(Key, Attempt), StoredVersion>,
+    /// The attempts whose commits a log announces, and their writes.
     pub announced: BTreeMap<Attempt, TransactionId>,
-    /// The attempts whose named begins were announced in a log.
+    /// The attempts whose begins with a client id a log announces.
     pub began: BTreeSet<Attempt>,
-    /// The attempts whose values were announced in a log to be written ahead.
+    /// The attempts whose spilled values a log announces.
     pub spilled: BTreeSet<Attempt>,
     /// The chunks of each write.
     pub chunks: BTreeMap<(Attempt, u32), u32>,
     /// The objects that are packs.
     pub packs: BTreeSet<PackId>,
-    /// The rows of packs, with the bytes of their values and what is thought to be dead of them.
+    /// The rows of packs, with the bytes of their values and the estimate of dead bytes.
     pub pack_rows: BTreeMap<PackId, (u64, u64)>,
-    /// The names whose rows are kept for days.
+    /// The client ids whose rows are kept for days.
     pub kept: BTreeSet<TransactionId>,
     /// The attempts with parts of write sets.
     pub with_parts: BTreeSet<Attempt>,
-    /// Every commit there ever was, also those whose rows are gone.
+    /// All commits so far, including those whose rows are gone.
     pub seen: BTreeMap<Writer, Seen>,
-    /// The attempts that ever put effects in partitions of their own.
+    /// The attempts that ever stored effects in their own partitions.
     pub had_large_effects: BTreeSet<Attempt>,
-    /// Records that were written before what they decide about.
+    /// Records that were written before the data that they decide about.
     pub too_early: Vec<String>,
-    /// How many slots the sequencer's log has.
+    /// The number of slots in the sequencer's log.
     pub sequenced: usize,
-    /// The newest committed value of each key, as a node shows it after all is over.
+    /// The newest committed value of each key, as a node returns it at the end.
     pub shown: BTreeMap<Key, Option<Bytes>>,
 }
 
-impl AtRest {
-    /// Reads all of it from a store that is calm and was watched; what a node shows is not in it yet.
-    pub async fn read(house: &House) -> Self {
-        let (store, witness) = (&house.world().key_value(), house.witness());
-        let mut at_rest = Self {
-            seen: witness.commits(store),
-            had_large_effects: witness.had_large_effects(),
-            too_early: witness.too_early(),
+impl StoredState {
+    /// Reads the state of a calm, observed store. It does not yet contain the values that a node
+    /// returns.
+    pub async fn read(cluster: &Cluster) -> Self {
+        let (store, observer) = (&cluster.world().key_value(), cluster.observer());
+        let mut stored_state = Self {
+            seen: observer.commits(store),
+            had_large_effects: observer.had_large_effects(),
+            too_early: observer.too_early(),
             ..Self::default()
         };
-        for bucket in house.buckets().all() {
+        stored_state.read_buckets(cluster, store).await;
+        stored_state.read_kept_ids(store).await;
+        stored_state.read_parts(store, observer).await;
+        stored_state.read_sequencer(store).await;
+        stored_state.read_packs(cluster).await;
+        for (sort, _) in partition(store, layout::NODES.to_vec()).await {
+            let node = layout::node_of(&sort).expect("a node's row");
+            stored_state.read_log(store, node).await;
+        }
+        stored_state
+    }
+
+    /// Reads the decision rows and the version items.
+    async fn read_buckets(&mut self, cluster: &Cluster, store: &SharedKeyValue) {
+        for bucket in cluster.buckets().all() {
             for (sort, item) in partition(store, layout::decision_bucket(bucket).into()).await {
                 let id = TransactionId::new(sort).expect("a row's id");
                 let row = row(store, &item).await;
-                at_rest.rows.insert(id, row);
+                self.rows.insert(id, row);
             }
             let versions = layout::version_bucket(KeyspaceId::default(), bucket);
             for (sort, item) in partition(store, versions.clone().into()).await {
@@ -122,50 +138,50 @@ impl AtRest {
                 let id = id.expect("a version's transaction");
                 let pack = item.bytes("pack").and_then(|pack| PackId::from_bytes(pack));
                 let value = match pack {
-                    Some(pack) => packed_value(house, pack, &item).await,
+                    Some(pack) => packed_value(cluster, pack, &item).await,
                     None => value(store, place.1, &item).await,
                 };
-                at_rest
-                    .versions
-                    .insert(place, VersionAtRest { id, value, pack });
+                self.versions
+                    .insert(place, StoredVersion { id, value, pack });
             }
         }
+    }
+
+    /// Reads the client ids whose rows are kept for days.
+    async fn read_kept_ids(&mut self, store: &SharedKeyValue) {
         for (sort, _) in partition(store, layout::PERIODS.to_vec()).await {
             let period = layout::period_of(&sort).expect("a period");
             let names = partition(store, layout::kept_names(period).to_vec()).await;
-            at_rest.kept.extend(
+            self.kept.extend(
                 names
                     .iter()
                     .filter_map(|(sort, _)| layout::kept_name_of(sort)),
             );
         }
-        for attempt in witness.attempts_with_parts() {
+    }
+
+    /// Reads the parts of write sets, and the chunks of values.
+    async fn read_parts(&mut self, store: &SharedKeyValue, observer: &Observer) {
+        for attempt in observer.attempts_with_parts() {
             let part = layout::write_set_part(attempt, 0);
             if !partition(store, part.partition().to_vec()).await.is_empty() {
-                at_rest.with_parts.insert(attempt);
+                self.with_parts.insert(attempt);
             }
         }
-        at_rest.read_sequencer(store).await;
-        at_rest.read_packs(house).await;
-        for attempt in witness.attempts_with_chunks() {
+        for attempt in observer.attempts_with_chunks() {
             for (sort, _) in partition(store, layout::chunks(attempt).to_vec()).await {
                 let (write, _) = sort.split_first_chunk::<4>().expect("a chunk's key");
-                *at_rest
+                *self
                     .chunks
                     .entry((attempt, u32::from_be_bytes(*write)))
                     .or_default() += 1;
             }
         }
-        for (sort, _) in partition(store, layout::NODES.to_vec()).await {
-            let node = layout::node_of(&sort).expect("a node's row");
-            at_rest.read_log(store, node).await;
-        }
-        at_rest
     }
 
-    /// What lies among the objects, and what its rows say.
-    async fn read_packs(&mut self, house: &House) {
-        let listed = house
+    /// Reads the packs among the objects, and their rows.
+    async fn read_packs(&mut self, cluster: &Cluster) {
+        let listed = cluster
             .world()
             .objects()
             .list(None)
@@ -182,14 +198,14 @@ impl AtRest {
                 });
             }
         }
-        for (sort, item) in partition(&house.world().key_value(), layout::PACKS.to_vec()).await {
+        for (sort, item) in partition(&cluster.world().key_value(), layout::PACKS.to_vec()).await {
             let id = PackId::from_bytes(&sort).expect("a pack's key");
             let bytes = |name| item.integer(name).unwrap_or(0) as u64;
             self.pack_rows.insert(id, (bytes("bytes"), bytes("dead")));
         }
     }
 
-    /// What the sequencer's log has decided, also where the rows do not say so yet.
+    /// The decisions in the sequencer's log, also those that are not in the rows yet.
     async fn read_sequencer(&mut self, store: &SharedKeyValue) {
         let log = FencedLog::new(store.clone(), layout::sequencer_log());
         let from = log.start().await.expect("a calm store");
@@ -210,7 +226,7 @@ impl AtRest {
         }
     }
 
-    /// What the log of `node` announces.
+    /// The announcements in the log of `node`.
     async fn read_log(&mut self, store: &SharedKeyValue, node: NodeId) {
         let log = FencedLog::new(store.clone(), layout::log(node));
         let mut from = log.start().await.unwrap_or(Cursor::START);
@@ -235,7 +251,7 @@ impl AtRest {
         }
     }
 
-    /// The commits and their order, as the rows say and said.
+    /// The commits and their order, from the present and past rows.
     pub fn order(&self) -> Order {
         let versions = self
             .records()
@@ -246,7 +262,7 @@ impl AtRest {
         }
     }
 
-    /// The commits and their records, as the rows say and said.
+    /// The commits and their records, from the present and past rows.
     pub fn records(&self) -> BTreeMap<Writer, &StoredRecord> {
         let seen = self
             .seen
@@ -273,7 +289,7 @@ impl AtRest {
         self.committed(writer).is_some()
     }
 
-    /// What this attempt wrote, if it committed.
+    /// The writes of this attempt, if it committed.
     pub fn committed(&self, writer: &Writer) -> Option<&[Write]> {
         match self.rows.get(&writer.id) {
             Some(Row {
@@ -284,7 +300,7 @@ impl AtRest {
         }
     }
 
-    /// Whether a commit that is newer than that of `version` wrote `key`.
+    /// Whether a newer commit than that of `version` wrote `key`.
     pub fn is_superseded(&self, key: &Key, version: Version) -> bool {
         let newer = self
             .order()
@@ -301,7 +317,8 @@ pub fn is_deletion(write: &Write) -> bool {
     write.place == Place::Gone
 }
 
-/// The value of a version item, from its chunks if need be; none: it is deleted, or they are not there.
+/// The value of a version item, from its chunks if necessary; none: it is deleted, or chunks are
+/// missing.
 async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<Bytes> {
     let Some(chunks) = item.integer("chunks") else {
         return item.bytes("value").cloned();
@@ -318,9 +335,9 @@ async fn value(store: &SharedKeyValue, attempt: Attempt, item: &Item) -> Option<
     Some(value.into())
 }
 
-/// The value of a version item whose pack has it; none: there is no such pack.
-async fn packed_value(house: &House, pack: PackId, item: &Item) -> Option<Bytes> {
-    let home = house
+/// The value of a version item from its pack; none: the pack is missing.
+async fn packed_value(cluster: &Cluster, pack: PackId, item: &Item) -> Option<Bytes> {
+    let home = cluster
         .world()
         .key_value()
         .get(&layout::packs_home())
@@ -334,7 +351,7 @@ async fn packed_value(house: &House, pack: PackId, item: &Item) -> Option<Bytes>
         item.integer("offset")? as u64,
         item.integer("bytes")? as u64,
     );
-    match house
+    match cluster
         .world()
         .objects()
         .get_range(&pack.path(&home), offset..offset + bytes)

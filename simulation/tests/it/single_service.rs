@@ -1,4 +1,4 @@
-//! One service in a calm world, with faults of a test's own in its store.
+//! One service in a calm world, with the test's own faults in its store.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use coordination::{
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use simulated::World;
 
-/// Of every session.
+/// The timeout of every session.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Refuses to make anything durable while it is switched on.
@@ -31,7 +31,8 @@ impl FaultSchedule for NothingDurable {
     }
 }
 
-/// A service whose functions are registered and whose triggers are armed. Nobody follows its log yet.
+/// A service whose functions are registered and whose triggers are armed. No follower of its log
+/// runs yet.
 pub(crate) async fn started(
     world: &World,
     faults: Arc<dyn FaultSchedule>,
@@ -58,7 +59,7 @@ pub(crate) async fn started(
     .await
 }
 
-/// The same, made of `parts`.
+/// The same with these `parts`.
 pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) -> Arc<Service> {
     let service = Arc::new(Service::new(parts, config));
     for definition in service.functions() {
@@ -68,7 +69,7 @@ pub(crate) async fn started_with(world: &World, parts: Parts, config: Config) ->
     service
 }
 
-/// The ports of a world as they are.
+/// The unmodified ports of a world.
 pub(crate) fn parts(world: &World) -> Parts {
     Parts {
         system: world.key_value(),
@@ -83,7 +84,7 @@ pub(crate) fn parts(world: &World) -> Parts {
     }
 }
 
-/// Has somebody follow the log from now on.
+/// Starts the follower of the log.
 pub(crate) fn follow(service: &Arc<Service>) {
     let follower = service.clone();
     tokio::spawn(async move { follower.run().await });
@@ -100,7 +101,7 @@ pub(crate) async fn connect(gateway: &Gateway) -> Result<Client, ConnectError> {
         .await
 }
 
-/// Makes a znode without data.
+/// Creates a znode without data.
 pub(crate) fn create(path: &str, lifetime: Lifetime) -> Request {
     let acl = vec![Acl {
         permissions: 31,
@@ -116,7 +117,7 @@ pub(crate) fn create(path: &str, lifetime: Lifetime) -> Request {
     }
 }
 
-/// Sets a znode's data to none, whatever its version.
+/// Sets a znode's data to empty, at any version.
 pub(crate) fn set(path: &str) -> Request {
     Request::SetData {
         path: path.into(),
@@ -125,7 +126,7 @@ pub(crate) fn set(path: &str) -> Request {
     }
 }
 
-/// Everything that is shown up to the reply to `request`, the last one; none if the client ends before.
+/// All outputs up to the reply to `request`, the last request; none if the client ends before.
 pub(crate) async fn shown(client: &mut Client, request: Request) -> Option<Vec<Output>> {
     client.submit(1, request);
     let mut outputs = Vec::new();
@@ -144,7 +145,7 @@ pub(crate) async fn is_answered(client: &mut Client, request: Request) -> bool {
     shown(client, request).await.is_some()
 }
 
-/// The result of `request`, the last one; panics if the client ends before.
+/// The result of `request`, the last request; panics if the client ends before.
 pub(crate) async fn result(client: &mut Client, request: Request) -> Result<Response, Error> {
     match shown(client, request)
         .await

@@ -1,4 +1,5 @@
-//! One server after the other over a near store and a far one, or several at a time, each a process that can die at any of its calls.
+//! Servers on a near store and a far one, one after the other or several at a time. Each is a
+//! process that can die at any of its calls.
 
 use std::{
     sync::{
@@ -20,78 +21,79 @@ use workflows::{FarStores, Options, Parts, Service};
 use super::{
     checks::{ADDRESS, Far},
     code::Code,
-    far::{FarStore, Weather},
+    far::{FarFaults, FarStore},
     lateness::{LateKeyValue, Lateness},
-    outside::Outside,
+    receivers::Receivers,
 };
 use crate::transactions::{
+    crashable::{CrashableKeyValue, Life},
     ensemble::{Ensemble, Seat},
-    mortal::{Life, MortalKeyValue},
     network::{Network, Trouble},
 };
 
-/// The wait before a start that was refused is tried again.
+/// The pause before a refused start is tried again.
 const START_AGAIN: Duration = Duration::from_millis(50);
-/// What one way to the far store takes.
+/// The latency of the far store in one direction.
 const FAR_LATENCY: Duration = Duration::from_millis(5);
 
-/// What outlives its servers.
+/// The environment that outlives its servers.
 #[derive(Debug)]
-pub struct House {
-    /// The near store of whoever serves; see [`House::lose_near`].
+pub struct Cluster {
+    /// The near store of the present server; see [`Cluster::lose_near`].
     pub near: World,
     /// None: workflows have no far store.
     pub far: Option<World>,
-    /// The way to it.
-    pub weather: Weather,
-    /// How late begins are in the near store.
+    /// The faults on the path to it.
+    pub far_faults: FarFaults,
+    /// The delay of begins in the near store.
     pub lateness: Lateness,
-    /// Who receives messages.
-    pub outside: Outside,
-    /// How often a step fails after all that it does; zero: never.
+    /// The receivers of messages.
+    pub receivers: Receivers,
+    /// How often a step fails after all its work; zero: never.
     pub fails_one_in: usize,
     /// When a write to a range returns.
     pub synchrony: &'static str,
-    /// Whether workflows have the far store, if there is one, as whoever starts from now on has them deployed.
+    /// Whether servers that start from now on deploy the workflows with the far store, if there is
+    /// one.
     pub is_far: bool,
-    /// How transactions are served.
+    /// The settings of transactions.
     pub transactions: transactions::Config,
     options: Options,
     rng: Rng,
     among: Option<Among>,
 }
 
-/// What servers have that serve at the same time.
+/// The membership and network of concurrent servers.
 #[derive(Debug)]
 struct Among {
     ensemble: Ensemble,
     network: Network,
-    /// How many there were.
+    /// The number of servers so far.
     count: usize,
 }
 
 /// One server.
 #[derive(Debug)]
 pub struct Process {
-    /// What it serves.
+    /// The workflows service.
     pub service: Service,
-    /// Transactions there.
+    /// Its transactions.
     pub engine: transactions::Engine,
-    /// How long it lives.
+    /// Its life.
     pub life: Life,
-    /// Its membership, if there are several at a time.
+    /// Its membership, if there are several servers at a time.
     pub seat: Option<Arc<Seat>>,
     is_cut: Arc<AtomicBool>,
     background: JoinHandle<()>,
 }
 
-impl House {
-    /// One whose workflows lie near.
+impl Cluster {
+    /// With a near store only.
     pub async fn near(seed: u64, options: Options) -> Self {
         Self::of(seed, None, options).await
     }
 
-    /// One whose workflows lie near, and that several servers serve at a time.
+    /// With a near store that several servers share.
     pub async fn shared(seed: u64, options: Options) -> Self {
         Self::of_several(seed, None, options).await
     }
@@ -102,7 +104,7 @@ impl House {
     }
 
     async fn of_several(seed: u64, far: Option<World>, options: Options) -> Self {
-        let mut house = Self::of(
+        let mut cluster = Self::of(
             seed,
             far,
             Options {
@@ -111,17 +113,17 @@ impl House {
             },
         )
         .await;
-        let ensemble = Ensemble::new(house.rng.fork());
-        let network = Network::new(house.rng.fork(), Trouble::default());
-        house.among = Some(Among {
+        let ensemble = Ensemble::new(cluster.rng.fork());
+        let network = Network::new(cluster.rng.fork(), Trouble::default());
+        cluster.among = Some(Among {
             ensemble,
             network,
             count: 0,
         });
-        house
+        cluster
     }
 
-    /// One whose workflows have a far store.
+    /// With a far store.
     pub async fn far(seed: u64, options: Options) -> Self {
         Self::of(seed, Some(Self::far_world(seed)), options).await
     }
@@ -135,19 +137,19 @@ impl House {
         World::with_options(seed ^ 0xfa4, far)
     }
 
-    /// One whose workflows are said to have a far store, which is the near one.
+    /// With the near store configured as the far store.
     pub async fn far_is_near(seed: u64, options: Options) -> Self {
-        let house = Self::near(seed, options).await;
+        let cluster = Self::near(seed, options).await;
         Self {
-            far: Some(house.near.clone()),
-            ..house
+            far: Some(cluster.near.clone()),
+            ..cluster
         }
     }
 
     async fn of(seed: u64, far: Option<World>, options: Options) -> Self {
         let near = World::new(seed);
-        let weather = Weather::over(far.as_ref().unwrap_or(&near));
-        let outside = Outside::new(seed ^ 0x0e7, far.clone(), weather.clone()).await;
+        let far_faults = FarFaults::over(far.as_ref().unwrap_or(&near));
+        let receivers = Receivers::new(seed ^ 0x0e7, far.clone(), far_faults.clone()).await;
         let options = Options {
             backoff: Duration::from_millis(1),
             ..options
@@ -159,9 +161,9 @@ impl House {
         Self {
             near,
             far,
-            weather,
+            far_faults,
             lateness: Lateness::default(),
-            outside,
+            receivers,
             fails_one_in,
             synchrony,
             is_far,
@@ -172,12 +174,12 @@ impl House {
         }
     }
 
-    /// The near store is gone, with all that is on that disk; whoever is next has another.
+    /// Replaces the near store: its disk and all data on it are lost.
     pub fn lose_near(&mut self) {
         self.near = World::new(self.rng.u64(..));
     }
 
-    /// The far store, beside everybody.
+    /// The contents of the far store, read directly.
     pub async fn look_far(&self) -> Far {
         Far::look(self.far.as_ref().expect("there is one")).await
     }
@@ -190,7 +192,8 @@ impl House {
             lateness: self.lateness.clone(),
             clock: Arc::clone(&clock),
         };
-        let key_value: SharedKeyValue = Arc::new(MortalKeyValue::new(Arc::new(near), life.clone()));
+        let key_value: SharedKeyValue =
+            Arc::new(CrashableKeyValue::new(Arc::new(near), life.clone()));
         let parts = TransactionParts {
             key_value: Arc::clone(&key_value),
             clock: Arc::clone(&clock),
@@ -202,7 +205,7 @@ impl House {
         let is_cut = Arc::new(AtomicBool::new(false));
         let far_stores = Arc::new(Found {
             far: self.far.clone(),
-            weather: self.weather.clone(),
+            far_faults: self.far_faults.clone(),
             life: life.clone(),
             is_cut: Arc::clone(&is_cut),
         });
@@ -239,7 +242,7 @@ impl House {
         })
     }
 
-    /// Its transactions, and what it is among others.
+    /// Its transactions, and its membership.
     fn transactions(
         &mut self,
         life: &Life,
@@ -247,7 +250,7 @@ impl House {
         parts: TransactionParts,
     ) -> (Arc<transactions::Service>, Option<Arc<Seat>>) {
         let builder =
-            transactions::Service::builder(parts).destinations(self.outside.destinations(life));
+            transactions::Service::builder(parts).destinations(self.receivers.destinations(life));
         let Some(among) = &mut self.among else {
             return (Arc::new(builder.build(self.transactions.clone())), None);
         };
@@ -263,7 +266,7 @@ impl House {
             service: OnceLock::new(),
             engine: engine.clone(),
             clock: Arc::clone(clock),
-            outside: self.outside.clone(),
+            receivers: self.receivers.clone(),
             life: life.clone(),
             rng: Mutex::new(self.rng.fork()),
             late: Mutex::default(),
@@ -275,7 +278,7 @@ impl House {
 }
 
 impl Among {
-    /// Where the next server is.
+    /// The address, membership and network of the next server.
     fn place(&mut self, life: &Life, clock: &Arc<dyn Clock>) -> (Address, Arc<Seat>, Network) {
         self.count += 1;
         let address = Address(format!("server {}", self.count));
@@ -286,7 +289,7 @@ impl Among {
     }
 }
 
-/// Its tasks end. What it still asks of its stores is never answered, so nothing is given back.
+/// Ends its tasks. Its pending calls to the stores are never answered, so nothing is released.
 async fn forsake(service: &Service) {
     let given_back = tokio::time::timeout(Duration::from_millis(1), service.stop()).await;
     drop(given_back);
@@ -299,7 +302,7 @@ async fn start(transactions: &transactions::Service, service: &Service, clock: &
 }
 
 impl Process {
-    /// It is gone, with all that it held.
+    /// Ends the server, which loses its memory.
     pub async fn end(self) {
         self.life.end();
         if let Some(seat) = &self.seat {
@@ -309,17 +312,17 @@ impl Process {
         forsake(&self.service).await;
     }
 
-    /// It does not reach the far store any more, and goes on.
+    /// Partitions it from the far store; it keeps running.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
     }
 
-    /// It reaches it again.
+    /// Reconnects it to the far store.
     pub fn mend(&self) {
         self.is_cut.store(false, Ordering::Relaxed);
     }
 
-    /// What one look comes to; none: it died first.
+    /// The result of `look`; none: it died before.
     pub async fn ask<T>(&self, look: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -328,9 +331,9 @@ impl Process {
         }
     }
 
-    /// Begins a run, which is given its own id.
+    /// Begins a run with the id `run`.
     ///
-    /// Errors: as those of the service.
+    /// Errors: those of the service.
     pub async fn begin(&self, workflow: &str, run: &str) -> workflows::Result<()> {
         self.service
             .begin(workflow, Some(run), Bytes::from(format!("\"{run}\"")))
@@ -342,7 +345,7 @@ impl Process {
 #[derive(Debug)]
 struct Found {
     far: Option<World>,
-    weather: Weather,
+    far_faults: FarFaults,
     life: Life,
     is_cut: Arc<AtomicBool>,
 }
@@ -352,7 +355,7 @@ impl FarStores for Found {
     async fn open(&self, address: &str) -> ports::Result<SharedKeyValue> {
         let far = self.far.as_ref().filter(|_| address == ADDRESS);
         let far = far.ok_or_else(|| ports::Error::invalid(format!("open {address}")))?;
-        let store = Arc::new(FarStore::of(far, &self.weather, &self.is_cut));
-        Ok(Arc::new(MortalKeyValue::new(store, self.life.clone())))
+        let store = Arc::new(FarStore::of(far, &self.far_faults, &self.is_cut));
+        Ok(Arc::new(CrashableKeyValue::new(store, self.life.clone())))
     }
 }

@@ -1,4 +1,4 @@
-//! What may be left in the stores when everybody has gone.
+//! Leftovers in the stores after all clients have gone.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +13,8 @@ use futures_util::TryStreamExt as _;
 use ports::objects::ObjectPath;
 use simulated::World;
 
-/// After everybody has gone and time has passed: every session has ended, what travelled for it is removed, and objects are
-/// there that znodes name, and no others.
+/// Checks the stores after all clients have gone and time has passed. Every session must have ended
+/// and its event queue must be gone. The objects must be exactly those that znodes name.
 pub async fn nothing_is_left(world: &World) -> Vec<String> {
     let mut left = Vec::new();
     let sessions = Sessions::new(world.key_value());

@@ -1,4 +1,4 @@
-//! P6: a full store refuses what adds to it, and nothing else.
+//! P6: a full store refuses only requests that add to it.
 
 use std::{
     pin::pin,
@@ -27,15 +27,15 @@ use ports::{
 };
 use simulated::{Options, World};
 
-use crate::alone::{TIMEOUT, connect, follow, shown, started};
+use crate::single_service::{TIMEOUT, connect, follow, shown, started};
 
-/// A store that has the room it was given last.
+/// A store with a settable amount of free space.
 #[derive(Debug, Default)]
 struct Disk(Mutex<Room>);
 
 impl Disk {
     fn leave(&self, room: Room) {
-        *self.0.lock().expect("nobody panics while holding it") = room;
+        *self.0.lock().expect("no thread panics while holding it") = room;
     }
 }
 
@@ -45,7 +45,7 @@ impl FaultSchedule for Disk {
     }
 
     fn room(&self) -> Room {
-        *self.0.lock().expect("nobody panics while holding it")
+        *self.0.lock().expect("no thread panics while holding it")
     }
 }
 
@@ -87,7 +87,7 @@ fn exists(path: &str) -> Request {
     }
 }
 
-/// What `request` is answered with.
+/// The answer to `request`.
 async fn answer(client: &mut Client, request: Request) -> Result<Response, Error> {
     let outputs = shown(client, request).await.expect("the client lives on");
     match outputs.into_iter().next_back() {
@@ -126,11 +126,11 @@ async fn resume_as(
         .await
 }
 
-fn is_for_want_of_room(connected: Result<Client, ConnectError>) -> bool {
+fn is_refused_for_space(connected: Result<Client, ConnectError>) -> bool {
     matches!(connected, Err(ConnectError::Store(error)) if error.kind() == ErrorKind::NoRoom)
 }
 
-/// What `answering` comes to, before a session would be long over.
+/// The result of `answering`, if it comes well before a session would expire.
 async fn in_time<T>(world: &World, answering: impl Future<Output = T>) -> T {
     match select(pin!(answering), world.clock().sleep(TIMEOUT * 2)).await {
         Either::Left((answer, _)) => answer,
@@ -140,7 +140,7 @@ async fn in_time<T>(world: &World, answering: impl Future<Output = T>) -> T {
 
 /// P6, C6, C8.
 #[test]
-fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
+fn a_full_store_refuses_additions_and_keeps_sessions_and_reads() {
     simulated::run(async {
         let world = World::new(1);
         let disk = Arc::new(Disk::default());
@@ -178,19 +178,19 @@ fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
             Err(Error::NoRoom)
         );
         assert!(
-            is_for_want_of_room(connect(&gateway).await),
-            "half of the reserve is for who is there"
+            is_refused_for_space(connect(&gateway).await),
+            "half of the reserve is for connected clients"
         );
         let mut client = resume(&gateway, client).await.expect("it is resumed");
         for _ in 0..20 {
             world.clock().sleep(TIMEOUT / 5).await;
             answer(&mut client, Request::Ping)
                 .await
-                .expect("who pings lives");
+                .expect("a client that pings is alive");
         }
         let _ = resume(&gateway, newcomer)
             .await
-            .expect_err("who was silent for long does not");
+            .expect_err("a silent client has expired");
         assert!(matches!(end(&mut client).await, Ended::Closed));
 
         disk.leave(Room::Free);
@@ -201,9 +201,10 @@ fn a_full_store_refuses_what_adds_to_it_and_keeps_sessions_and_reads() {
     });
 }
 
-/// P6, C8: else clients that connect again and again would use up what sessions are ended from.
+/// P6, C8: otherwise clients that connect repeatedly would exhaust the reserve from which sessions
+/// are ended.
 #[test]
-fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_reads_on() {
+fn at_the_end_of_the_reserve_no_session_begins_or_expires_and_connected_clients_read() {
     simulated::run(async {
         let world = World::new(1);
         let disk = Arc::new(Disk::default());
@@ -221,8 +222,8 @@ fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_re
         disk.leave(Room::Exhausted);
         let before = (gateway.applied(), world.key_value().point());
         for _ in 0..100 {
-            assert!(is_for_want_of_room(connect(&gateway).await));
-            assert!(is_for_want_of_room(resume_as(&gateway, resumed).await));
+            assert!(is_refused_for_space(connect(&gateway).await));
+            assert!(is_refused_for_space(resume_as(&gateway, resumed).await));
         }
         assert_eq!(
             (gateway.applied(), world.key_value().point()),
@@ -233,7 +234,7 @@ fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_re
             world.clock().sleep(TIMEOUT / 5).await;
             assert!(
                 answer(&mut client, exists("/kept")).await.is_ok(),
-                "who pings lives"
+                "a client that pings is alive"
             );
         }
         disk.leave(Room::Critical);
@@ -245,9 +246,9 @@ fn at_the_end_of_the_reserve_nobody_connects_nor_expires_and_who_is_connected_re
     });
 }
 
-/// P6, C6: a store that cannot tell what room it has refuses when it comes to it.
+/// P6, C6: a store that cannot report its free space refuses at the write.
 #[test]
-fn a_session_that_cannot_be_condemned_for_want_of_room_gets_its_time_again() {
+fn a_session_that_a_full_store_cannot_condemn_gets_a_new_timeout() {
     simulated::run(async {
         let mut options = Options::default();
         options.key_value.tells_room = false;
@@ -258,12 +259,13 @@ fn a_session_that_cannot_be_condemned_for_want_of_room_gets_its_time_again() {
         let client = connect(&gateway).await.expect("a session");
         let resumed = (client.session(), client.password());
         drop(client);
-        // Its process may have heard it for a renewal period more: it would be condemned while the disk is full.
+        // Its process may have known of it for one more renewal period, and would condemn it while
+        // the disk is full.
         world.clock().sleep(TIMEOUT * 6 / 5).await;
         world.fill_disk();
         world.clock().sleep(Duration::from_secs(6)).await;
         assert!(
-            is_for_want_of_room(resume_as(&gateway, resumed).await),
+            is_refused_for_space(resume_as(&gateway, resumed).await),
             "its client tries"
         );
         world.empty_disk();
@@ -281,12 +283,12 @@ fn a_session_that_cannot_be_condemned_for_want_of_room_gets_its_time_again() {
     });
 }
 
-/// What the user store keeps in objects.
+/// The part of the user store that lies in objects.
 const IN_OBJECTS_BYTES: usize = 1_000;
 
-/// P6, C8: what is decided is applied, wherever there is room for it.
+/// P6, C8: a decision is applied wherever there is space for it.
 #[test]
-fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
+fn data_without_space_for_its_object_stays_in_its_item() {
     simulated::run(async {
         let world = World::new(1);
         let placement = DataPlacement::Hybrid {
@@ -340,7 +342,7 @@ fn data_that_finds_no_room_as_an_object_stays_in_its_item() {
 
 /// P6, C8.
 #[test]
-fn data_too_large_for_a_message_is_refused_where_there_is_no_room_for_its_object() {
+fn data_too_large_for_a_message_is_refused_without_space_for_its_object() {
     simulated::run(async {
         let world = World::new(1);
         let config = Config {
@@ -385,7 +387,7 @@ fn an_object_that_is_there_is_found_on_a_full_disk() {
     });
 }
 
-/// P6, C1, C8: what was sent while there was room is refused too, once it turns out that there is none.
+/// P6, C1, C8: a request that was sent while there was space is refused too, once there is none.
 #[test]
 fn a_request_that_was_sent_before_the_store_was_full_is_refused_in_its_place() {
     simulated::run(async {

@@ -1,57 +1,58 @@
-//! What happens to nodes and store while a scenario runs: deaths and starts, partitions, and the end of all that.
+//! The fault schedule of nodes and store during a scenario: deaths, starts, partitions, and the end
+//! of all faults.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
 use super::{
-    house::{Among, House},
-    mortal::{Life, Side},
+    cluster::{Among, Cluster},
+    crashable::{Life, Side},
     scenario::{Disaster, Scenario},
 };
 
-/// The most port calls that a process makes before a death ordered for it strikes.
+/// The most port calls of a process before its ordered death strikes.
 const CALLS_UNTIL_DEATH_MAX: u64 = 60;
 
-/// A process for which a death was ordered, and which makes no call at all, dies after this long.
+/// A process with an ordered death that makes no call dies after this time.
 const IDLE_UNTIL_DEATH: Duration = Duration::from_millis(300);
 
 /// Deaths and starts of nodes.
-pub(super) struct Fate<'scenario> {
+pub(super) struct FaultSchedule<'scenario> {
     pub(super) scenario: &'scenario Scenario,
-    pub(super) house: &'scenario House,
+    pub(super) cluster: &'scenario Cluster,
     pub(super) rng: Rng,
     pub(super) skew_ms: i64,
-    /// Of each place.
+    /// The start count of each place.
     pub(super) skews: Vec<i64>,
 }
 
-impl Fate<'_> {
-    /// All disasters, one after the other; then nothing, for ever.
+impl FaultSchedule<'_> {
+    /// Runs all disasters one after the other, then waits forever.
     pub(super) async fn strike(&mut self) {
         for disaster in &self.scenario.disasters {
-            self.house.connect().await;
+            self.cluster.connect().await;
             match disaster {
                 Disaster::Node => self.node_dies().await,
                 Disaster::Everything => {
                     self.node_dies().await;
-                    self.house.world().crash_keeping_some();
+                    self.cluster.world().crash_keeping_some();
                 }
                 Disaster::Store => {
                     self.a_while().await;
-                    self.house.world().crash_keeping_some();
+                    self.cluster.world().crash_keeping_some();
                     continue;
                 }
                 Disaster::Replacement => {
                     self.a_while().await;
-                    self.house.leave_behind();
+                    self.cluster.replace_while_running();
                 }
                 Disaster::Departure => {
                     self.a_while().await;
-                    if let Some(life) = self.house.life().filter(|_| self.rng.bool()) {
+                    if let Some(life) = self.cluster.life().filter(|_| self.rng.bool()) {
                         self.order_death(&life);
                     }
-                    self.house.leave().await;
+                    self.cluster.leave().await;
                 }
                 Disaster::OneOfMany => {
                     self.one_dies().await;
@@ -79,9 +80,9 @@ impl Fate<'_> {
         tokio::time::sleep(Duration::from_millis(self.rng.u64(1..300))).await;
     }
 
-    /// Whoever serves dies at one of its next calls.
+    /// Kills the present node at one of its next calls.
     async fn node_dies(&mut self) {
-        let Some(life) = self.house.life() else {
+        let Some(life) = self.cluster.life() else {
             return;
         };
         self.order_death(&life);
@@ -90,45 +91,45 @@ impl Fate<'_> {
             () = life.over() => {}
             () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
         }
-        self.house.kill();
+        self.cluster.kill();
     }
 
-    /// One of several dies, and another process takes its place.
+    /// Kills one of several nodes, and starts another process in its place.
     async fn one_dies(&mut self) {
-        let place = self.rng.usize(..self.house.places());
+        let place = self.rng.usize(..self.cluster.places());
         self.dies_at(place).await;
     }
 
     async fn one_joins_apart(&mut self) {
-        let place = self.rng.usize(..self.house.places());
+        let place = self.rng.usize(..self.cluster.places());
         self.cut(place);
         self.dies_at(place).await;
         let lasts = Duration::from_millis(self.rng.u64(3_000..8_000));
         tokio::time::sleep(lasts).await;
-        if let Some(Among { network, .. }) = self.house.surroundings() {
+        if let Some(Among { network, .. }) = self.cluster.surroundings() {
             network.mend();
         }
     }
 
-    /// Cuts a place off from all others.
+    /// Partitions a place from all others.
     fn cut(&self, place: usize) {
-        let Some(Among { network, .. }) = self.house.surroundings() else {
+        let Some(Among { network, .. }) = self.cluster.surroundings() else {
             return;
         };
-        for other in (0..self.house.places()).filter(|other| *other != place) {
+        for other in (0..self.cluster.places()).filter(|other| *other != place) {
             network.cut(&Among::address(place), &Among::address(other));
         }
     }
 
     async fn dies_at(&mut self, place: usize) {
-        if let Some(life) = self.house.life_at(place) {
+        if let Some(life) = self.cluster.life_at(place) {
             self.order_death(&life);
             tokio::select! {
                 biased;
                 () = life.over() => {}
                 () = tokio::time::sleep(IDLE_UNTIL_DEATH) => {}
             }
-            self.house.kill_at(place);
+            self.cluster.kill_at(place);
         }
         let away = Duration::from_millis(self.rng.u64(..5_000));
         tokio::time::sleep(away).await;
@@ -138,7 +139,7 @@ impl Fate<'_> {
                 self.order_death(&life);
             }
             if self
-                .house
+                .cluster
                 .boot_at(place, life.clone(), self.skews[place])
                 .await
             {
@@ -148,9 +149,9 @@ impl Fate<'_> {
         }
     }
 
-    /// Two places that are not the same.
+    /// Two distinct places.
     fn two(&mut self) -> [usize; 2] {
-        let places = self.house.places();
+        let places = self.cluster.places();
         let one = self.rng.usize(..places);
         [one, (one + self.rng.usize(1..places)) % places]
     }
@@ -158,7 +159,7 @@ impl Fate<'_> {
     async fn partition(&mut self) {
         self.a_while().await;
         let [one, other] = self.two();
-        let Some(Among { network, .. }) = self.house.surroundings() else {
+        let Some(Among { network, .. }) = self.cluster.surroundings() else {
             return;
         };
         network.cut(&Among::address(one), &Among::address(other));
@@ -169,11 +170,11 @@ impl Fate<'_> {
 
     async fn cut_off(&mut self) {
         self.a_while().await;
-        let place = self.rng.usize(..self.house.places());
-        let Some(Among { network, .. }) = self.house.surroundings() else {
+        let place = self.rng.usize(..self.cluster.places());
+        let Some(Among { network, .. }) = self.cluster.surroundings() else {
             return;
         };
-        let Some(seat) = self.house.seat_at(place) else {
+        let Some(seat) = self.cluster.seat_at(place) else {
             return;
         };
         self.cut(place);
@@ -193,7 +194,7 @@ impl Fate<'_> {
         life.ends_after(self.rng.u64(..CALLS_UNTIL_DEATH_MAX), side);
     }
 
-    /// A new process, which may die while it starts; then another one.
+    /// Starts a new process, which may die while it starts; then starts another one.
     async fn start(&mut self) {
         loop {
             let life = Life::default();
@@ -201,38 +202,38 @@ impl Fate<'_> {
                 self.order_death(&life);
             }
             self.skew_ms -= self.scenario.clock_set_back.as_millis() as i64;
-            if self.house.boot(life.clone(), self.skew_ms).await {
+            if self.cluster.boot(life.clone(), self.skew_ms).await {
                 life.goes_on();
                 return;
             }
         }
     }
 
-    /// Nothing goes wrong any more, and somebody serves.
+    /// Ends all faults, and ensures that a node serves.
     pub(super) async fn heal(&mut self) {
-        self.house.world().faults().calm();
-        self.house.kill_left_behind();
-        if let Some(Among { network, .. }) = self.house.surroundings() {
+        self.cluster.world().faults().calm();
+        self.cluster.kill_replaced();
+        if let Some(Among { network, .. }) = self.cluster.surroundings() {
             network.calm();
             for (place, skew) in (0..).zip(self.skews.clone()) {
-                if let Some(seat) = self.house.seat_at(place) {
+                if let Some(seat) = self.cluster.seat_at(place) {
                     seat.reconnect();
                 }
-                if let Some(life) = self.house.life_at(place) {
+                if let Some(life) = self.cluster.life_at(place) {
                     life.goes_on();
                 }
-                if self.house.serving_at(place).is_none() {
-                    self.house.kill_at(place);
-                    self.house.boot_at(place, Life::default(), skew).await;
+                if self.cluster.serving_at(place).is_none() {
+                    self.cluster.kill_at(place);
+                    self.cluster.boot_at(place, Life::default(), skew).await;
                 }
             }
             return;
         }
-        if let Some(life) = self.house.life() {
+        if let Some(life) = self.cluster.life() {
             life.goes_on();
         }
-        if self.house.serving().is_none() {
-            self.house.boot(Life::default(), self.skew_ms).await;
+        if self.cluster.serving().is_none() {
+            self.cluster.boot(Life::default(), self.skew_ms).await;
         }
     }
 }

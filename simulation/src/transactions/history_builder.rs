@@ -1,4 +1,4 @@
-//! Histories made by hand, for the tests of the checks: attempts by name, one event after the other.
+//! A builder of histories for the tests of the checks: attempts by name, one event after the other.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use transactions::{
 };
 
 use super::{
-    at_rest::{AtRest, Decision, Row, VersionAtRest},
-    history::{Answer, Commit, Execution, Order, Shown, Span, Step, Writer},
+    history::{Answer, Commit, Execution, Order, ReadResult, Span, Step, Writer},
+    stored_state::{Decision, Row, StoredState, StoredVersion},
     workload::{Planned, Tag},
 };
 
-/// What happened, and what stands in the store.
+/// The histories, and the state of the store.
 #[derive(Default)]
-pub(crate) struct Story {
+pub(crate) struct HistoryBuilder {
     pub(crate) executions: Vec<Execution>,
-    pub(crate) at_rest: AtRest,
+    pub(crate) stored_state: StoredState,
     planned: Vec<Vec<Planned>>,
     moments: u64,
 }
@@ -27,8 +27,8 @@ pub(crate) fn key(name: &str) -> Key {
     Key::new(name.to_owned()).expect("short")
 }
 
-impl Story {
-    /// An attempt begins; a key with a minus in front will be deleted.
+impl HistoryBuilder {
+    /// Begins an attempt; a key with a leading minus will be deleted.
     pub(crate) fn begins(&mut self, name: &str, keys: &[&str]) -> &mut Self {
         let asked = self.moment();
         let id = name.split('/').next().expect("a name").to_owned();
@@ -74,13 +74,13 @@ impl Story {
         self
     }
 
-    /// `reader` reads what `writer` wrote to a key.
+    /// `reader` reads the value that `writer` wrote to a key.
     pub(crate) fn reads(&mut self, reader: &str, name: &str, writer: &str) -> &mut Self {
         let value = self.value(writer, name);
-        self.shows(reader, name, Shown::Value(value))
+        self.shows(reader, name, ReadResult::Value(value))
     }
 
-    pub(crate) fn shows(&mut self, reader: &str, name: &str, shown: Shown) -> &mut Self {
+    pub(crate) fn shows(&mut self, reader: &str, name: &str, shown: ReadResult) -> &mut Self {
         let span = Span {
             asked: self.moment(),
             answered: self.moment(),
@@ -94,7 +94,7 @@ impl Story {
         self
     }
 
-    /// It writes all it had planned.
+    /// The attempt performs all its planned writes.
     pub(crate) fn writes(&mut self, name: &str) -> &mut Self {
         let writer = self.find(name);
         for planned in self.planned[writer].clone() {
@@ -108,15 +108,15 @@ impl Story {
         self
     }
 
-    /// It writes, commits at this version, and is told so.
+    /// The attempt writes, commits at this version, and receives the acknowledgement.
     pub(crate) fn commits(&mut self, name: &str, version: u64) -> &mut Self {
         self.writes(name)
             .decides(name, version)
-            .is_told(name, Answer::Committed)
+            .receives_answer(name, Answer::Committed)
     }
 
-    /// It is told this of a commit it asks for now.
-    pub(crate) fn is_told(&mut self, name: &str, answer: Answer) -> &mut Self {
+    /// The attempt requests its commit and receives this answer.
+    pub(crate) fn receives_answer(&mut self, name: &str, answer: Answer) -> &mut Self {
         let span = Span {
             asked: self.moment(),
             answered: self.moment(),
@@ -126,7 +126,7 @@ impl Story {
         self
     }
 
-    /// Row and data stand in the store.
+    /// Adds its row and data to the store.
     pub(crate) fn decides(&mut self, name: &str, version: u64) -> &mut Self {
         let execution = &self.executions[self.find(name)];
         let Writer { id, attempt } = execution.writer.clone();
@@ -158,22 +158,24 @@ impl Story {
             effects: 0,
         };
         for (key, value) in execution.writes() {
-            let item = VersionAtRest {
+            let item = StoredVersion {
                 id: id.clone(),
                 value: value.cloned(),
                 pack: None,
             };
-            self.at_rest.versions.insert((key.clone(), attempt), item);
+            self.stored_state
+                .versions
+                .insert((key.clone(), attempt), item);
         }
         let decision = Decision::Committed(stored, writes);
-        self.at_rest.rows.insert(id, Row { attempt, decision });
+        self.stored_state.rows.insert(id, Row { attempt, decision });
         self
     }
 
-    /// A node shows, in the end, what `writer` wrote to a key; none: nothing.
+    /// Finally a node returns the value that `writer` wrote to a key; none: no value.
     pub(crate) fn ends_with(&mut self, name: &str, writer: Option<&str>) -> &mut Self {
         let value = writer.map(|writer| self.value(writer, name));
-        self.at_rest.shown.insert(key(name), value);
+        self.stored_state.shown.insert(key(name), value);
         self
     }
 
@@ -193,10 +195,10 @@ impl Story {
     }
 
     pub(crate) fn order(&self) -> Order {
-        self.at_rest.order()
+        self.stored_state.order()
     }
 
-    /// The last attempt of this name: `NAME/WHICH` if there are several of one id.
+    /// The last attempt of this name: `NAME/NUMBER` if one id has several.
     pub(crate) fn find(&self, name: &str) -> usize {
         let mut parts = name.split('/');
         let id = parts.next().expect("a name").as_bytes();
