@@ -2,6 +2,7 @@
 //! documents name, licences, lengths, and words that do not belong.
 
 mod crates;
+mod cycles;
 mod documents;
 mod promises;
 mod purity;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use in_process::{SystemClock, SystemEntropy};
 use ports::key_value::SharedKeyValue;
 use tokio::task::JoinSet;
-use transactions::{Config, Engine, Parts, Service, pack::SharedObjects};
+use transactions::{Config, Engine, Parts, Service, packing::SharedObjects};
 
 /// The journal that is folded at a time, where it is folded often.
 const FOLD_BYTES: u64 = 16 << 20;

@@ -7,7 +7,7 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 use serde::Serialize;
 use transactions::{
-    listing::{KEYS_MAX, Listing, Page},
+    list::{KEYS_MAX, Listing, Page},
     model::Key,
 };
 

@@ -246,11 +246,6 @@ fn transactions(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::
 fn collection(encoder: &mut DescriptorEncoder<'_>, numbers: &Figures) -> fmt::Result {
     let gauges = [
         (
-            "transactions_superseded_bytes",
-            "Bytes superseded, not collected yet",
-            numbers.superseded_bytes,
-        ),
-        (
             "transactions_log_slots",
             "Slots of logs within their window",
             numbers.log_slots,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{broken::Broken, layout::Buckets};
+use crate::{broken::Broken, storage::layout::Buckets};
 
 /// The service's settings. Sizes are bytes.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! Effects: queue messages and invocations that leave once their transaction has committed.
 //!
 //! A transaction gathers them like writes; they are at rest before its decision row is, so they are decided with the
-//! writes. What becomes of them then is [`outbox`](crate::outbox)'s.
+//! writes. What becomes of them then is [`outbox`](crate::effects::outbox)'s.
 //!
 //! Invariants
 //! - Each has a place within its transaction, in the order of the calls, and a call that is repeated under its place
@@ -9,7 +9,10 @@
 //! - The id that its receiver sees is derived from the transaction's id and that place alone, so whoever sends it, and
 //!   however often, it is the same (T13).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use bytes::Bytes;
 use ports::{
@@ -17,14 +20,10 @@ use ports::{
     queue::{GROUP_BYTES_MAX, SharedQueue},
 };
 use serde::{Deserialize, Serialize};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{
-    Error, Result,
-    engine::Core,
-    model::{Call, TransactionId},
-    transaction::Transaction,
-};
+use crate::{Error, Result, context::Context, effects::outbox::Outbox, model::TransactionId};
+
+pub(crate) mod outbox;
 
 /// What names of clients' queues begin with at their provider: the house has queues of its own there.
 const QUEUE_PREFIX: &str = "user/";
@@ -188,18 +187,23 @@ impl KnownQueues {
     }
 }
 
-impl Core {
-    /// Has `effect` happen once `call`'s transaction has committed.
-    pub(crate) async fn send(
-        self: &Arc<Self>,
-        call: &Call,
-        effect: Effect,
-        place: Option<u32>,
-    ) -> Result<()> {
-        self.check_effect(&effect)?;
-        let transaction = self.here(call).await?;
-        self.check_destination(&effect).await?;
-        self.buffer_effect(&transaction, &effect, place)
+/// Where effects go, and those on their way.
+#[derive(Debug)]
+pub(crate) struct Effects {
+    context: Arc<Context>,
+    destinations: Destinations,
+    known_queues: KnownQueues,
+    pub(crate) outbox: Outbox,
+}
+
+impl Effects {
+    pub(crate) fn new(context: Arc<Context>, destinations: Destinations) -> Self {
+        Self {
+            context,
+            destinations,
+            known_queues: KnownQueues::default(),
+            outbox: Outbox::default(),
+        }
     }
 
     /// Errors: `Invalid` and `TooLarge`, as its destination would say when it is too late.
@@ -238,8 +242,8 @@ impl Core {
 
     /// An effect has to fit an item of its own.
     fn effect_bytes_max(&self) -> usize {
-        let item_bytes_max = self.key_value.limits().item_bytes_max;
-        self.config.effect_bytes_max.min(item_bytes_max / 2)
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        self.context.config.effect_bytes_max.min(item_bytes_max / 2)
     }
 
     /// Errors: `NoSuchQueue`, `NoSuchFunction`: an effect that cannot leave must not be promised.
@@ -272,32 +276,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-
-    fn buffer_effect(
-        &self,
-        transaction: &Transaction,
-        effect: &Effect,
-        place: Option<u32>,
-    ) -> Result<()> {
-        if self.outbox.is_full(self.config.unsent_max) {
-            return Err(Error::TooMuchBuffered);
-        }
-        let mut state = transaction.state();
-        state.touch(self.clock.monotonic())?;
-        transaction.node.store.standing()?;
-        let bytes = effect.bytes_len();
-        if !self
-            .counters
-            .buffer(bytes, self.config.node_buffer_bytes_max)
-        {
-            return Err(Error::TooMuchBuffered);
-        }
-        let added = state.effects.add(effect, place, self.config.effects_max);
-        if !matches!(added, Ok(true)) {
-            self.counters.unbuffer(bytes);
-        }
-        added.map(drop)
     }
 }
 
@@ -372,8 +350,8 @@ mod tests {
         let id = |name: &'static str| TransactionId::new(name).expect("a name");
         assert_eq!(effect_id(&id("order-17"), 3), "order-17/3");
         assert_ne!(effect_id(&id("a/1"), 0), effect_id(&id("a"), 10));
-        let longest =
-            TransactionId::new(vec![b'x'; crate::transaction_id::ID_BYTES_MAX]).expect("a name");
+        let longest = TransactionId::new(vec![b'x'; crate::model::transaction_id::ID_BYTES_MAX])
+            .expect("a name");
         assert!(effect_id(&longest, u32::MAX).len() <= ports::queue::DEDUPLICATION_BYTES_MAX);
     }
 }

@@ -48,8 +48,6 @@ pub struct Figures {
     pub collected_versions: u64,
     /// Bytes of values that went with them.
     pub collected_bytes: u64,
-    /// About how many bytes are superseded and not collected yet: running transactions may need them.
-    pub superseded_bytes: u64,
     /// Old transactions that no longer keep what they may need.
     pub overtaken: u64,
     /// Slots of logs that are within their window.

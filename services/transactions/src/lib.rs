@@ -12,100 +12,74 @@
 //!        ──▶ index, cache ──▶ wait until durable ──▶ answer, and the effects leave
 //! ```
 //!
-//! - [`begin`], [`read`], [`write`], [`commit`], [`ending`] and [`outcome`] are the calls, step by step; [`engine`] is
-//!   their public face. [`resolve`] finishes what earlier starts left. [`effects`] are gathered like writes and leave
-//!   through the [`outbox`].
-//! - [`keyspace`]s that serializable transactions use are ordered by the [`sequencer`], for all who write there: the row hands
-//!   the decision over to its log (`commit/sequenced.rs`), and [`snapshot`]s are read at its slots. `sequencer/validation.rs`
-//!   does no I/O.
-//! - [`listing`] shows plain state key by key, merged from the buckets that versions are spread over.
-//! - [`spill`] writes values ahead of their commit: large ones, and what memory has no room for.
-//! - [`pack`] gathers values that go out as one object, where there is an object store; its compactor moves what is live.
-//! - [`housekeeping`] keeps the store small behind them: [`collector`] follows what is superseded, [`retention`] what is past
-//!   its window, [`names`] what is kept for days, [`sweep`] what a death left that no log names: nothing, after a node that
-//!   could [`leave`] in order.
-//! - [`store`] holds every conditional write, [`registry`] the rows of nodes, [`node_log`] the one log of this one.
-//! - [`membership`] says who is a node, and until when this one may answer; [`presence`] tells other services.
-//! - [`recent`] knows what was committed here lately, so that collecting it need not read it back.
-//! - [`read_set`], [`index`], [`heard`], [`hybrid_clock`], [`slot_ages`], [`layout`], [`records`] and [`write_buffer`] do no
-//!   I/O.
+//! The parts, from the top. Each owns its state and its lock, and knows only those below it:
 //!
-//! Data before its decision row is invisible; everything after it is repair that anybody may do. Whatever may leave
-//! something in the store stands in a log first, so that to take over from a node is to seal its log. The index is a cache
-//! of the store: evicting from it never changes an answer.
+//! - [`engine`] is the public face. It composes the parts. [`peer_server`] answers other nodes.
+//! - [`recovery`] starts and ends nodes, and takes over from those that are gone.
+//! - [`calls`] has one module for each call of the API.
+//! - [`collection`] keeps the store small: superseded versions, rows and slots past their windows, sweeps.
+//! - [`loader`] reads committed versions and values, from memory or from the store.
+//! - [`serializable`] orders the commits of sequenced keyspaces through the [`sequencer`]'s log.
+//! - [`packing`] puts large values of many transactions into one object, and compacts those [`packs`].
+//! - [`idempotency_keys`] keeps the outcomes of client ids for days.
+//! - [`cluster`] knows the other nodes: membership, lease, announcements, probes, messages.
+//! - [`attempts`] holds the open attempts with their read sets and write buffers. Algorithm 1 of the paper is
+//!   `attempts/read_set.rs`.
+//! - [`effects`] are buffered like writes and sent after the commit.
+//! - [`cache`] keeps versions and values in memory. It is a cache of the store: evicting from it never changes an
+//!   answer.
+//! - [`node`] is one start of a node; [`serving`] says which one serves.
+//! - [`storage`] holds the layout, the records, every conditional write, and the log of this node.
 //!
-//! - Several nodes may share a store: who is one says [`membership`], and [`peers`] is the way between them. Each tells the
-//!   others what has committed there ([`broadcast`]), reads in the store what it was not told ([`follower`]), and takes any call
-//!   ([`forward`]), looking meanwhile whether its node lives ([`looks`]); a start beside others is a [`join`], and what one leaves
-//!   that is gone is the [`fault_manager`]'s. What has
-//!   been heard everywhere is what all may collect below (`collector/shared.rs`).
+//! Data before its decision row is invisible; everything after it is repair that any node may do. Whatever may leave
+//! something in the store stands in a log first, so taking over from a node means sealing its log.
 //!
-//! Nothing here knows a wire, a provider or a thread.
+//! No module here knows a wire, a provider or a thread.
 
 #![allow(rustdoc::private_intra_doc_links)]
 
-mod begin;
-mod broadcast;
+mod attempts;
 #[doc(hidden)]
 pub mod broken;
-mod collector;
-mod commit;
+mod cache;
+mod calls;
+mod cluster;
+mod collection;
 pub mod config;
-pub mod data_cache;
+mod context;
 pub mod effects;
-mod ending;
 pub mod engine;
 pub mod error;
-mod fault_manager;
 mod figures;
-mod follower;
-mod forward;
-mod gathering;
-pub mod heard;
-mod housekeeping;
-pub mod hybrid_clock;
-pub mod index;
-mod join;
-mod keyspace;
-pub mod layout;
-mod leave;
-pub mod listing;
-mod looks;
-pub mod membership;
+mod idempotency_keys;
+mod loader;
 pub mod model;
-mod names;
 mod node;
-mod node_log;
-mod open;
-mod outbox;
-mod outcome;
-pub mod pack;
-pub mod peers;
-mod plain;
+pub mod packing;
+mod packs;
+mod peer_server;
 mod presence;
-mod read;
-pub mod read_set;
-mod recent;
-pub mod records;
-mod registry;
-mod resolve;
-mod retention;
+mod recovery;
 mod sequencer;
+mod serializable;
 pub mod service;
-mod slot_ages;
-mod snapshot;
-mod spill;
-mod store;
-mod superseded;
-mod sweep;
-mod transaction;
-pub mod transaction_id;
-mod write;
-pub mod write_buffer;
+mod serving;
+mod storage;
 
+pub use calls::list;
+pub use cluster::membership;
 pub use config::Config;
 pub use effects::{Destinations, Effect, queue_name};
-pub use engine::Engine;
+pub use engine::{Engine, Parts};
 pub use error::{Error, Result};
 pub use figures::Figures;
-pub use service::{Parts, Service};
+pub use service::Service;
+pub use storage::{layout, records};
+
+/// How nodes reach each other.
+pub mod peers {
+    pub use crate::cluster::{
+        messages::{messages_of_a_stranger, not_here},
+        peers::{CALL_MAX, MESSAGE_BYTES_MAX, NoAnswer, Peers, message_bytes_max, more_time_for},
+    };
+}

@@ -5,11 +5,14 @@
 use std::{fmt, str::FromStr};
 
 use bytes::Bytes;
-use ports::DurabilityPoint;
+use ports::{DurabilityPoint, objects::ObjectPath};
 use serde::{Deserialize, Serialize};
 
-pub use crate::transaction_id::TransactionId;
 use crate::{Error, Result};
+
+pub mod transaction_id;
+
+pub use self::transaction_id::TransactionId;
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1_024;
@@ -340,6 +343,62 @@ impl<T> Shown<T> {
     }
 }
 
+/// Where the other nodes reach one: what its HTTP front end listens on. Empty: nobody else need reach it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Address(pub String);
+
+/// Which pack: whose, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PackId {
+    /// Who has put it.
+    pub node: NodeId,
+    /// Its number, from one.
+    pub number: u64,
+}
+
+/// Where a value lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    /// In which pack.
+    pub pack: PackId,
+    /// From which byte on.
+    pub offset: u64,
+}
+
+impl PackId {
+    /// Before all others.
+    pub(crate) const FIRST: Self = Self {
+        node: NodeId(0),
+        number: 0,
+    };
+
+    /// How long it is at rest.
+    pub const BYTES: usize = 12;
+
+    /// As items hold it.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.node.0.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.number.to_be_bytes());
+        bytes
+    }
+
+    /// What [`PackId::to_bytes`] made.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (node, number) = bytes.split_first_chunk::<4>()?;
+        let number = u64::from_be_bytes(number.try_into().ok()?);
+        Some(Self {
+            node: NodeId(u32::from_be_bytes(*node)),
+            number,
+        })
+    }
+
+    /// The name of its object, in a store whose packs lie under `home`.
+    pub fn path(self, home: &str) -> ObjectPath {
+        ObjectPath::from(format!("{home}/{}/{}", self.node.0, self.number))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -384,5 +443,19 @@ mod tests {
         }
         assert!(Key::new(vec![0; KEY_BYTES_MAX + 1]).is_err());
         assert!(Key::new(vec![0; KEY_BYTES_MAX]).is_ok());
+    }
+
+    #[test]
+    fn a_pack_id_survives_its_encoding() {
+        let id = PackId {
+            node: NodeId(7),
+            number: u64::MAX,
+        };
+        assert_eq!(PackId::from_bytes(&id.to_bytes()), Some(id));
+        assert_eq!(PackId::from_bytes(b"short"), None);
+        assert_eq!(
+            id.path("packs/1f").as_ref(),
+            "packs/1f/7/18446744073709551615"
+        );
     }
 }

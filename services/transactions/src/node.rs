@@ -13,14 +13,14 @@ use tokio::sync::{Notify, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 
 use crate::{
     Error, Result,
-    engine::Core,
+    context::Context,
     model::{Attempt, NodeId},
-    node_log::NodeLog,
-    pack::Packs,
-    peers::Secret,
-    registry::NodeRow,
+    packs::Packs,
     sequencer::{Followed, Sequencer},
-    store::Store,
+    storage::{
+        node_log::NodeLog, node_registry::NodeRow, records::CommitRecord, secret::Secret,
+        store::Store,
+    },
 };
 
 /// Attempts of others that are being closed; were there more, the names of those before are noted once more.
@@ -61,7 +61,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn new(
-        core: &Core,
+        context: &Context,
         id: NodeId,
         store: Arc<Store>,
         log: NodeLog,
@@ -73,8 +73,8 @@ impl Node {
             log,
             work: Notify::new(),
             all_told: Notify::new(),
-            started: core.clock.monotonic(),
-            packs: Packs::new(&core.config),
+            started: context.clock.monotonic(),
+            packs: Packs::new(&context.config),
             secret,
             begun: AtomicU64::new(0),
             sequencer: OnceLock::new(),
@@ -179,6 +179,13 @@ impl Node {
 
     fn closing(&self) -> MutexGuard<'_, BTreeSet<Attempt>> {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Timestamps given from now on lie above those of `records` (T-1).
+    pub(crate) fn observe(&self, records: &[Arc<CommitRecord>]) {
+        for record in records {
+            self.log.observe(record.version.timed());
+        }
     }
 
     /// A new attempt.

@@ -6,13 +6,13 @@
 //! Invariants
 //! - Of a node that is gone nothing commits that had not by then.
 
-use crate::{Engine, Error, Result, model::NodeId, registry};
+use crate::{Engine, Error, Result, model::NodeId, storage::node_registry};
 
 impl Engine {
     /// The node that this process is now: another one whenever it has started over. Errors: `Unavailable` while it is none.
     pub fn node(&self) -> Result<NodeId> {
-        let node = self.core.serving()?;
-        self.core.may_answer(&node)?;
+        let node = self.core.serving.node()?;
+        self.core.cluster.may_answer(&node)?;
         Ok(node.id)
     }
 
@@ -20,11 +20,18 @@ impl Engine {
     ///
     /// Errors: `Unavailable`, also while it is no member any more, and nobody has seen to what it left.
     pub async fn is_gone(&self, node: NodeId) -> Result<bool> {
-        if self.core.membership.members().nodes.contains_key(&node) {
+        if self
+            .core
+            .cluster
+            .membership
+            .members()
+            .nodes
+            .contains_key(&node)
+        {
             return Ok(false);
         }
-        let serving = self.core.serving()?;
-        if registry::is_live(&serving.store, node).await? {
+        let serving = self.core.serving.node()?;
+        if node_registry::is_live(&serving.store, node).await? {
             let say = format!("node {} is missed, and its log is not resolved yet", node.0);
             return Err(Error::unavailable(&say));
         }
@@ -33,6 +40,6 @@ impl Engine {
 
     /// Waits until the members are others than in `view`; says which view that is. Zero: until there are some.
     pub async fn members_changed(&self, view: u64) -> u64 {
-        self.core.membership.changed(view).await.view
+        self.core.cluster.membership.changed(view).await.view
     }
 }

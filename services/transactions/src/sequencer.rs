@@ -23,12 +23,11 @@
 //! - A slot is trimmed once the rows of all it decided say so, and everybody has heard of it.
 //! - Whoever is dropped while they write a slot end the node: nobody takes that slot for theirs.
 
-mod ask;
-mod follow;
-mod office;
+pub(crate) mod followed;
 #[cfg(test)]
 mod tests;
 pub(crate) mod validation;
+pub(crate) mod wish;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -37,111 +36,99 @@ use std::{
 
 use ports::{Clock, DurabilityPoint};
 use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Writer};
-use serde::{Deserialize, Serialize};
 use tokio::sync::{self, oneshot};
+use validation::{Batch, LastWriters, Observed, Trace, Verdict};
 
-pub(crate) use self::{
-    ask::{Ordered, Wish},
-    follow::Followed,
-};
 use crate::{
     Config, Error, Result,
     broken::Broken,
-    engine::Core,
-    heard::Progress,
-    layout,
     model::{Attempt, NodeId, Outcome, TransactionId},
-    node::Node,
-    records::{
-        CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode, encode,
+    storage::{
+        frontier::Progress,
+        layout,
+        records::{
+            CommitRecord, SequencedCommit, SequencedSlot, StoredRecord, Write, WriteSet, decode,
+            encode,
+        },
+        store::Store,
     },
-    registry,
-    store::Store,
 };
-use validation::{Batch, LastWriters, Observed, Trace, Verdict};
+
+pub(crate) use self::{followed::Followed, wish::Wish};
 
 /// The most decisions in one slot.
-const DECISIONS_MAX: usize = 4_096;
+pub(crate) const DECISIONS_MAX: usize = 4_096;
 /// Slots that are done and still there.
-const SLOTS_UNTRIMMED_MAX: u64 = 64;
+pub(crate) const SLOTS_UNTRIMMED_MAX: u64 = 64;
 /// Decisions that are remembered although their rows say so.
-const SETTLED_MAX: usize = 8_192;
-
-/// Who wants to commit.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request {
-    /// What it read; none: it does not ask whether that was written since.
-    pub(crate) observed: Option<Observed>,
-    pub(crate) set: WriteSet,
-    pub(crate) effects: u32,
-}
+pub(crate) const SETTLED_MAX: usize = 8_192;
 
 /// What a wish came to; none: it has to be looked again what its row says.
-type Answer = Option<Result<Arc<CommitRecord>>>;
+pub(crate) type Answer = Option<Result<Arc<CommitRecord>>>;
 
 /// A wish in the queue.
 #[derive(Debug)]
-struct Waiting {
-    wish: Wish,
+pub(crate) struct Waiting {
+    pub(crate) wish: Wish,
     /// What it writes.
-    writes: Vec<Write>,
+    pub(crate) writes: Vec<Write>,
     /// The generation since when its row is known to be handed over, and not decided.
-    seen: u64,
-    told: oneshot::Sender<Answer>,
+    pub(crate) seen: u64,
+    pub(crate) told: oneshot::Sender<Answer>,
 }
 
 /// What stands in the log about an attempt.
 #[derive(Debug, Clone)]
-enum Decision {
+pub(crate) enum Decision {
     Committed(Arc<CommitRecord>, StoredRecord),
     Closed(TransactionId),
 }
 
 #[derive(Debug)]
-struct Decided {
-    decision: Decision,
-    slot: u64,
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    pub(crate) slot: u64,
     /// Whether its row says it.
-    is_settled: bool,
+    pub(crate) is_settled: bool,
 }
 
 /// The sequencer of one epoch.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
-    store: Arc<Store>,
-    clock: Arc<dyn Clock>,
-    log: FencedLog,
-    epoch: Epoch,
-    sealed: u64,
-    broken: Option<Broken>,
-    slot_bytes_max: usize,
-    waiting: Mutex<VecDeque<Waiting>>,
-    ordering: sync::Mutex<Ordering>,
-    state: Mutex<State>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) log: FencedLog,
+    pub(crate) epoch: Epoch,
+    pub(crate) sealed: u64,
+    pub(crate) broken: Option<Broken>,
+    pub(crate) slot_bytes_max: usize,
+    pub(crate) waiting: Mutex<VecDeque<Waiting>>,
+    pub(crate) ordering: sync::Mutex<Ordering>,
+    pub(crate) state: Mutex<State>,
 }
 
 /// Held while a slot is validated and under way.
 #[derive(Debug)]
-struct Ordering {
-    writer: Writer,
-    last_writers: LastWriters,
+pub(crate) struct Ordering {
+    pub(crate) writer: Writer,
+    pub(crate) last_writers: LastWriters,
 }
 
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// The slot that it sealed when it took over.
-    sealed: u64,
-    decided: BTreeMap<Attempt, Decided>,
-    settled_count: usize,
+    pub(crate) sealed: u64,
+    pub(crate) decided: BTreeMap<Attempt, Decided>,
+    pub(crate) settled_count: usize,
     /// How often decisions were forgotten: a row that was read before has to be read again.
-    generation: u64,
-    settled: Progress,
+    pub(crate) generation: u64,
+    pub(crate) settled: Progress,
     /// The last slot that is installed.
-    last: u64,
+    pub(crate) last: u64,
     /// The last slot that the office has looked at.
-    tended: u64,
+    pub(crate) tended: u64,
     /// Where the log is trimmed to.
-    trimmed: u64,
+    pub(crate) trimmed: u64,
 }
 
 impl Sequencer {
@@ -236,7 +223,7 @@ impl Sequencer {
         self.state().generation
     }
 
-    fn next_batch(&self) -> Vec<Waiting> {
+    pub(crate) fn next_batch(&self) -> Vec<Waiting> {
         let mut waiting = lock(&self.waiting);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(next) = waiting.front() {
@@ -250,7 +237,7 @@ impl Sequencer {
     }
 
     /// What a wish is told before there is a slot for it; none: the slot decides.
-    fn judge(
+    pub(crate) fn judge(
         &self,
         waiting: &Waiting,
         batch: &Batch<'_>,
@@ -277,7 +264,7 @@ impl Sequencer {
     }
 
     /// A slot is written: what it decides is known from now on.
-    fn note(&self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
+    pub(crate) fn note(&self, index: u64, slot: &SequencedSlot, records: &[Arc<CommitRecord>]) {
         let mut state = self.state();
         state
             .settled
@@ -326,7 +313,7 @@ impl Sequencer {
                     .await?;
             }
             Some(Decision::Closed(id)) => {
-                self.store.settle_aborted(&id, attempt).await.map(drop)?
+                self.store.settle_aborted(&id, attempt).await.map(drop)?;
             }
         }
         self.state().is_settled(attempt);
@@ -356,13 +343,48 @@ impl Sequencer {
             .await
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
 }
 
+impl Sequencer {
+    /// What was decided before the last look, and whose rows do not say so.
+    pub(crate) fn lately_unsettled(&self) -> Vec<Attempt> {
+        let mut state = self.state();
+        let unsettled = state
+            .decided
+            .iter()
+            .filter(|(_, decided)| !decided.is_settled);
+        let unsettled = unsettled.filter(|(_, decided)| decided.slot <= state.tended);
+        let unsettled = unsettled.map(|(attempt, _)| *attempt).collect();
+        state.tended = state.last;
+        unsettled
+    }
+
+    /// Says who the sequencer is.
+    pub(crate) async fn say_who(&self, by: NodeId) -> Result<(u64, SequencedSlot)> {
+        let mut ordering = self.ordering.lock().await;
+        let settled = self.state().settled.through();
+        let written_ms = self.clock.now().0;
+        let slot = SequencedSlot {
+            written_ms,
+            by,
+            settled,
+            commits: Vec::new(),
+            closed: Vec::new(),
+        };
+        let (index, _) = self
+            .store
+            .append_resting(&mut ordering.writer, encode(&slot))
+            .await?;
+        self.note(index, &slot, &[]);
+        Ok((index, slot))
+    }
+}
+
 impl Decision {
-    fn answer(&self) -> Result<Arc<CommitRecord>> {
+    pub(crate) fn answer(&self) -> Result<Arc<CommitRecord>> {
         match self {
             Self::Committed(record, _) => Ok(Arc::clone(record)),
             Self::Closed(_) => Err(Error::TransactionFinished(Outcome::Aborted)),
@@ -371,7 +393,7 @@ impl Decision {
 }
 
 impl State {
-    fn is_settled(&mut self, attempt: Attempt) {
+    pub(crate) fn is_settled(&mut self, attempt: Attempt) {
         let Some(decided) = self.decided.get_mut(&attempt) else {
             return;
         };
@@ -386,7 +408,7 @@ impl State {
         }
     }
 
-    fn forget_settled(&mut self) {
+    pub(crate) fn forget_settled(&mut self) {
         if self.settled_count > 0 {
             self.decided.retain(|_, decided| !decided.is_settled);
             self.settled_count = 0;
@@ -395,12 +417,12 @@ impl State {
     }
 }
 
-fn decode_slot(payload: &[u8]) -> Result<SequencedSlot> {
+pub(crate) fn decode_slot(payload: &[u8]) -> Result<SequencedSlot> {
     Ok(decode(payload, "a slot of the sequencer's log")?)
 }
 
 /// Has the rows of all that `slots` decide say so, but for those of which the last slot says that they do.
-async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()> {
+pub(crate) async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()> {
     let settled = slots
         .iter()
         .map(|(_, slot)| slot.settled)
@@ -421,7 +443,7 @@ async fn settle_all(store: &Store, slots: &[(u64, SequencedSlot)]) -> Result<()>
 }
 
 /// The table as `slots` make it, where nothing is known of what was written up to `oldest`.
-async fn last_writers(
+pub(crate) async fn last_writers(
     store: &Store,
     oldest: u64,
     slots: &[(u64, SequencedSlot)],
@@ -440,155 +462,8 @@ async fn last_writers(
     Ok(table)
 }
 
-impl Core {
-    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start:
-    /// that has its row before it seals the log, and then closes by their rows what others handed over to it.
-    pub(crate) async fn take_over_sequencer(
-        &self,
-        store: &Arc<Store>,
-        own: NodeId,
-    ) -> Result<Sequencer> {
-        let clock = Arc::clone(&self.clock);
-        let taken =
-            Sequencer::take_over(store, clock, &self.config, self.slot_bytes_max(), true).await?;
-        let is_last = registry::list_from(store, NodeId(own.0 + 1))
-            .await?
-            .is_empty();
-        if !is_last && !self.config.is_broken(Broken::OrdersBehindSuccessor) {
-            store.fall();
-            store.standing()?;
-        }
-        Ok(taken.0)
-    }
-
-    /// Has this node's sequencer decide. None: the row that was seen has to be looked at again.
-    async fn order(
-        &self,
-        node: &Arc<Node>,
-        sequencer: &Sequencer,
-        wish: Wish,
-        writes: Vec<Write>,
-        seen: u64,
-    ) -> Answer {
-        let (told, mut decided) = oneshot::channel();
-        lock(&sequencer.waiting).push_back(Waiting {
-            wish,
-            writes,
-            seen,
-            told,
-        });
-        loop {
-            let mut ordering = sequencer.ordering.lock().await;
-            // Whoever ordered before may have ordered this as well.
-            match decided.try_recv() {
-                Ok(decided) => return decided,
-                Err(oneshot::error::TryRecvError::Closed) => {
-                    return Some(Err(Error::unavailable("the sequencer is gone")));
-                }
-                Err(oneshot::error::TryRecvError::Empty) => {
-                    self.order_waiting(node, sequencer, &mut ordering).await;
-                }
-            }
-        }
-    }
-
-    /// Decides about what waits, up to the bound of a slot, and tells those who wait.
-    async fn order_waiting(
-        &self,
-        node: &Arc<Node>,
-        sequencer: &Sequencer,
-        ordering: &mut Ordering,
-    ) {
-        let mut batch = ordering.last_writers.batch();
-        let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut conflicting = Vec::new();
-        for waiting in sequencer.next_batch() {
-            match sequencer.judge(&waiting, &batch, &ordered) {
-                None => {}
-                Some(Some(Err(Error::Conflict))) => {
-                    conflicting.push(waiting);
-                    continue;
-                }
-                Some(answer) => {
-                    // Nobody hears it only if who asked is gone.
-                    let _ = waiting.told.send(answer);
-                    continue;
-                }
-            }
-            ordered.insert(waiting.wish.attempt());
-            batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
-            if waiting.wish.request().is_some() {
-                commits.push(waiting)
-            } else {
-                closed.push(waiting)
-            }
-        }
-        let written = batch.into_written();
-        if ordered.is_empty() {
-            self.refuse(conflicting, true);
-            return;
-        }
-        let slot = SequencedSlot {
-            written_ms: sequencer.clock.now().0,
-            by: node.id,
-            settled: sequencer.state().settled.through(),
-            commits: commits
-                .iter()
-                .filter_map(|waiting| waiting.wish.commit())
-                .collect(),
-            closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
-        };
-        let writing = sequencer.store.writing();
-        let appended = sequencer
-            .store
-            .append_resting(&mut ordering.writer, encode(&slot))
-            .await;
-        writing.has_ended();
-        let records = appended.map(|(index, point)| {
-            ordering.last_writers.note(index, written);
-            let writes = commits.iter().map(|waiting| waiting.writes.clone());
-            let records = records(index, &slot, writes, point);
-            sequencer.note(index, &slot, &records);
-            let cursor = Cursor {
-                next: SlotIndex(index + 1),
-                epoch: sequencer.epoch,
-            };
-            self.hear_slot(node, cursor, &slot, &records);
-            records
-        });
-        self.refuse(conflicting, records.is_ok());
-        for (place, waiting) in commits.into_iter().enumerate() {
-            let answer = records
-                .as_ref()
-                .map(|records| Arc::clone(&records[place]))
-                .map_err(Clone::clone);
-            let _ = waiting.told.send(Some(answer));
-        }
-        for waiting in closed {
-            let is_closed = Error::TransactionFinished(Outcome::Aborted);
-            let _ = waiting.told.send(Some(Err(records
-                .as_ref()
-                .err()
-                .cloned()
-                .unwrap_or(is_closed))));
-        }
-    }
-
-    /// Tells those who conflict with what was written, or with what their batch was to write: if that stands nowhere, the next
-    /// batch judges them anew.
-    fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
-        let is_final = is_written || self.config.is_broken(Broken::RefusesBeforeSlot);
-        for waiting in conflicting {
-            if is_final {
-                self.counters.conflict();
-            }
-            let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
-        }
-    }
-}
-
 /// What has committed in a slot; `writes` are those of each commit.
-fn records(
+pub(crate) fn records(
     index: u64,
     slot: &SequencedSlot,
     writes: impl Iterator<Item = Vec<Write>>,
@@ -600,7 +475,7 @@ fn records(
         .collect()
 }
 
-fn record(
+pub(crate) fn record(
     index: u64,
     place: u32,
     commit: &SequencedCommit,
@@ -620,6 +495,6 @@ fn record(
 }
 
 /// Locks `mutex`. A panic elsewhere ends the process, or the test.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

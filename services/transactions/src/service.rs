@@ -2,29 +2,20 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ports::{Clock, Entropy, KeyValue, Monotonic};
+use ports::Monotonic;
 use primitives::{Backoff, Delays};
 
 use crate::{
     Error, Result,
+    cluster::{
+        membership::{Alone, Membership},
+        peers::Peers,
+    },
     config::Config,
     effects::Destinations,
-    engine::Engine,
-    membership::{Alone, Membership},
-    pack::SharedObjects,
-    peers::Peers,
+    engine::{Engine, Parts},
+    packing::SharedObjects,
 };
-
-/// What the service is made of.
-#[derive(Debug, Clone)]
-pub struct Parts {
-    /// Where everything lives. A node alone ends whoever had it before; others share it.
-    pub key_value: Arc<dyn KeyValue>,
-    /// Time.
-    pub clock: Arc<dyn Clock>,
-    /// Chance.
-    pub entropy: Arc<dyn Entropy>,
-}
 
 /// The transactions service of one process.
 #[derive(Debug)]
@@ -146,7 +137,7 @@ impl Service {
     /// Takes a node id, finishes what earlier starts left unless others see to that, and begins to serve. After an error it can
     /// be tried again.
     pub async fn start(&self) -> Result<()> {
-        self.engine.core.start_over().await
+        self.engine.core.recovery.start_over().await
     }
 
     /// Starts over whenever the node cannot go on, because its store went back to an earlier state, its lease ran out or somebody
@@ -156,23 +147,23 @@ impl Service {
         let core = &self.engine.core;
         let mut outage: Option<Outage> = None;
         loop {
-            let began = core.clock.monotonic();
-            while !core.has_fallen() {
-                core.fell.notified().await;
+            let began = core.context.clock.monotonic();
+            while !core.serving.has_fallen() {
+                core.serving.fell.notified().await;
             }
-            if core.clock.monotonic().since(began) >= SERVED_WELL {
+            if core.context.clock.monotonic().since(began) >= SERVED_WELL {
                 outage = None;
             }
             if let Some(outage) = &mut outage {
-                core.pause(&mut outage.delays).await;
+                core.context.pause(&mut outage.delays).await;
             } else {
                 tracing::warn!(
                     "transactions start over: the store lost what was not durable, the lease ran out or the log was taken"
                 );
             }
             let outage = outage.get_or_insert_with(Outage::default);
-            if let Err(error) = core.start_over().await {
-                outage.say(core.clock.monotonic(), &error);
+            if let Err(error) = core.recovery.start_over().await {
+                outage.say(core.context.clock.monotonic(), &error);
             }
         }
     }
@@ -181,7 +172,7 @@ impl Service {
     /// two seconds at most. True: the next start need not search the store for what this one left. Nothing runs after it,
     /// neither [`Service::start`] nor [`Service::run`].
     pub async fn leave(&self) -> bool {
-        self.engine.core.leave().await
+        self.engine.core.recovery.leave().await
     }
 
     /// Where transactions are begun. Until the service has started, every call is `Unavailable`.

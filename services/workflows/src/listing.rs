@@ -13,7 +13,7 @@ use ports::{
 };
 use transactions::{
     layout::place,
-    listing::{KEYS_MAX, Listed, Listing, Page, VALUE_BYTES_MAX, VALUES_BYTES_MAX},
+    list::{KEYS_MAX, Listed, Listing, Page, VALUE_BYTES_MAX, VALUES_BYTES_MAX},
     model::{Call, Key},
 };
 

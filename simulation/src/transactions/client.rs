@@ -14,8 +14,8 @@ use fastrand::Rng;
 use futures_util::future::{join, join_all};
 use transactions::{
     Error,
+    model::transaction_id::RANDOM_PREFIX,
     model::{After, Begin, Begun, Call, Isolation, Key, Outcome, TransactionId},
-    transaction_id::RANDOM_PREFIX,
 };
 
 use super::{

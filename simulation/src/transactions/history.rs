@@ -48,7 +48,7 @@ pub enum Step {
         /// The time.
         span: Span,
     },
-    /// A write; none: a deletion. It is recorded at its request, whatever its result.
+    /// A write; none: a deletion. It is recorded at its request, regardless of its result.
     Wrote {
         /// The key.
         key: Key,

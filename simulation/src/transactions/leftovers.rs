@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transactions::{
     Figures,
+    model::PackId,
     model::{Attempt, Key, Version},
-    pack::PackId,
     records::Write,
 };
 

@@ -21,8 +21,8 @@ use ports::{
 };
 use transactions::{
     layout,
+    model::PackId,
     model::{Attempt, NodeId, TransactionId},
-    pack::PackId,
     records::{Place, SequencedSlot, StoredRecord, Write, WriteSet, decode},
 };
 

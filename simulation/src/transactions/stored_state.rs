@@ -15,8 +15,8 @@ use ports::{
 use primitives::{Cursor, FencedLog};
 use transactions::{
     layout,
+    model::PackId,
     model::{Attempt, Key, KeyspaceId, NodeId, TransactionId, Version},
-    pack::PackId,
     records::{Entry, Place, SequencedSlot, StoredRecord, StoredSlot, Write, WriteSet, decode},
 };
 

@@ -66,7 +66,7 @@ impl Far {
     pub async fn look(world: &World) -> Self {
         let items = far_items(&*world.key_value(), &RANGE)
             .await
-            .expect("it is read beside the far_faults");
+            .expect("it is read directly");
         assert!(
             items.len() < 200,
             "{} items are more than a page",

@@ -139,7 +139,7 @@ async fn lives_by_a_late_renewal(broken: Option<Broken>) -> bool {
         .get(session, &mut Basis::default())
         .await
         .expect("a calm world");
-    assert!(row.is_none(), "nobody has renewed it again: {row:?}");
+    assert!(row.is_none(), "no process has renewed it again: {row:?}");
     is_open
 }
 

@@ -272,7 +272,7 @@ fn falling_back() -> Scenario {
     }
 }
 
-/// C4, C-5: notifications and watches, whichever followers have seen the lost changes.
+/// C4, C-5: notifications and watches; any follower may have seen the lost changes.
 #[test]
 fn watches_fire_once_and_in_order_while_the_store_falls_back() {
     for mix in [configuration, watched] {

@@ -335,8 +335,7 @@ async fn ends_while_the_store_falls_back(seed: u64) -> (usize, u64) {
     (came_back, world.port_calls())
 }
 
-/// C6, C-6, D4: whether the client's message or the heartbeat ends it, and whichever part of this
-/// the store lost.
+/// C6, C-6, D4: the client's message or the heartbeat ends it, and the store loses any part of this.
 #[test]
 fn a_session_that_ends_in_parts_ends_whole_while_the_store_falls_back() {
     let (mut came_back, mut budget) = (0, Budget::default());

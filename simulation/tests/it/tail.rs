@@ -52,7 +52,7 @@ fn a_client_that_connects_while_the_log_is_not_followed_is_not_left_waiting() {
         };
         assert!(
             !is_answered(&mut client, refused).await,
-            "nobody here can say what is durable"
+            "this process does not know what is durable"
         );
         faults.0.store(false, Ordering::Relaxed);
         // Right after the position was lost, and before a new one is found.
@@ -75,7 +75,7 @@ fn a_client_that_waits_for_its_session_keeps_it() {
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(3 * TIMEOUT) => follow(&service),
         }
         let mut client = connecting.await.expect("a session");
@@ -96,7 +96,7 @@ fn a_client_that_connects_while_the_store_restarts_is_not_left_waiting() {
         let mut connecting = Box::pin(connect(&gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(SOON) => world.crash(),
         }
         let before = clock.monotonic();
@@ -118,7 +118,7 @@ fn a_client_that_connects_before_the_log_is_followed_is_not_left_waiting() {
         let mut connecting = Box::pin(connect_soon(&world, &gateway));
         tokio::select! {
             biased;
-            _ = &mut connecting => panic!("nobody has handed it its answer"),
+            _ = &mut connecting => panic!("no process has handed it its answer"),
             () = clock.sleep(SOON / 2) => follow(&service),
         }
         let mut client = connecting.await.expect("a session");

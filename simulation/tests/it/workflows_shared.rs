@@ -151,7 +151,7 @@ fn a_request_during_the_release_of_a_far_store_is_served_at_once() {
             process
                 .begin(COUNTS, &format!("run-{number}"))
                 .await
-                .expect("nobody else is there");
+                .expect("no other process is there");
             assert!(
                 began.elapsed() < LOOK_AGAIN,
                 "{number}: {:?}",
@@ -178,7 +178,7 @@ fn a_process_that_could_not_release_a_far_store_does_not_wait_for_itself() {
         let began = tokio::time::Instant::now();
         run(&process, COUNTS, "after")
             .await
-            .expect("nobody else is there");
+            .expect("no other process is there");
         assert!(began.elapsed() < LEASE / 2, "{:?}", began.elapsed());
         process.end().await;
     });
@@ -277,7 +277,7 @@ fn the_runs_of_a_process_that_dies_are_taken_up_by_one_that_has_started_beside_i
     });
 }
 
-/// W1, W4: whichever of them has recorded that there are some.
+/// W1, W4: any of them may have recorded that there are some.
 #[test]
 fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_store_deployed() {
     simulated::run(async {
@@ -289,7 +289,7 @@ fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_stor
         let far = boot(&mut cluster).await;
         run(&near, COUNTS, "near")
             .await
-            .expect("nobody else has it");
+            .expect("no other process has it");
         for _ in 0..2 {
             let shown = far.service.run(COUNTS, "near").await.expect("it is found");
             assert_eq!(shown.status, Status::Succeeded);
@@ -300,7 +300,9 @@ fn runs_are_found_by_a_process_that_started_before_them_and_has_another_far_stor
             Vec::<String>::new(),
             "begun twice"
         );
-        run(&far, COUNTS, "far").await.expect("nobody else has it");
+        run(&far, COUNTS, "far")
+            .await
+            .expect("no other process has it");
         tokio::time::sleep(LEASE).await;
         near.begin(COUNTS, "far").await.expect("it is that one");
         for process in [&near, &far] {
@@ -339,7 +341,7 @@ fn a_run_is_not_begun_again_by_a_process_that_does_not_know_yet_where_it_lies() 
             let second = boot(&mut cluster).await;
             run(&first, COUNTS, "run")
                 .await
-                .expect("nobody else has it");
+                .expect("no other process has it");
             tokio::time::sleep(LEASE).await;
             second.begin(COUNTS, "run").await.expect("it is that one");
             tokio::time::sleep(LEASE).await;

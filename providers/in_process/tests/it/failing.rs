@@ -353,10 +353,7 @@ fn an_event_forwarded_after_the_stop_waits_for_the_next_start() {
         define_told(&functions, &told);
         one_event(&functions).await;
         world.clock().sleep(LONG).await;
-        assert!(
-            told.seen().is_empty(),
-            "a stopped function forwarded it"
-        );
+        assert!(told.seen().is_empty(), "a stopped function forwarded it");
         let next = Functions::new(world.queue());
         define_told(&next, &told);
         world.clock().sleep(LONG).await;

@@ -174,7 +174,7 @@ fn another_process_receives_the_message_of_a_dead_one() {
     });
 }
 
-/// N3: at whatever step towards the function a message is when its trigger is disarmed.
+/// N3: a trigger is disarmed while its message is at any step towards the function.
 #[test]
 fn a_disarmed_trigger_leaves_no_message_hidden() {
     const LATENCY: Duration = Duration::from_millis(5);

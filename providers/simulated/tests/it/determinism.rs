@@ -183,7 +183,7 @@ fn waiters_of_one_event_wake_in_the_same_order_in_each_run() {
                         .wait_for(|has_come| *has_come)
                         .await
                         .expect("its sender is there");
-                    woken.lock().expect("nobody panics").push(waiter);
+                    woken.lock().expect("no task panics").push(waiter);
                 })
             };
             let waiters: Vec<_> = (0..20).map(wait).collect();
@@ -192,7 +192,7 @@ fn waiters_of_one_event_wake_in_the_same_order_in_each_run() {
             for waiter in waiters {
                 waiter.await.expect("it ends");
             }
-            woken.lock().expect("nobody panics").clone()
+            woken.lock().expect("no task panics").clone()
         })
     };
     let first = order();

@@ -250,7 +250,7 @@ fn an_invocation_returns_its_result_or_the_reason_of_its_failure() {
             .expect_err("it takes too long");
         assert_eq!(error.kind(), ErrorKind::OutcomeUnknown);
         let error = functions
-            .invoke("nobody", Bytes::new())
+            .invoke("missing", Bytes::new())
             .await
             .expect_err("there is none");
         assert_eq!(error.kind(), ErrorKind::Invalid);

@@ -4,8 +4,9 @@ use futures_util::poll;
 use ports::faults::{Fault, FaultSchedule, FaultyKeyValue};
 use simulated::World;
 
+use crate::{Parts, Service, model::KeyspaceId, sequencer::wish::Request};
+
 use super::*;
-use crate::{Parts, Service, model::KeyspaceId};
 
 /// While it is set, what is changed in the store is answered later.
 #[derive(Debug, Default)]
@@ -47,14 +48,20 @@ fn what_a_dropped_writer_left_is_nobody_elses_slot() {
         let service = Service::new(parts, Config::default());
         service.start().await.expect("a calm world");
         let core = &service.engine().core;
-        let node = core.serving().expect("it has started");
-        core.sequence_keyspace(&node, KeyspaceId::default())
+        let node = core.serving.node().expect("it has started");
+        core.recovery
+            .serializable
+            .sequence_keyspace(&node, KeyspaceId::default())
             .await
             .expect("a calm world");
         let sequencer = node.sequencer().expect("it is alone");
         let order = |sequence| {
             let (wish, seen) = (commit(node.id, sequence), sequencer.generation());
-            Box::pin(core.order(&node, sequencer, wish, Vec::new(), seen))
+            Box::pin(
+                core.recovery
+                    .serializable
+                    .order(&node, sequencer, wish, Vec::new(), seen),
+            )
         };
         faults.0.store(true, Ordering::Relaxed);
         let mut dropped = order(1);

@@ -21,8 +21,8 @@ use transactions::{
     broken::Broken,
     effects::queue_name,
     layout::{self, Buckets},
+    model::transaction_id::RANDOM_PREFIX,
     model::{Call, NodeId, Outcome},
-    transaction_id::RANDOM_PREFIX,
 };
 
 use crate::house::{Node, bytes, finished, id, in_virtual_time, items_at_rest, open, parts};

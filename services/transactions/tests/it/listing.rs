@@ -9,7 +9,7 @@ use transactions::{
     Config, Engine,
     broken::Broken,
     layout::{self, Buckets},
-    listing::{Listed, Listing, Page, VALUE_BYTES_MAX, VALUES_BYTES_MAX},
+    list::{Listed, Listing, Page, VALUE_BYTES_MAX, VALUES_BYTES_MAX},
     model::{Key, KeyspaceId},
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use transactions::{Config, Error, layout, transaction_id::RANDOM_PREFIX};
+use transactions::{Config, Error, layout, model::transaction_id::RANDOM_PREFIX};
 
 use crate::{
     collection::{MOMENT, WINDOWS, row_of, rows_at_rest},

@@ -13,9 +13,8 @@ use transactions::{
     Config, Error, Parts, Service,
     broken::Broken,
     layout::{self, Buckets},
-    listing::Listing,
-    model::Key,
-    pack::PackId,
+    list::Listing,
+    model::{Key, PackId},
 };
 
 use crate::{

@@ -63,7 +63,7 @@ async fn newest(node: &Connection) -> Option<Bytes> {
 /// first was acknowledged.
 async fn one_after_the_other(broken: Option<Broken>) -> Option<Bytes> {
     let world = World::new(1);
-    let (_house, nodes) = cluster(&world, &[50, 0], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[50, 0], broken).await;
     put(&nodes[0], b"first").await.expect("a calm world");
     put(&nodes[1], b"second").await.expect("a calm world");
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -96,7 +96,7 @@ fn writing_blindly_is_caught() {
 /// write, and the transactions that it holds then.
 async fn an_hour_ahead(broken: Option<Broken>) -> (bool, bool, u64) {
     let world = World::new(1);
-    let (_house, nodes) = cluster(&world, &[0, 0, 3_600_000], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[0, 0, 3_600_000], broken).await;
     let is_refused = |failure: &Failure| matches!(failure, Failure::Refused(Error::Unavailable(_)));
     let ahead = &nodes[2];
     let begun = ahead.call(ahead.engine.begin(Begin::default())).await;

@@ -32,7 +32,7 @@ struct Elsewhere {
     owner: Connection,
     other: Connection,
     call: Call,
-    _house: Cluster,
+    _cluster: Cluster,
 }
 
 impl Elsewhere {
@@ -73,7 +73,7 @@ impl Elsewhere {
                 id,
                 attempt: Some(attempt),
             },
-            _house: cluster,
+            _cluster: cluster,
         }
     }
 
@@ -353,7 +353,7 @@ fn a_superseded_attempt_stays_refused_after_the_later_attempt() {
         let Elsewhere {
             owner,
             other,
-            _house,
+            _cluster,
             ..
         } = Elsewhere::begin().await;
         let id = Some(TransactionId::new("order").expect("a name"));
@@ -387,7 +387,7 @@ fn a_call_with_an_attempt_finds_the_outcome_of_an_id_without_a_record() {
         let Elsewhere {
             owner,
             other,
-            _house,
+            _cluster,
             ..
         } = Elsewhere::begin().await;
         let call = begin(&owner, Some(TransactionId::new("order").expect("a name"))).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use simulated::World;
 use simulation::transactions::{cluster::Connection, workload::key};
-use transactions::{broken::Broken, listing::Listing};
+use transactions::{broken::Broken, list::Listing};
 
 use super::clocks::cluster;
 
@@ -29,7 +29,7 @@ async fn page(node: &Connection) -> Vec<Option<Bytes>> {
 /// page looks back, and then deleted.
 async fn overwritten_elsewhere(broken: Option<Broken>) -> (Vec<Option<Bytes>>, Vec<Option<Bytes>>) {
     let world = World::new(1);
-    let (_house, nodes) = cluster(&world, &[0, 0], broken).await;
+    let (_cluster, nodes) = cluster(&world, &[0, 0], broken).await;
     let put = async |value: Option<&'static [u8]>| {
         let written = nodes[1]
             .engine

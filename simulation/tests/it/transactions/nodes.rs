@@ -360,53 +360,6 @@ fn answering_without_a_lease_is_caught() {
     );
 }
 
-/// T9: the figure of superseded bytes falls at every node after collection, also where no client
-/// writes.
-#[test]
-fn superseded_bytes_are_reported_where_no_client_writes() {
-    simulated::run(async {
-        let network = Network::new(Rng::with_seed(1), Trouble::default());
-        let ensemble = Ensemble::new(Rng::with_seed(2));
-        let among = Among {
-            network: network.clone(),
-            ensemble,
-            places: 2,
-        };
-        let cluster = Cluster::among(&World::new(1), Scenario::default().config, among);
-        for place in 0..2 {
-            assert!(cluster.boot_at(place, Life::default(), 0).await);
-        }
-        let nodes = [0, 1].map(|place| cluster.serving_at(place).expect("no node dies"));
-        let superseded = || {
-            nodes
-                .each_ref()
-                .map(|node| node.engine.figures().superseded_bytes)
-        };
-        let write = async || {
-            let put = nodes[0]
-                .engine
-                .put_now(key(0), Some(Bytes::from_static(&[0; 1_000])));
-            nodes[0].call(put).await.expect("a calm world");
-        };
-        for _ in 0..3 {
-            write().await;
-        }
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(superseded(), [0, 0]);
-        network.cut(&Among::address(0), &Among::address(1));
-        write().await;
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(
-            superseded(),
-            [1_000; 2],
-            "neither knows what the other needs"
-        );
-        network.mend();
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!(superseded(), [0, 0]);
-    });
-}
-
 /// Slow transactions that read and write several of few keys, while others overwrite them at other
 /// nodes.
 fn long_readers() -> Scenario {
@@ -426,8 +379,7 @@ fn long_readers() -> Scenario {
     scenario
 }
 
-/// T6, T9: versions are collected once no reader needs them, at whichever node they are read and
-/// written.
+/// T6, T9: versions are collected once no reader needs them, for reads and writes at any node.
 #[test]
 fn a_reader_at_another_node_finds_its_versions() {
     holds(
@@ -444,7 +396,7 @@ fn collecting_by_the_local_horizon_is_caught() {
         .is_caught("no version", SEEDS_UNTIL_CAUGHT);
 }
 
-/// Ids that are kept for two minutes, at whichever node they were committed.
+/// Ids that are kept for two minutes, committed at any node.
 fn naming() -> Scenario {
     let mut scenario = two(FaultProfile::Slow);
     scenario.habits.one_named_in = 2;
@@ -657,7 +609,7 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
                 .put(&calls[0], key(0), Bytes::from_static(b"earlier")),
         )
         .await;
-    let whichever = one
+    let latest = one
         .call(
             one.engine
                 .put(&latest, key(1), Bytes::from_static(b"latest")),
@@ -671,7 +623,7 @@ async fn write_after_begun_elsewhere(broken: Option<Broken>) -> [bool; 3] {
         .shown(other.engine.get_now(&key(1)))
         .await
         .expect("a calm world");
-    [earlier.is_ok(), whichever.is_ok(), written.is_some()]
+    [earlier.is_ok(), latest.is_ok(), written.is_some()]
 }
 
 /// T8, T10: an attempt that was begun again elsewhere accepts nothing more, and calls for the

@@ -234,7 +234,7 @@ fn marking() -> Scenario {
     scenario
 }
 
-/// T-3, T2, T4, T5, T9: both levels share one order from the mark on, whichever node dies
+/// T-3, T2, T4, T5, T9: both levels share one order from the mark on, and any node may die
 /// meanwhile.
 #[test]
 fn marking_among_several_loses_nothing() {
@@ -430,7 +430,7 @@ async fn write_after_an_interrupted_mark(broken: Option<Broken>) -> bool {
     false
 }
 
-/// T-3: a mark that was begun is finished, whichever node was told of it.
+/// T-3: a mark that was begun is finished, even if only one node was told of it.
 #[test]
 fn an_interrupted_mark_is_finished() {
     assert!(simulated::run(write_after_an_interrupted_mark(None)));

@@ -1,0 +1,273 @@
+//! All attempts of this node: those open, in the order of their begins, and what ended lately.
+//!
+//! Invariants
+//! - An id has one latest attempt here. Earlier ones may still be committing: their rows refuse them.
+//! - Attempts that have not ended stand in the order in which they noted what was heard, so the first has heard least.
+//! - The horizon is what the first reader has heard: attempts, but for those that were overtaken, and plain reads that
+//!   had to be repeated. It only grows, since what is heard does.
+//!
+//! Bounds: `open_max` attempts, then a begin is refused; `ended_lately_max` outcomes, of which those
+//! older than `retry_window` go as others come, and beyond that the row is asked.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use ports::Monotonic;
+use tokio::sync;
+
+use crate::{
+    Config, Error, Result,
+    attempts::transaction::{Answer, Transaction, outcome},
+    model::{Attempt, Call, NodeId, Outcome, TransactionId},
+    storage::frontier::Heard,
+};
+
+/// Held while a name is begun: two begins of one name are in memory as they are in its row.
+pub(crate) type BeginLock = Arc<sync::Mutex<()>>;
+
+/// The attempts of this node, and whether it takes more.
+#[derive(Debug, Default)]
+pub(crate) struct Attempts(Mutex<Open>);
+
+impl Attempts {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `node` serves from now on.
+    pub(crate) fn start(&self, node: NodeId) {
+        self.lock().serving = Some(node);
+    }
+
+    /// The node takes no more attempts. Returns those that are open.
+    pub(crate) fn close(&self) -> Vec<Arc<Transaction>> {
+        let mut open = self.lock();
+        open.serving = None;
+        open.all()
+    }
+
+    /// No node serves. Forgets everything but the begins under way, and returns the attempts that were open.
+    pub(crate) fn stop(&self) -> Vec<Arc<Transaction>> {
+        let mut open = self.lock();
+        open.serving = None;
+        open.clear()
+    }
+}
+
+/// The attempts of a node.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    /// Whose they are. None: no more are taken.
+    serving: Option<NodeId>,
+    /// Whether a task ends the attempts that run out of time.
+    pub(crate) is_timer_armed: bool,
+    latest: BTreeMap<TransactionId, Arc<Transaction>>,
+    /// Attempts that have not ended.
+    order: BTreeMap<u64, Arc<Transaction>>,
+    /// Who keeps versions from being collected, what it had heard, and how many bytes had been superseded then.
+    readers: BTreeMap<u64, (Arc<Heard>, u64)>,
+    places: u64,
+    lately: BTreeMap<TransactionId, (Attempt, Answer)>,
+    lately_order: VecDeque<(Monotonic, TransactionId, Attempt)>,
+    beginning: BTreeMap<TransactionId, BeginLock>,
+}
+
+/// What is known here of the attempt that a call belongs to.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// It has not ended.
+    Here(Arc<Transaction>),
+    /// It ended lately.
+    Ended(Answer),
+    /// It is not the latest.
+    BegunAnew,
+    /// Nothing.
+    Nothing,
+}
+
+impl Open {
+    /// Whether they are those of `node`, which takes more.
+    pub(crate) fn are_of(&self, node: NodeId) -> bool {
+        self.serving == Some(node)
+    }
+
+    /// Whether one more may begin; an attempt that takes the place of another of its id is not one more.
+    ///
+    /// Errors: `TooManyOpen`.
+    pub(crate) fn check_room(&self, config: &Config, id: Option<&TransactionId>) -> Result<()> {
+        let takes_a_place = || id.is_some_and(|id| self.latest.contains_key(id));
+        if self.order.len() < config.open_max || takes_a_place() {
+            Ok(())
+        } else {
+            Err(Error::TooManyOpen)
+        }
+    }
+
+    /// How many attempts have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// The place of the next begin.
+    pub(crate) fn next_place(&mut self) -> u64 {
+        self.places += 1;
+        self.places
+    }
+
+    /// What the oldest reader has heard, and what had been superseded then; none: nobody reads.
+    pub(crate) fn horizon(&self) -> Option<&(Arc<Heard>, u64)> {
+        self.readers.values().next()
+    }
+
+    /// The oldest attempt that keeps versions from being collected.
+    pub(crate) fn oldest_reader(&self) -> Option<&Arc<Transaction>> {
+        self.readers.keys().find_map(|place| self.order.get(place))
+    }
+
+    /// `transaction` keeps nothing from being collected any more.
+    pub(crate) fn overtake(&mut self, transaction: &Transaction) {
+        transaction.overtake();
+        self.readers.remove(&transaction.start.place);
+    }
+
+    /// Keeps the versions that whoever has heard `heard` may need, until [`Open::unpin`].
+    pub(crate) fn pin(&mut self, heard: Arc<Heard>, superseded_bytes: u64) -> u64 {
+        let place = self.next_place();
+        self.readers.insert(place, (heard, superseded_bytes));
+        place
+    }
+
+    /// Gives up what [`Open::pin`] kept.
+    pub(crate) fn unpin(&mut self, place: u64) {
+        self.readers.remove(&place);
+    }
+
+    /// Opens `transaction`. Returns the earlier attempt of its id, if one was here.
+    pub(crate) fn insert(&mut self, transaction: &Arc<Transaction>) -> Option<Arc<Transaction>> {
+        self.lately.remove(&transaction.id);
+        self.order
+            .insert(transaction.start.place, Arc::clone(transaction));
+        let start = &transaction.start;
+        self.readers.insert(
+            start.place,
+            (Arc::clone(&start.heard), start.superseded_bytes),
+        );
+        self.latest
+            .insert(transaction.id.clone(), Arc::clone(transaction))
+    }
+
+    /// What a call belongs to.
+    pub(crate) fn find(&self, call: &Call) -> Found {
+        let is_asked = |attempt: Attempt| call.attempt.is_none_or(|asked| asked == attempt);
+        if let Some(transaction) = self.latest.get(&call.id) {
+            let found = is_asked(transaction.attempt);
+            return if found {
+                Found::Here(Arc::clone(transaction))
+            } else {
+                Found::BegunAnew
+            };
+        }
+        match self.lately.get(&call.id) {
+            // The latest is another's.
+            Some((_, Err(Error::TransactionFinished(Outcome::BegunAnew))))
+                if call.attempt.is_none() =>
+            {
+                Found::Nothing
+            }
+            Some((attempt, answer)) if is_asked(*attempt) => Found::Ended(answer.clone()),
+            Some(_) => Found::BegunAnew,
+            None => Found::Nothing,
+        }
+    }
+
+    /// The attempt that a call names, whether it is the latest or not: as nobody may ask.
+    pub(crate) fn find_any(&self, call: &Call) -> Found {
+        let is_asked = |transaction: &&Arc<Transaction>| {
+            call.attempt == Some(transaction.attempt) && transaction.id == call.id
+        };
+        match self.order.values().find(is_asked) {
+            Some(transaction) => Found::Here(Arc::clone(transaction)),
+            None => self.find(call),
+        }
+    }
+
+    /// `transaction` has ended with `answer`.
+    pub(crate) fn end(
+        &mut self,
+        transaction: &Transaction,
+        answer: &Answer,
+        now: Monotonic,
+        config: &Config,
+    ) {
+        self.order.remove(&transaction.start.place);
+        self.readers.remove(&transaction.start.place);
+        let is_latest = self
+            .latest
+            .get(&transaction.id)
+            .is_some_and(|latest| latest.attempt == transaction.attempt);
+        if !is_latest {
+            return;
+        }
+        self.latest.remove(&transaction.id);
+        // What is not known for certain is looked up.
+        if outcome(answer).is_some() {
+            self.lately.insert(
+                transaction.id.clone(),
+                (transaction.attempt, answer.clone()),
+            );
+            self.lately_order
+                .push_back((now, transaction.id.clone(), transaction.attempt));
+        }
+        self.forget_outcomes(now, config);
+    }
+
+    fn forget_outcomes(&mut self, now: Monotonic, config: &Config) {
+        while let Some((ended, id, attempt)) = self.lately_order.front() {
+            if self.lately_order.len() <= config.ended_lately_max
+                && now.since(*ended) <= config.retry_window
+            {
+                return;
+            }
+            if self
+                .lately
+                .get(id)
+                .is_some_and(|(latest, _)| latest == attempt)
+            {
+                self.lately.remove(id);
+            }
+            self.lately_order.pop_front();
+        }
+    }
+
+    /// Every attempt that has not ended, oldest first.
+    pub(crate) fn all(&self) -> Vec<Arc<Transaction>> {
+        self.order.values().cloned().collect()
+    }
+
+    /// The lock of a name that is being begun.
+    pub(crate) fn begin_lock(&mut self, id: &TransactionId) -> BeginLock {
+        Arc::clone(self.beginning.entry(id.clone()).or_default())
+    }
+
+    /// Gives the lock of a name back: it goes with the last who holds it.
+    pub(crate) fn end_begin(&mut self, id: &TransactionId, lock: BeginLock) {
+        drop(lock);
+        if self
+            .beginning
+            .get(id)
+            .is_some_and(|lock| Arc::strong_count(lock) == 1)
+        {
+            self.beginning.remove(id);
+        }
+    }
+
+    fn clear(&mut self) -> Vec<Arc<Transaction>> {
+        self.latest.clear();
+        self.lately.clear();
+        self.lately_order.clear();
+        self.readers.clear();
+        std::mem::take(&mut self.order).into_values().collect()
+    }
+}

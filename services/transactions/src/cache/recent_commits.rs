@@ -1,0 +1,219 @@
+//! What this node has committed lately: so that what it has just written need not be read from the store.
+//!
+//! The collector follows the own log by it, and loads know from it which versions count. Bounded by bytes: the oldest go, and
+//! whoever needs them reads the store, as for every other log.
+//!
+//! Invariants
+//! - From [`RecentCommits::complete_from`] on, the commits of every slot whose entries are all decided are here: a commit is noted
+//!   before its slot is said to be decided.
+//! - Only what is decided is here, at the point at which it was.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    model::{Attempt, Key},
+    storage::records::CommitRecord,
+};
+
+/// What a record takes here beside itself.
+const ENTRY_BYTES: usize = 128;
+
+/// Commits of this node, by the slot of its log that announced them, and by attempt.
+#[derive(Debug)]
+pub(crate) struct RecentCommits {
+    bytes_max: usize,
+    bytes: usize,
+    complete_from: u64,
+    slots: BTreeMap<(u64, Attempt), Arc<CommitRecord>>,
+    attempts: BTreeMap<Attempt, Arc<CommitRecord>>,
+}
+
+/// What a walk over some slots found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// The keys that their commits wrote.
+    pub(crate) keys: Vec<Key>,
+    /// The last of the slots.
+    pub(crate) through: u64,
+}
+
+impl RecentCommits {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        let (slots, attempts) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            bytes_max,
+            bytes: 0,
+            complete_from: 0,
+            slots,
+            attempts,
+        }
+    }
+
+    /// Another node serves: nothing is known, and everything that it will commit.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::new(self.bytes_max);
+    }
+
+    /// A commit of this node that `slot` of its log announced is decided; that slot is not yet said to be.
+    pub(crate) fn note(&mut self, slot: u64, record: &Arc<CommitRecord>) {
+        self.slots
+            .insert((slot, record.attempt), Arc::clone(record));
+        self.attempts.insert(record.attempt, Arc::clone(record));
+        self.bytes += record.bytes_len() + ENTRY_BYTES;
+        while self.bytes > self.bytes_max
+            && let Some(((slot, attempt), record)) = self.slots.pop_first()
+        {
+            self.attempts.remove(&attempt);
+            self.bytes -= record.bytes_len() + ENTRY_BYTES;
+            self.complete_from = self.complete_from.max(slot + 1);
+        }
+    }
+
+    /// The commit of an attempt, if it is here.
+    pub(crate) fn get(&self, attempt: Attempt) -> Option<&Arc<CommitRecord>> {
+        self.attempts.get(&attempt)
+    }
+
+    /// From which slot on all commits are here.
+    pub(crate) fn complete_from(&self) -> u64 {
+        self.complete_from
+    }
+
+    /// The commits of whole slots, from `first`, which is not below [`RecentCommits::complete_from`], to at most `through`, and of
+    /// no more slots than bring `bytes_max` together, but for the first, each with its slot; and the last of the slots.
+    pub(crate) fn commits(
+        &self,
+        first: u64,
+        through: u64,
+        bytes_max: usize,
+    ) -> (Vec<(u64, Arc<CommitRecord>)>, u64) {
+        let (mut commits, mut bytes, mut last) = (Vec::new(), 0, first);
+        let least = Attempt {
+            node: crate::model::NodeId(0),
+            sequence: 0,
+        };
+        for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
+            if *slot != last && bytes >= bytes_max {
+                return (commits, slot - 1);
+            }
+            last = *slot;
+            bytes += record.bytes_len();
+            commits.push((*slot, Arc::clone(record)));
+        }
+        (commits, through)
+    }
+
+    /// What the commits of whole slots wrote, from `first` to at most `through`, and no more slots than bring `keys_max`
+    /// keys together; none: not all of them are here.
+    pub(crate) fn walk(&self, first: u64, through: u64, keys_max: usize) -> Option<Walked> {
+        if first < self.complete_from || first > through {
+            return None;
+        }
+        let mut walked = Walked {
+            keys: Vec::new(),
+            through,
+        };
+        let least = Attempt {
+            node: crate::model::NodeId(0),
+            sequence: 0,
+        };
+        let mut last = first;
+        for ((slot, _), record) in self.slots.range((first, least)..(through + 1, least)) {
+            if *slot != last && walked.keys.len() >= keys_max {
+                return Some(Walked {
+                    through: slot - 1,
+                    ..walked
+                });
+            }
+            last = *slot;
+            walked
+                .keys
+                .extend(record.writes.iter().map(|write| write.key.clone()));
+        }
+        Some(walked)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ports::DurabilityPoint;
+
+    use super::*;
+    use crate::{
+        model::{NodeId, Position, TransactionId, Version},
+        storage::records::{Place, Write},
+    };
+
+    fn record(slot: u64, sequence: u64) -> Arc<CommitRecord> {
+        let node = NodeId(1);
+        let key = Key::new(format!("k{sequence}")).expect("short");
+        Arc::new(CommitRecord {
+            id: TransactionId::new("t").expect("a name"),
+            attempt: Attempt { node, sequence },
+            version: Version::default(),
+            position: Position { log: node, slot },
+            writes: vec![Write {
+                key,
+                write: 1,
+                place: Place::Gone,
+            }],
+            parts: 0,
+            point: DurabilityPoint::DURABLE,
+        })
+    }
+
+    fn names(walked: Option<Walked>) -> Option<(Vec<String>, u64)> {
+        let name = |key: &Key| String::from_utf8(key.name().to_vec()).expect("text");
+        walked.map(|walked| (walked.keys.iter().map(name).collect(), walked.through))
+    }
+
+    #[test]
+    fn whole_slots_are_walked_and_what_was_dropped_is_said() {
+        let one = record(1, 1).bytes_len() + ENTRY_BYTES;
+        let mut recent = RecentCommits::new(4 * one);
+        // Decided in any order; slots 3 and 5 have no commits.
+        for (slot, sequence) in [(2, 2), (1, 1), (4, 4), (2, 3)] {
+            recent.note(slot, &record(slot, sequence));
+        }
+        let expected = |keys: &[&str], through| {
+            Some((keys.iter().map(ToString::to_string).collect(), through))
+        };
+        assert_eq!(
+            names(recent.walk(1, 5, 9)),
+            expected(&["k1", "k2", "k3", "k4"], 5)
+        );
+        assert_eq!(
+            names(recent.walk(1, 5, 2)),
+            expected(&["k1", "k2", "k3"], 3)
+        );
+        assert_eq!(names(recent.walk(2, 2, 1)), expected(&["k2", "k3"], 2));
+        assert_eq!(names(recent.walk(3, 3, 1)), expected(&[], 3));
+        assert_eq!(names(recent.walk(6, 5, 1)), None);
+        assert!(
+            recent
+                .get(Attempt {
+                    node: NodeId(1),
+                    sequence: 1
+                })
+                .is_some()
+        );
+        recent.note(6, &record(6, 5));
+        assert!(
+            recent
+                .get(Attempt {
+                    node: NodeId(1),
+                    sequence: 1
+                })
+                .is_none()
+        );
+        assert_eq!(names(recent.walk(1, 6, 9)), None);
+        assert_eq!(
+            names(recent.walk(2, 6, 9)),
+            expected(&["k2", "k3", "k4", "k5"], 6)
+        );
+        recent.note(6, &record(6, 6));
+        assert_eq!(names(recent.walk(2, 6, 9)), None, "half of slot 2 is gone");
+        recent.clear();
+        assert_eq!(names(recent.walk(1, 1, 9)), expected(&[], 1));
+    }
+}

@@ -1,0 +1,585 @@
+//! The commit, step by step.
+//!
+//! ```text
+//!  1  together, in this order of issue: the entry of the log, where the timestamp is given; the data. One after the
+//!     other if the write set is large: the entry, the parts of the write set, the data
+//!  2  all of that is confirmed
+//!  3  the decision row, with the record: the one write that decides
+//!  4  install: index, data cache, what is heard of the own log
+//!  5  wait until the row is durable, and with it all before it
+//!  6  answer
+//! ```
+//!
+//! Where the store can, 1 to 3 are one step of it ([`grouped`]).
+//!
+//! Nothing in 1 to 4 waits for the disk (external synchrony): the order of issue is the order of durability, so
+//! whoever finds the row durable finds entry and data durable. What a death after each step leaves, and who finishes
+//! it, is the table of `docs/design/0003-transactions.md`, section 7.2.
+
+mod grouped;
+mod sequenced;
+
+use std::sync::Arc;
+
+use futures_util::{TryStreamExt, stream};
+use ports::{DurabilityPoint, Monotonic, key_value::Room};
+
+use crate::{
+    Error, Result,
+    attempts::{
+        open_attempts::Found,
+        snapshot,
+        spills::Spills,
+        transaction::{Answer, Phase, Transaction},
+        write_buffer::{Buffered, Held, WriteBuffer},
+    },
+    broken::Broken,
+    cache::Contents,
+    calls::{Calls, spill::delete_spilled},
+    collection::delete::Superseded,
+    effects::Effect,
+    model::{Attempt, Call, Committed, NodeId, Outcome, Position, Shown, Timestamp, Version},
+    node::Node,
+    packs::OnTheirWay,
+    serializable::keyspace::Order,
+    storage::{
+        node_log::{Draft, Placed},
+        node_registry,
+        records::{CommitRecord, Place, StoredRecord, Write, WriteSet},
+        store::{Decided, refused},
+    },
+};
+
+/// Version items written at a time.
+const WRITES_AT_ONCE: usize = 64;
+
+/// Who is asked to commit.
+pub(crate) enum Committing {
+    /// It is under way.
+    Here(Arc<Transaction>),
+    /// It had committed before.
+    Ended(Committed),
+}
+
+/// A commit under way.
+struct Commit<'a> {
+    calls: &'a Arc<Calls>,
+    transaction: &'a Arc<Transaction>,
+    /// When its client asked.
+    began: Monotonic,
+    buffer: WriteBuffer,
+    /// What has left it before.
+    spills: Spills,
+    effects: Vec<Effect>,
+    writes: Vec<Write>,
+    set: WriteSet,
+    floor: Timestamp,
+}
+
+impl Calls {
+    pub(crate) async fn commit(self: &Arc<Self>, call: &Call) -> Result<Committed> {
+        match self.begin_to_commit(call).await? {
+            Committing::Here(transaction) => self.wait_for_end(&transaction).await,
+            Committing::Ended(committed) => Ok(committed),
+        }
+    }
+
+    /// The same up to step 4: whoever takes the answer out of the house waits for its point.
+    pub(crate) async fn commit_shown(self: &Arc<Self>, call: &Call) -> Result<Shown<Committed>> {
+        let transaction = match self.begin_to_commit(call).await? {
+            Committing::Here(transaction) => transaction,
+            Committing::Ended(committed) => return Ok(Shown::durable(committed)),
+        };
+        tokio::select! {
+            biased;
+            shown = transaction.decided() => shown,
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+        }
+    }
+
+    pub(crate) async fn begin_to_commit(self: &Arc<Self>, call: &Call) -> Result<Committing> {
+        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+            self.attempts.lock().find_any(call)
+        } else {
+            self.find(call)
+        };
+        match found {
+            Found::Here(transaction) => {
+                self.cluster.check_clock()?;
+                self.start_commit(&transaction);
+                Ok(Committing::Here(transaction))
+            }
+            Found::Ended(answer) => answer.map(Committing::Ended),
+            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            Found::Nothing => self.answer_of(call).await.map(Committing::Ended),
+        }
+    }
+
+    /// Waits for the end of an attempt that is committing, but not for ever: it goes on until its outcome is known.
+    pub(crate) async fn wait_for_end(&self, transaction: &Transaction) -> Answer {
+        tokio::select! {
+            biased;
+            answer = transaction.ended() => answer,
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => Err(Error::OutcomeUnknown),
+        }
+    }
+
+    /// From here on the attempt takes no writes, and cannot be aborted. A second commit changes nothing.
+    fn start_commit(self: &Arc<Self>, transaction: &Arc<Transaction>) {
+        // Whoever leaves ends what is open.
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
+        let mut state = transaction.state();
+        if state.phase != Phase::Open {
+            return;
+        }
+        state.phase = Phase::Committing;
+        let read = state.reads.newest_timed();
+        let observed = snapshot::observed(transaction, &state.reads);
+        drop(state);
+        let began = self.context.clock.monotonic();
+        let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        self.context.spawn(async move {
+            let _at_work = at_work;
+            let spills = transaction.all_spills().await;
+            let (buffer, effects) = transaction.state().take_written();
+            let bytes = buffer.bytes() + effects.bytes();
+            let is_reader = buffer.is_empty() && effects.is_empty();
+            let answer = if is_reader && !calls.context.config.is_broken(Broken::ValidatesReaders) {
+                commit_nothing(&transaction).await
+            } else {
+                let written = (buffer, spills, effects.into_effects());
+                let mut commit = Commit::new((&calls, &transaction), began, written, read);
+                match calls.serializable.order_of(&transaction, &commit.writes) {
+                    Ok(Order::Sequenced) => commit.run_sequenced(observed).await,
+                    Ok(Order::Timed { _under_way }) => commit.run().await,
+                    Err(error) => commit.give_up(None, error),
+                }
+            };
+            calls.context.counters.unbuffer(bytes);
+            calls.end(&transaction, &mut transaction.state(), &answer);
+        });
+    }
+
+    /// A commit in `slot` of the own log is decided.
+    pub(crate) fn hear_own(&self, node: &Arc<Node>, slot: u64) {
+        let cache = self.cache.of(node.id);
+        let through = node.log.decided(slot);
+        if let Some(mut cache) = cache {
+            cache.advance(node.id, through);
+        }
+    }
+
+    /// A successor need not read the log from its start.
+    fn publish(&self, node: &Arc<Node>) {
+        if let Some(row) = node
+            .log
+            .unpublished(node.id, self.context.config.slots_unpublished_max)
+        {
+            let node = Arc::clone(node);
+            self.context.spawn(async move {
+                if let Err(error) = node_registry::publish(&node.store, row).await {
+                    tracing::debug!(%error, "how far the log is done was not told");
+                }
+            });
+        }
+    }
+}
+
+/// Step 0: nothing was written. A name is kept for its repeats; of a generated id nothing is at rest.
+async fn commit_nothing(transaction: &Transaction) -> Answer {
+    let Transaction {
+        id,
+        attempt,
+        node,
+        began,
+        ..
+    } = transaction;
+    let Some(slot) = began else {
+        return Ok(Committed { after: None });
+    };
+    let position = Position {
+        log: NodeId::default(),
+        slot: 0,
+    };
+    let writes = WriteSet::Inline(Vec::new());
+    let record = StoredRecord {
+        version: Version::default(),
+        position,
+        writes,
+        effects: 0,
+    };
+    let answer = match node.store.commit(id, *attempt, true, &record).await {
+        Ok(Decided::Done(point)) => answer_durable(node, point, None).await,
+        Ok(Decided::Refused(decision, _)) => Err(refused(decision.as_ref(), id, *attempt)),
+        Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+        Err(error) => {
+            node.store.close_named(id, *attempt).await?;
+            Err(error)
+        }
+    };
+    node.settled(*slot);
+    answer
+}
+
+/// Steps 5 and 6.
+async fn answer_durable(
+    node: &Node,
+    point: DurabilityPoint,
+    record: Option<&CommitRecord>,
+) -> Answer {
+    // Whatever is wrong now, the row is written, and says what became of it once it can be read.
+    node.store
+        .externalize(point)
+        .await
+        .map_err(|_| Error::OutcomeUnknown)?;
+    Ok(Committed {
+        after: record.and_then(CommitRecord::after),
+    })
+}
+
+impl<'a> Commit<'a> {
+    fn new(
+        (calls, transaction): (&'a Arc<Calls>, &'a Arc<Transaction>),
+        began: Monotonic,
+        (buffer, spills, effects): (WriteBuffer, Spills, Vec<Effect>),
+        read: Timestamp,
+    ) -> Self {
+        let is_leaving = buffer
+            .iter()
+            .any(|(_, buffered)| matches!(buffered.held, Held::Leaving(_)));
+        assert!(
+            !is_leaving || spills.failed.is_some(),
+            "values are on their way, and nobody waits for them"
+        );
+        let writes = buffer.write_set();
+        let (set, _) = WriteSet::split(&writes, calls.context.config.write_set_inline_bytes_max);
+        let known = {
+            let cache = calls.cache.lock();
+            let newest = writes
+                .iter()
+                .filter_map(|write| cache.index.newest(&write.key));
+            newest
+                .map(|record| record.version.timed())
+                .max()
+                .unwrap_or_default()
+        };
+        let floor = read.max(known).max(transaction.terms.after);
+        Self {
+            calls,
+            transaction,
+            began,
+            buffer,
+            spills,
+            effects,
+            writes,
+            set,
+            floor,
+        }
+    }
+
+    /// Errors: something could not be written ahead, or the store is full.
+    fn may_begin(&mut self) -> Result<()> {
+        self.spills
+            .failed
+            .take()
+            .map_or_else(|| self.calls.context.check_room(Room::Scarce), Err)
+    }
+
+    async fn run(mut self) -> Answer {
+        if let Err(error) = self.may_begin() {
+            return self.give_up(None, error);
+        }
+        if let Some(data) = self.data_of_group() {
+            return self.run_in_group(data).await;
+        }
+        let is_data_late = self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::RecordBeforeData);
+        let data = async {
+            if is_data_late {
+                Ok(())
+            } else {
+                self.write_data().await
+            }
+        };
+        let placed = match self.round_one(data).await {
+            Ok(placed) => placed,
+            Err((slot, error)) => return self.give_up(slot, error),
+        };
+        if self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::VisibleBeforeRecord)
+        {
+            self.install(self.record(placed, DurabilityPoint::DURABLE));
+        }
+        let decided = self.decide(placed).await;
+        if is_data_late {
+            self.write_data().await?;
+        }
+        self.end(placed, decided).await
+    }
+
+    /// Steps 4 to 6, after the row was written or refused.
+    async fn end(mut self, placed: Placed, decided: Result<Decided>) -> Answer {
+        let point = match decided {
+            Ok(Decided::Done(point)) => point,
+            Ok(Decided::Refused(decision, point)) => {
+                let Transaction {
+                    id, attempt, node, ..
+                } = &**self.transaction;
+                node.store
+                    .externalize(point)
+                    .await
+                    .map_err(|_| Error::OutcomeUnknown)?;
+                return self.give_up(Some(placed.slot), refused(decision.as_ref(), id, *attempt));
+            }
+            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(error) => return self.give_up(Some(placed.slot), error),
+        };
+        let record = self.install(self.record(placed, point));
+        self.calls.hear_own(&self.transaction.node, placed.slot);
+        let Transaction { node, attempt, .. } = &**self.transaction;
+        self.calls
+            .effects
+            .dispatch(node, *attempt, self.effects.len(), point);
+        if self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::DropsTombstonesAtOnce)
+        {
+            self.drop_tombstones(&record).await?;
+        }
+        self.transaction.settle(Some(placed.slot));
+        self.calls
+            .leave_no_replaced(self.transaction, std::mem::take(&mut self.spills), &record);
+        self.calls.publish(&self.transaction.node);
+        if self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::AnswersBeforeDurable)
+        {
+            return Ok(Committed {
+                after: record.after(),
+            });
+        }
+        self.transaction.decide(
+            Committed {
+                after: record.after(),
+            },
+            point,
+        );
+        answer_durable(&self.transaction.node, point, Some(&record)).await
+    }
+
+    /// Step 1, with `data` as what is written beside the entry. Errors: with the slot of the entry, if it has one.
+    async fn round_one(
+        &self,
+        data: impl Future<Output = Result<()>>,
+    ) -> Result<Placed, (Option<u64>, Error)> {
+        // Joined in the order of issue: an owner at rest comes before what it owns. Where the entry only names the
+        // parts of its write set, these say what is owned, and each waits for the one before: no sweep finds parts.
+        let (_, parts) = WriteSet::split(
+            &self.writes,
+            self.calls.context.config.write_set_inline_bytes_max,
+        );
+        let (placed, data) = if parts.is_empty() {
+            futures_util::join!(self.announce(), data)
+        } else {
+            let placed = self.announce().await;
+            let data = async {
+                self.write_parts(&parts).await?;
+                data.await
+            };
+            let data = if placed.is_ok() { data.await } else { Ok(()) };
+            (placed, data)
+        };
+        match (data, placed) {
+            (Ok(()), Ok(placed)) => Ok(placed),
+            (_, Err(error)) => Err((None, error)),
+            (Err(error), Ok(placed)) => Err((Some(placed.slot), error)),
+        }
+    }
+
+    /// As nobody may: while older versions of the keys may be there, or still come.
+    async fn drop_tombstones(&self, record: &Arc<CommitRecord>) -> Result<()> {
+        let deletes = record
+            .writes
+            .iter()
+            .filter(|write| write.place == Place::Gone);
+        let gone = deletes.map(|write| Superseded {
+            key: write.key.clone(),
+            record: Arc::clone(record),
+        });
+        self.calls
+            .collection
+            .delete_versions(&self.transaction.node, &gone.collect::<Vec<_>>())
+            .await
+    }
+
+    async fn write_parts(&self, parts: &[Vec<Write>]) -> Result<()> {
+        self.transaction
+            .node
+            .store
+            .put_write_set(self.transaction.attempt, parts)
+            .await
+    }
+
+    async fn announce(&self) -> Result<Placed> {
+        self.transaction.node.log.append(self.draft()).await
+    }
+
+    fn draft(&self) -> Draft {
+        let Transaction { id, attempt, .. } = &**self.transaction;
+        let named = self.transaction.is_named();
+        Draft::committing(id.clone(), *attempt, named, self.set.clone(), self.floor)
+    }
+
+    async fn write_data(&self) -> Result<()> {
+        let (versions, effects) = futures_util::join!(self.write_versions(), self.write_effects());
+        versions.and(effects)
+    }
+
+    async fn write_versions(&self) -> Result<()> {
+        let values = self
+            .unwritten()
+            .map(|(write, buffered)| (write, buffered.value()));
+        let packing = self.calls.packing.pack_writes(self.transaction, values);
+        let (put, written) = futures_util::join!(packing.are_put(), self.put_versions(&packing));
+        put.and(written)
+    }
+
+    /// What has not left before.
+    fn unwritten(&self) -> impl Iterator<Item = (&Write, &Buffered)> {
+        let items = self
+            .writes
+            .iter()
+            .zip(self.buffer.iter().map(|(_, buffered)| buffered));
+        items.filter(|(_, buffered)| buffered.held != Held::Stored)
+    }
+
+    async fn put_versions(&self, packing: &OnTheirWay) -> Result<()> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        stream::iter(self.unwritten().map(Ok))
+            .try_for_each_concurrent(WRITES_AT_ONCE, |(write, buffered)| {
+                node.store.put_version(
+                    id,
+                    *attempt,
+                    write,
+                    buffered.value().cloned(),
+                    packing.located(write),
+                )
+            })
+            .await
+    }
+
+    async fn write_effects(&self) -> Result<()> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        let inline_bytes_max = self.calls.context.config.effects_inline_bytes_max;
+        node.store
+            .put_effects(id, *attempt, &self.effects, inline_bytes_max)
+            .await
+    }
+
+    /// Step 3.
+    async fn decide(&self, placed: Placed) -> Result<Decided> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        let record = self.record(placed, DurabilityPoint::DURABLE);
+        let (version, position) = (record.version, record.position);
+        let effects = self.effects.len() as u32;
+        let stored = StoredRecord {
+            version,
+            position,
+            writes: self.set.clone(),
+            effects,
+        };
+        if self
+            .calls
+            .context
+            .config
+            .is_broken(Broken::CommitsAnyAttempt)
+        {
+            return node.store.commit_any_attempt(id, *attempt, &stored).await;
+        }
+        node.store
+            .commit(id, *attempt, self.transaction.is_named(), &stored)
+            .await
+    }
+
+    fn record(&self, placed: Placed, point: DurabilityPoint) -> CommitRecord {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        CommitRecord {
+            id: id.clone(),
+            attempt: *attempt,
+            version: Version {
+                timestamp: placed.timestamp,
+                node: node.id,
+            },
+            position: Position {
+                log: node.id,
+                slot: placed.slot,
+            },
+            writes: self.writes.clone(),
+            parts: self.set.parts(),
+            point,
+        }
+    }
+
+    /// Step 4, but for what is heard.
+    fn install(&self, record: CommitRecord) -> Arc<CommitRecord> {
+        let record = Arc::new(record);
+        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
+            cache.install(&record);
+            self.keep_values(&mut cache, record.attempt);
+        }
+        record
+    }
+
+    fn keep_values(&self, cache: &mut Contents, attempt: Attempt) {
+        for (_, buffered) in self.buffer.iter() {
+            if let Some(value) = buffered.value() {
+                cache.data.insert(attempt, buffered.write, value.clone());
+            }
+        }
+    }
+
+    /// It does not commit, since nobody else would: that can be answered at once. Whatever keeps the clean-up from
+    /// being done keeps its entry unsettled, so that the log's resolver does it.
+    fn give_up(&mut self, slot: Option<u64>, error: Error) -> Answer {
+        let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
+        let (writes, set, effects) = (self.writes.clone(), self.set.clone(), self.effects.clone());
+        let spills = std::mem::take(&mut self.spills);
+        if slot.is_none() {
+            self.transaction.node.leaves_traces();
+        }
+        let at_work = transaction.node.at_work();
+        self.calls.context.spawn(async move {
+            let cleaned = async {
+                let _at_work = at_work?;
+                calls
+                    .clean_up(&transaction, slot, &writes, &set, &effects)
+                    .await?;
+                delete_spilled(&transaction, &spills).await
+            };
+            if let Err(error) = cleaned.await {
+                tracing::debug!(%error, "what was not committed is left to the log's resolver");
+            }
+        });
+        Err(error)
+    }
+}

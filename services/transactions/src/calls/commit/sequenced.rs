@@ -1,0 +1,189 @@
+//! The commit in a sequenced keyspace: the row hands the decision over.
+//!
+//! ```text
+//!  1  as any commit, and together with it the row: undecided ──▶ prepared, from now on the sequencer decides
+//!  2  all of that is confirmed
+//!  3  a slot of the sequencer's log: that decides, and installs
+//!  4  wait until the slot is durable, and with it all before it
+//!  5  answer; then the row says it, too
+//! ```
+//!
+//! Without the hand-over there would be two writers of one decision: whoever closes the row, and the sequencer. What a death
+//! after each step leaves is the table of `docs/design/0003-transactions.md`, section 9.4. Until its row says so, what has
+//! committed is found in the log, or in the memory of who wrote it.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::Monotonic;
+use primitives::Backoff;
+
+use crate::{
+    Error, Result,
+    attempts::transaction::{Answer, Transaction},
+    broken::Broken,
+    model::{Committed, Outcome},
+    sequencer::{
+        Sequencer,
+        validation::Observed,
+        wish::{Request, Wish},
+    },
+    storage::{
+        node_log::Placed,
+        records::CommitRecord,
+        store::{Decided, refused},
+    },
+};
+
+use super::{Commit, answer_durable};
+
+/// How often a row is looked at whose attempt somebody has closed, until nobody is taken to be taking it: a tenth of a second.
+const TAKEN_SOON: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_millis(40),
+    attempts_max: 8,
+};
+
+impl Commit<'_> {
+    /// Commits after validation of what was `observed`; none: whatever was written since.
+    pub(super) async fn run_sequenced(mut self, observed: Option<Observed>) -> Answer {
+        if let Err(error) = self.may_begin() {
+            return self.give_up(None, error);
+        }
+        let node = Arc::clone(&self.transaction.node);
+        let seen = node.sequencer().map(Sequencer::generation);
+        let data = async {
+            let (data, prepared) = futures_util::join!(self.write_data(), self.prepare());
+            data.and(prepared)
+        };
+        let placed = match self.round_one(data).await {
+            Ok(placed) => placed,
+            Err((slot, error)) => return self.give_up(slot, error),
+        };
+        let request = Request {
+            observed,
+            set: self.set.clone(),
+            effects: self.effects.len() as u32,
+        };
+        let wish = Wish::to_commit(&self.transaction.id, self.transaction.attempt, request);
+        let wanted_until = self.wanted_until();
+        let record = match self
+            .calls
+            .serializable
+            .sequence(&node, &wish, &self.writes, seen, wanted_until)
+            .await
+        {
+            Ok(record) => record,
+            Err(Error::Unavailable(_)) => return Err(Error::OutcomeUnknown),
+            Err(Error::TransactionFinished(Outcome::Aborted)) if self.transaction.is_named() => {
+                let error = self.why_closed().await;
+                return self.give_up(Some(placed.slot), error);
+            }
+            Err(error) => return self.give_up(Some(placed.slot), error),
+        };
+        self.note_committed(placed, &record);
+        self.calls
+            .effects
+            .dispatch(&node, record.attempt, self.effects.len(), record.point);
+        self.settle_later(placed, &record, wish);
+        self.transaction.decide(
+            Committed {
+                after: record.after(),
+            },
+            record.point,
+        );
+        answer_durable(&node, record.point, Some(&record)).await
+    }
+
+    /// Until when it may still be decided that it commits; none: for good. Of a generated id nobody asks any more who was answered
+    /// that it is unknown, or whoever asks takes *aborted* for an answer.
+    fn wanted_until(&self) -> Option<Monotonic> {
+        let is_for_good = self.transaction.is_named()
+            || self
+                .calls
+                .context
+                .config
+                .is_broken(Broken::CommitsAfterUnknown);
+        (!is_for_good).then(|| self.began + self.calls.context.config.commit_answer_timeout)
+    }
+
+    /// Hands the decision over. Errors: `TransactionFinished` if somebody has decided before.
+    async fn prepare(&self) -> Result<()> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        match node
+            .store
+            .prepare(id, *attempt, self.transaction.is_named())
+            .await?
+        {
+            Decided::Done(_) => Ok(()),
+            Decided::Refused(decision, point) => {
+                node.store
+                    .externalize(point)
+                    .await
+                    .map_err(|_| Error::OutcomeUnknown)?;
+                Err(refused(decision.as_ref(), id, *attempt))
+            }
+        }
+    }
+
+    /// Somebody has closed it. Whoever begins the name anew closes what was handed over, and takes the row in the next step: a
+    /// client that heard *aborted* between the two would begin once more, and end the attempt that took its place (T8).
+    async fn why_closed(&self) -> Error {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**self.transaction;
+        let mut delays = TAKEN_SOON.delays();
+        loop {
+            let aborted = Error::TransactionFinished(Outcome::Aborted);
+            let Ok((row, point)) = node.store.decision(id).await else {
+                return aborted;
+            };
+            let why = refused(row.as_ref(), id, *attempt);
+            if why != aborted {
+                return node
+                    .store
+                    .externalize(point)
+                    .await
+                    .map_or(Error::OutcomeUnknown, |()| why);
+            }
+            match delays.next_delay(&*self.calls.context.entropy) {
+                Some(delay) => self.calls.context.clock.sleep(delay).await,
+                None => return aborted,
+            }
+        }
+    }
+
+    /// Its entry in the own log is followed by the collector, like any other.
+    fn note_committed(&self, placed: Placed, record: &Arc<CommitRecord>) {
+        if let Some(mut cache) = self.calls.cache.of(self.transaction.node.id) {
+            cache.recent.note(placed.slot, record);
+            self.keep_values(&mut cache, record.attempt);
+        }
+    }
+
+    /// Has the row say what the log says, and the entries in the own log done with: those of what was written ahead too,
+    /// which is judged by the row. If nobody comes to it, the next start does.
+    fn settle_later(&mut self, placed: Placed, record: &Arc<CommitRecord>, wish: Wish) {
+        let (calls, transaction) = (Arc::clone(self.calls), Arc::clone(self.transaction));
+        let (spills, record) = (std::mem::take(&mut self.spills), Arc::clone(record));
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
+        self.calls.context.spawn(async move {
+            let _at_work = at_work;
+            let node = &transaction.node;
+            let Some(stored) = wish.stored(record.version) else {
+                return;
+            };
+            if let Err(error) = calls.serializable.settle(node, &record, &stored).await {
+                tracing::debug!(%error, "a commit is left to the next start to be settled");
+                return;
+            }
+            calls.hear_own(node, placed.slot);
+            transaction.settle(Some(placed.slot));
+            calls.leave_no_replaced(&transaction, spills, &record);
+            calls.publish(node);
+        });
+    }
+}

@@ -1,0 +1,374 @@
+//! Listing: a page of the keys of plain state, in order, with their values.
+//!
+//! Keys are spread over buckets and each bucket is in order, so a page is merged from the first few versions of every bucket:
+//! one scan each, a second one where a bucket had few keys in its first, and the decision rows of the versions that were found.
+//! What a page costs does not grow with the store, and listing costs commits nothing: there is no list of keys at rest that
+//! they would have to keep.
+//!
+//! What is found is what lies in the store, whoever committed it: whether this node has heard of it does not matter. Rows are
+//! read after versions, and what was the newest when the page began is kept from being collected until it ends: otherwise a
+//! version could go with its row between the two, and its key would be missing although it was there all the time. Of a key
+//! with more versions than were read, all are read once it is known to be in the page: among several nodes memory may be behind.
+//!
+//! A page takes as many keys as were asked for and then leaves out those that are deleted or were never committed. So its
+//! cost is bounded, and it may hold fewer keys than were asked for, or none, although more follow.
+//!
+//! Deliberately absent: a snapshot over pages, or within one. Each key is as it was at some moment while its page was read.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::DurabilityPoint;
+
+use crate::{
+    Result,
+    broken::Broken,
+    calls::Calls,
+    loader::{Pin, committed_version},
+    model::{Attempt, Key, KeyspaceId, Shown},
+    node::Node,
+    storage::{
+        layout,
+        records::{CommitRecord, Place},
+        store::{Store, VersionItem},
+    },
+};
+
+/// The most keys in a page.
+pub const KEYS_MAX: usize = 1_000;
+/// A larger value is not in a page: whoever wants it gets it.
+pub const VALUE_BYTES_MAX: u64 = 64 << 10;
+/// A page ends with the value that brings it to this.
+pub const VALUES_BYTES_MAX: usize = 1 << 20;
+
+/// Buckets read at a time.
+const SCANS_AT_ONCE: usize = 32;
+/// Keys looked at at a time.
+const KEYS_AT_ONCE: usize = 64;
+/// What a page may have in memory, of the room for values that are being read.
+const PAGE_BYTES: usize = 16 << 20;
+/// Larger values are not kept from the first look at their bucket, but read once it is known that they are shown.
+const KEPT_BYTES_MAX: usize = 4 << 10;
+
+/// Which keys of plain state to list.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    /// What they begin with.
+    pub prefix: Bytes,
+    /// They lie behind this one, whether or not it is there.
+    pub after: Option<Key>,
+    /// How many to look at, one to [`KEYS_MAX`].
+    pub keys_max: usize,
+}
+
+/// A key that has a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// The key.
+    pub key: Key,
+    /// How long its value is.
+    pub bytes: u64,
+    /// The value; none: it is too long for a page.
+    pub value: Option<Bytes>,
+}
+
+/// Keys in the order of their places: of their bytes, but for long ones that have their first
+/// [`HEAD_BYTES_MAX`](layout::HEAD_BYTES_MAX) bytes in common.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The keys.
+    pub keys: Vec<Listed>,
+    /// The last key that was looked at, if more may follow.
+    pub next: Option<Key>,
+}
+
+/// A key of which there are versions.
+#[derive(Debug)]
+struct Found {
+    key: Key,
+    versions: Vec<(Attempt, VersionItem)>,
+    /// Whether these are all that were there.
+    is_whole: bool,
+}
+
+/// What was read of a bucket, and not taken yet.
+#[derive(Debug)]
+struct Bucket {
+    number: u8,
+    found: VecDeque<Found>,
+    /// Where the rest begins; none: there is none.
+    rest: Option<Bytes>,
+}
+
+impl Calls {
+    pub(crate) async fn list_now(self: &Arc<Self>, listing: &Listing) -> Result<Shown<Page>> {
+        let node = self.serving.node()?;
+        let _room = self.loader.reserve_reading(PAGE_BYTES).await?;
+        let _pin =
+            (!self.context.config.is_broken(Broken::ListsUnpinned)).then(|| Pin::new(&self.loader));
+        let (found, has_more, mut point) = find(&node.store, listing).await?;
+        let last = found.last().map(|found| found.key.clone());
+        let begins = |found: &Found| found.key.name().starts_with(&listing.prefix);
+        let wanted = found
+            .into_iter()
+            .filter(begins)
+            .map(|found| self.newest(&node, found));
+        let mut shown = stream::iter(wanted).buffered(KEYS_AT_ONCE);
+        let mut page = Page {
+            keys: Vec::new(),
+            next: last.filter(|_| has_more),
+        };
+        let mut bytes = 0;
+        while let Some(newest) = shown.try_next().await? {
+            point = point.max(newest.point);
+            let Some(listed) = newest.value else { continue };
+            bytes += listed.value.as_ref().map_or(0, Bytes::len);
+            if bytes >= VALUES_BYTES_MAX {
+                page.next = Some(listed.key.clone());
+            }
+            page.keys.push(listed);
+            if bytes >= VALUES_BYTES_MAX {
+                break;
+            }
+        }
+        drop(shown);
+        self.loader
+            .check_succession(&node, KeyspaceId::default())
+            .await?;
+        self.cluster.may_answer(&node)?;
+        Ok(Shown { value: page, point })
+    }
+
+    /// The newest committed value of a key; none: it has none.
+    async fn newest(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        found: Found,
+    ) -> Result<Shown<Option<Listed>>> {
+        let Found {
+            key,
+            versions,
+            is_whole,
+        } = found;
+        if !is_whole {
+            return self.as_stored(node, key).await;
+        }
+        let known: Vec<Option<Arc<CommitRecord>>> = {
+            let cache = self.cache.lock();
+            let entry = cache.index.peek(&key);
+            let of_entry = |attempt| {
+                entry?
+                    .versions
+                    .iter()
+                    .find(|record| record.attempt == attempt)
+            };
+            let held = |attempt| {
+                cache
+                    .recent
+                    .get(attempt)
+                    .or_else(|| of_entry(attempt))
+                    .cloned()
+            };
+            let known = |attempt| held(attempt).or_else(|| cache.index.record(attempt));
+            versions
+                .iter()
+                .map(|(attempt, _)| known(*attempt))
+                .collect()
+        };
+        let (mut newest, mut point) = (
+            None::<(Arc<CommitRecord>, VersionItem)>,
+            DurabilityPoint::DURABLE,
+        );
+        for ((attempt, item), known) in versions.into_iter().zip(known) {
+            let (record, item, read_at) =
+                committed_version(node, &key, attempt, item, known).await?;
+            point = point.max(read_at);
+            if record.is_none() && item.place == Place::Gone {
+                // Perhaps it did count, and was collected since with its row: then what it had deleted must not come back.
+                return self.as_stored(node, key).await;
+            }
+            if let Some(record) = record
+                && newest
+                    .as_ref()
+                    .is_none_or(|(newest, _)| newest.version < record.version)
+            {
+                newest = Some((record, item));
+            }
+        }
+        let Some((record, item)) = newest else {
+            return Ok(Shown { value: None, point });
+        };
+        let bytes = match item.place {
+            Place::Gone => return Ok(Shown { value: None, point }),
+            Place::Inline { bytes } | Place::Chunks { bytes, .. } | Place::Packed { bytes, .. } => {
+                bytes.into()
+            }
+        };
+        if bytes > VALUE_BYTES_MAX || item.value.is_some() {
+            let value = item.value.filter(|_| bytes <= VALUE_BYTES_MAX);
+            return Ok(Shown {
+                value: Some(Listed { key, bytes, value }),
+                point,
+            });
+        }
+        let write = record
+            .write_of(&key)
+            .expect("a version that counts is one of its record's");
+        match self
+            .loader
+            .stored_value(node, record.attempt, write)
+            .await?
+        {
+            Some(value) => Ok(Shown {
+                value: Some(Listed {
+                    key,
+                    bytes,
+                    value: Some(value),
+                }),
+                point,
+            }),
+            // Superseded and collected: only if the pin was overtaken.
+            None => self.as_stored(node, key).await,
+        }
+    }
+
+    /// The same of all its versions, as they lie in the store now; memory knows as much where nobody else writes.
+    async fn as_stored(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: Key,
+    ) -> Result<Shown<Option<Listed>>> {
+        let Shown { value, point } =
+            if self.context.is_alone() || self.context.config.is_broken(Broken::ListsFromMemory) {
+                self.get_now(&key).await?
+            } else {
+                self.loader.get_stored(node, &key).await?
+            };
+        let listed = value.map(|value| {
+            let bytes = value.len() as u64;
+            Listed {
+                key,
+                bytes,
+                value: Some(value).filter(|_| bytes <= VALUE_BYTES_MAX),
+            }
+        });
+        Ok(Shown {
+            value: listed,
+            point,
+        })
+    }
+}
+
+/// The first keys behind `after`, by their places; whether there may be more; and the point this rests on.
+async fn find(store: &Store, listing: &Listing) -> Result<(Vec<Found>, bool, DurabilityPoint)> {
+    let keys_max = listing.keys_max.clamp(1, KEYS_MAX);
+    let (first, until) = layout::places_of(&listing.prefix);
+    let from = listing
+        .after
+        .as_ref()
+        .map_or(first.clone(), |after| first.max(layout::behind(after)));
+    let (mut found, mut point) = (Vec::new(), DurabilityPoint::DURABLE);
+    if from >= until {
+        return Ok((found, false, point));
+    }
+    let buckets = store.buckets();
+    // Twice what is a bucket's part of the page, so that few have to be read again.
+    let items_max = 1 + (2 * keys_max).div_ceil(buckets.count() as usize);
+    let mut buckets: Vec<Bucket> = buckets
+        .all()
+        .map(|number| Bucket::new(number, &from))
+        .collect();
+    let mut heads = BTreeMap::new();
+    loop {
+        let dry = (0..)
+            .zip(&mut buckets)
+            .filter(|(_, bucket)| bucket.is_dry());
+        let reads = dry.map(|(place, bucket)| bucket.read_on(store, &until, items_max, place));
+        let mut read: Vec<(usize, DurabilityPoint)> = stream::iter(reads.collect::<Vec<_>>())
+            .buffered(SCANS_AT_ONCE)
+            .try_collect()
+            .await?;
+        for (place, read_at) in read.drain(..) {
+            point = point.max(read_at);
+            heads.extend(buckets[place].head().map(|head| (head, place)));
+        }
+        // Until one of them has to be read again: what lies there may come next.
+        while let Some((_, place)) = heads.pop_first() {
+            let bucket = &mut buckets[place];
+            found.extend(bucket.found.pop_front());
+            heads.extend(bucket.head().map(|head| (head, place)));
+            if found.len() == keys_max || bucket.is_dry() {
+                break;
+            }
+        }
+        let has_more = !heads.is_empty() || buckets.iter().any(Bucket::is_dry);
+        if found.len() == keys_max || !has_more {
+            return Ok((found, has_more, point));
+        }
+    }
+}
+
+impl Bucket {
+    fn new(number: u8, from: &Bytes) -> Self {
+        Self {
+            number,
+            found: VecDeque::new(),
+            rest: Some(from.clone()),
+        }
+    }
+
+    /// Whether what comes next in it is not known.
+    fn is_dry(&self) -> bool {
+        self.found.is_empty() && self.rest.is_some()
+    }
+
+    /// The place of its first key that was not taken.
+    fn head(&self) -> Option<Bytes> {
+        self.found.front().map(|found| layout::place(&found.key))
+    }
+
+    /// Reads until it has a key, or its end is known. Returns `place` with the point that this rests on.
+    async fn read_on(
+        &mut self,
+        store: &Store,
+        until: &Bytes,
+        items_max: usize,
+        place: usize,
+    ) -> Result<(usize, DurabilityPoint)> {
+        let mut point = DurabilityPoint::DURABLE;
+        while let Some(from) = self.rest.take_if(|_| self.found.is_empty()) {
+            let read = store
+                .listed(self.number, from, until.clone(), items_max)
+                .await?;
+            point = point.max(read.point);
+            let (versions, next) = read.value;
+            for (key, attempt, mut item) in versions {
+                item.value = item.value.filter(|value| value.len() <= KEPT_BYTES_MAX);
+                if let Some(last) = self.found.back_mut().filter(|last| last.key == key) {
+                    last.versions.push((attempt, item));
+                } else {
+                    let versions = vec![(attempt, item)];
+                    self.found.push_back(Found {
+                        key,
+                        versions,
+                        is_whole: true,
+                    });
+                }
+            }
+            let last = self.found.back_mut();
+            self.rest = next.map(|next| match last {
+                // The rest of its versions is not read here: there may be any number of them.
+                Some(last) if next.starts_with(&layout::place(&last.key)) => {
+                    last.is_whole = false;
+                    layout::behind(&last.key)
+                }
+                _ => next,
+            });
+        }
+        Ok((place, point))
+    }
+}

@@ -1,0 +1,85 @@
+//! Plain writes: transactions of one write, under an id that nobody else knows.
+//!
+//! - A plain write comes after every write of its key that was acknowledged before it began, at whatever node (T5). This node may not
+//!   have heard of that, and its clock may be behind the one that stamped it: so among several nodes the versions of the key are read
+//!   in the store, which has all that was acknowledged, and the write is stamped above them. A transaction that writes what it has not
+//!   read has no such promise (rule T-1): it would cost each of them that look.
+//! - One that is refused leaves nothing open: nobody else could end it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    attempts::transaction::Terms,
+    broken::Broken,
+    calls::{Calls, commit::Committing},
+    model::{Call, Committed, Key, Timestamp, TransactionId},
+    node::Node,
+};
+
+impl Calls {
+    pub(crate) async fn put_now(
+        self: &Arc<Self>,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<Committed> {
+        self.check_write(&key, value.as_ref())?;
+        let node = self.serving.node()?;
+        self.cluster.check_clock()?;
+        let after = self.newest_acknowledged(&node, &key).await?;
+        let attempt = node.next_attempt();
+        let id = TransactionId::generate(
+            self.context.clock.now(),
+            attempt,
+            self.context.entropy.next_u64() as u16,
+        );
+        self.open(
+            &node,
+            &id,
+            attempt,
+            None,
+            Terms {
+                after,
+                ..Terms::default()
+            },
+        )?;
+        let call = Call {
+            id,
+            attempt: Some(attempt),
+        };
+        let written = async {
+            self.buffer(&self.here(&call).await?, key, value).await?;
+            self.begin_to_commit(&call).await
+        };
+        match written.await {
+            Ok(Committing::Here(transaction)) => self.wait_for_end(&transaction).await,
+            Ok(Committing::Ended(committed)) => Ok(committed),
+            Err(error) => {
+                if let Err(Error::Unavailable(_)) = self.abort(&call).await {
+                    tracing::debug!("a refused write is open until it expires");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// The highest timestamp of what is known to have been written to `key`.
+    async fn newest_acknowledged(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Timestamp> {
+        if self.context.is_alone() || self.context.config.is_broken(Broken::WritesBlindly) {
+            return Ok(Timestamp::default());
+        }
+        let versions = self.loader.load_versions(node, key).await?;
+        Ok(versions
+            .records
+            .iter()
+            .map(|record| record.version.timed())
+            .max()
+            .unwrap_or_default())
+    }
+}

@@ -1,0 +1,326 @@
+//! Values that leave memory before their commit: large ones at once, others when too much is buffered.
+//!
+//! What is to leave is announced in the node's log first, and confirmed there before the first byte of it is written: so
+//! whatever a death leaves has an owner at rest. Then come chunks, then version items. None of it counts before the
+//! decision row does; the commit writes what has not left, and the row.
+//!
+//! Whoever writes it ahead holds a place among the attempt's *flights*. The commit, and whoever cleans up behind an attempt
+//! that ended, waits until all of them are over, and then knows all that was ever written.
+//!
+//! Invariants
+//! - A value that cannot be written ahead ends its attempt: its key's item may hold it, under a higher write than any that
+//!   the commit would write.
+//! - The entries of an attempt are settled once nothing is left that its record does not name: chunks that a later write
+//!   replaced go too.
+//!
+//! From AFT, section 3.3, which sends saturated buffers ahead and leaves open who deletes what an abandoned transaction has
+//! sent.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, stream};
+use tokio::sync::OwnedRwLockReadGuard;
+
+use crate::{
+    Error, Result,
+    attempts::{
+        spills::Spills,
+        transaction::{Phase, State, Transaction, refusal},
+        write_buffer::Which,
+    },
+    broken::Broken,
+    calls::Calls,
+    model::Outcome,
+    packs::OnTheirWay,
+    storage::{
+        node_log::Draft,
+        records::{CommitRecord, Write, WriteSet},
+    },
+};
+
+/// Values written ahead at a time.
+const WRITES_AT_ONCE: usize = 16;
+
+/// Values on their way to the store.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    writes: Vec<(Write, Bytes)>,
+    /// How much memory they take until they are there.
+    bytes: usize,
+    _flight: OwnedRwLockReadGuard<()>,
+}
+
+impl Calls {
+    /// Lets values of `transaction` leave, whose `state` this is: large ones, or all if too many wait.
+    pub(crate) fn leaving(&self, transaction: &Transaction, state: &mut State) -> Option<Leaving> {
+        let is_full = state.buffer.unwritten_bytes() > self.context.config.attempt_buffer_bytes_max;
+        leave_now(
+            transaction,
+            state,
+            if is_full { Which::All } else { Which::Large },
+        )
+    }
+
+    /// Writes ahead what is leaving, whoever goes away meanwhile. Errors: the attempt is over.
+    pub(crate) async fn spill(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        leaving: Leaving,
+    ) -> Result<()> {
+        let at_work = match transaction.node.at_work() {
+            Ok(at_work) => at_work,
+            // Never written, and no commit may take it for written.
+            Err(error) => {
+                self.context.counters.unbuffer(leaving.bytes);
+                return self.fail_spill(transaction, error);
+            }
+        };
+        let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
+        self.context
+            .spawn_and_wait(async move {
+                let _at_work = at_work;
+                let written = calls.write_ahead(&transaction, &leaving).await;
+                calls.context.counters.unbuffer(leaving.bytes);
+                match written {
+                    Ok(()) => note_stored(&transaction, &leaving),
+                    Err(error) => calls.fail_spill(&transaction, error),
+                }
+            })
+            .await
+    }
+
+    /// Writes ahead what the attempt with the most unwritten values has. False: nobody has any.
+    pub(crate) async fn spill_largest(self: &Arc<Self>) -> bool {
+        let all = self.attempts.lock().all();
+        let waits = |transaction: &&Arc<Transaction>| {
+            let state = transaction.state();
+            if state.phase == Phase::Open {
+                state.buffer.unwritten_bytes()
+            } else {
+                0
+            }
+        };
+        let Some(largest) = all.iter().max_by_key(waits) else {
+            return false;
+        };
+        let leaving = {
+            let mut state = largest.state();
+            if state.phase != Phase::Open {
+                return false;
+            }
+            leave_now(largest, &mut state, Which::All)
+        };
+        match leaving {
+            // If that fails it is its own attempt that hears of it.
+            Some(leaving) => self.spill(largest, leaving).await.is_ok(),
+            None => false,
+        }
+    }
+
+    async fn write_ahead(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        leaving: &Leaving,
+    ) -> Result<()> {
+        let Transaction {
+            id, attempt, node, ..
+        } = &**transaction;
+        let writes: Vec<Write> = leaving
+            .writes
+            .iter()
+            .map(|(write, _)| write.clone())
+            .collect();
+        if !self.context.config.is_broken(Broken::SpillsUnlogged) {
+            for part in WriteSet::parts_of(&writes, self.context.config.write_set_inline_bytes_max)
+            {
+                let placed = node
+                    .log
+                    .append(Draft::spilled(id.clone(), *attempt, part))
+                    .await?;
+                transaction.state().spills.slots.push(placed.slot);
+            }
+        }
+        if self.context.config.is_broken(Broken::RecordBeforeChunks) {
+            let (calls, transaction) = (Arc::clone(self), Arc::clone(transaction));
+            let writes = leaving.writes.clone();
+            self.context
+                .spawn(async move { drop(write_values(&calls, &transaction, &writes).await) });
+            return Ok(());
+        }
+        write_values(self, transaction, &leaving.writes).await?;
+        self.context.counters.spilled(leaving.bytes as u64);
+        Ok(())
+    }
+
+    fn fail_spill(self: &Arc<Self>, transaction: &Arc<Transaction>, error: Error) -> Result<()> {
+        let mut state = transaction.state();
+        match &state.phase {
+            Phase::Ended(answer) => Err(refusal(answer)),
+            Phase::Committing => {
+                state.spills.failed = Some(error.clone());
+                Err(error)
+            }
+            Phase::Open => {
+                tracing::debug!(%error, attempt = %transaction.attempt, "values could not be written ahead");
+                self.end(
+                    transaction,
+                    &mut state,
+                    &Err(Error::TransactionFinished(Outcome::Aborted)),
+                );
+                drop(state);
+                self.forget_begin(transaction);
+                Err(error)
+            }
+        }
+    }
+
+    /// Deletes what an attempt wrote ahead that has ended without a commit.
+    pub(crate) fn leave_no_spills(self: &Arc<Self>, transaction: &Arc<Transaction>) {
+        let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
+        self.context.spawn(async move {
+            let _at_work = at_work;
+            let spills = transaction.all_spills().await;
+            if let Err(error) = delete_spilled(&transaction, &spills).await {
+                tracing::debug!(%error, "what was written ahead is left to the log's resolver");
+            }
+        });
+    }
+
+    /// Deletes what later writes of a commit replaced.
+    pub(crate) fn leave_no_replaced(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        spills: Spills,
+        record: &CommitRecord,
+    ) {
+        let replaced = spills.replaced(record);
+        if replaced.is_empty() || self.context.config.is_broken(Broken::KeepsReplacedChunks) {
+            return settle(transaction, &spills);
+        }
+        let transaction = Arc::clone(transaction);
+        let Ok(at_work) = transaction.node.at_work() else {
+            return;
+        };
+        self.context.spawn(async move {
+            let _at_work = at_work;
+            for (write, chunks) in replaced {
+                if let Err(error) = transaction
+                    .node
+                    .store
+                    .delete_chunks(transaction.attempt, write, chunks)
+                    .await
+                {
+                    tracing::debug!(%error, "what was replaced is left to the log's resolver");
+                    return;
+                }
+            }
+            settle(&transaction, &spills);
+        });
+    }
+}
+
+impl Transaction {
+    /// Everything that was written ahead, once nothing is on its way any more.
+    pub(crate) async fn all_spills(&self) -> Spills {
+        let _all = self.flights.write().await;
+        std::mem::take(&mut self.state().spills)
+    }
+}
+
+fn leave_now(transaction: &Transaction, state: &mut State, which: Which) -> Option<Leaving> {
+    let writes = state.buffer.leave(which);
+    if writes.is_empty() {
+        return None;
+    }
+    state.spills.note(&writes);
+    let flight = Arc::clone(&transaction.flights).try_read_owned();
+    let flight = flight.expect("whoever waits for the flights of an attempt has ended it first");
+    let bytes = writes.iter().map(|(_, value)| value.len()).sum();
+    Some(Leaving {
+        writes,
+        bytes,
+        _flight: flight,
+    })
+}
+
+fn note_stored(transaction: &Transaction, leaving: &Leaving) -> Result<()> {
+    let mut state = transaction.state();
+    for (write, _) in &leaving.writes {
+        state.buffer.stored(write);
+    }
+    match &state.phase {
+        Phase::Open | Phase::Committing => Ok(()),
+        Phase::Ended(answer) => Err(refusal(answer)),
+    }
+}
+
+async fn write_values(
+    calls: &Arc<Calls>,
+    transaction: &Transaction,
+    writes: &[(Write, Bytes)],
+) -> Result<()> {
+    let packing = calls.packing.pack_writes(
+        transaction,
+        writes.iter().map(|(write, value)| (write, Some(value))),
+    );
+    let (put, written) = futures_util::join!(
+        packing.are_put(),
+        put_versions(transaction, writes, &packing)
+    );
+    put.and(written)
+}
+
+async fn put_versions(
+    transaction: &Transaction,
+    writes: &[(Write, Bytes)],
+    packing: &OnTheirWay,
+) -> Result<()> {
+    let Transaction {
+        id, attempt, node, ..
+    } = transaction;
+    let all = stream::iter(writes.iter().map(Ok));
+    all.try_for_each_concurrent(WRITES_AT_ONCE, |(write, value)| async move {
+        // Nobody needs the rest.
+        if let Phase::Ended(answer) = &transaction.state().phase {
+            return Err(refusal(answer));
+        }
+        node.store.put_chunks(*attempt, write, value).await?;
+        node.store
+            .put_version(
+                id,
+                *attempt,
+                write,
+                Some(value.clone()),
+                packing.located(write),
+            )
+            .await
+    })
+    .await
+}
+
+/// Deletes what an attempt wrote ahead, which does not commit; then its entries are settled.
+pub(crate) async fn delete_spilled(transaction: &Transaction, spills: &Spills) -> Result<()> {
+    let Transaction { attempt, node, .. } = transaction;
+    for (write, chunks) in &spills.chunked {
+        node.store.delete_chunks(*attempt, *write, *chunks).await?;
+    }
+    for key in &spills.keys {
+        node.store.delete_version(key, *attempt).await?;
+    }
+    let places = transaction.state().packed.take_places();
+    for (pack, bytes) in places {
+        node.store.free(pack, bytes);
+    }
+    settle(transaction, spills);
+    Ok(())
+}
+
+fn settle(transaction: &Transaction, spills: &Spills) {
+    for slot in &spills.slots {
+        transaction.node.settled(*slot);
+    }
+}

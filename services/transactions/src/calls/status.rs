@@ -1,0 +1,239 @@
+//! What became of a transaction: asked by calls for attempts that are not open here, and by repeats.
+//!
+//! A row that is decided is the answer. One that is not, and whose owner is gone, is closed first, and what then stands
+//! is the answer: so "aborted" is never told of something that commits later (T-2). Closing is safe however alive the
+//! owner is.
+//!
+//! Of a generated id there may be no row. Its owner is this node, which does not hold it, or an earlier start, whose log
+//! is sealed and resolved; neither can commit it any more, so nothing has to be written. Where its row may have been
+//! dropped the answer is *expired*, never *aborted*: past the window, and for all that began no later than the last whose
+//! row was dropped, since a clock that was set back makes old ids look young.
+//!
+//! Every answer that leaves here is durable (P4): errors carry no point.
+
+use std::sync::Arc;
+
+use ports::DurabilityPoint;
+
+use crate::{
+    Error, Result,
+    attempts::{
+        open_attempts::Found,
+        transaction::{Answer, outcome},
+    },
+    broken::Broken,
+    calls::Calls,
+    model::{Attempt, Call, Committed, Outcome, Shown, TransactionId, transaction_id::Generated},
+    node::Node,
+    storage::{
+        node_registry,
+        store::{Decided, Decision, State},
+    },
+};
+
+impl Calls {
+    pub(crate) async fn status(self: &Arc<Self>, call: &Call) -> Result<Shown<Outcome>> {
+        let found = self.find(call);
+        let answer = match found {
+            Found::Here(transaction) => return Ok(Shown::durable(transaction.state().outcome())),
+            Found::BegunAnew => return Ok(Shown::durable(Outcome::BegunAnew)),
+            Found::Ended(answer) => answer,
+            Found::Nothing => self.answer_of(call).await,
+        };
+        match (outcome(&answer), answer) {
+            (Some(outcome), _) => Ok(Shown::durable(outcome)),
+            (None, Err(Error::Expired)) => Ok(Shown::durable(Outcome::Expired)),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => unreachable!("a commit that was answered has an outcome"),
+        }
+    }
+
+    /// What a commit is answered whose attempt is not known here. It runs as a task of the engine, alone with whoever
+    /// begins the same name.
+    pub(crate) async fn answer_of(self: &Arc<Self>, call: &Call) -> Answer {
+        let (calls, asked) = (Arc::clone(self), call.clone());
+        let call = call.clone();
+        let answer = self
+            .context
+            .spawn_and_wait(async move {
+                let node = calls.serving.node()?;
+                let lock = calls.attempts.lock().begin_lock(&call.id);
+                let held = Arc::clone(&lock);
+                let answer = {
+                    let _alone = held.lock().await;
+                    calls.look_up(&node, &call).await
+                };
+                drop(held);
+                calls.end_begin(&call.id, lock);
+                answer
+            })
+            .await;
+        if answer == Err(Error::NoSuchTransaction)
+            && let Found::Ended(ended) = self.attempts.lock().find(&asked)
+        {
+            // Of a name that nobody has begun since nothing is at rest.
+            return ended;
+        }
+        answer
+    }
+
+    /// What is known here of the attempt that a call belongs to. Where there are other nodes, one may have begun the name
+    /// since.
+    pub(crate) fn find(&self, call: &Call) -> Found {
+        let found = self.attempts.lock().find(call);
+        if self.context.is_alone() {
+            return found;
+        }
+        let is_own = |attempt: Attempt| self.attempts.lock().are_of(attempt.node);
+        match (found, call.attempt) {
+            (Found::BegunAnew, Some(attempt)) if !is_own(attempt) => Found::Nothing,
+            (Found::Ended(Err(_)), None) if call.id.generated().is_none() => Found::Nothing,
+            (Found::Ended(Err(Error::TransactionFinished(Outcome::Aborted))), Some(_))
+                if call.id.generated().is_none() =>
+            {
+                Found::Nothing
+            }
+            (found, _) => found,
+        }
+    }
+
+    async fn look_up(self: &Arc<Self>, node: &Arc<Node>, call: &Call) -> Answer {
+        if !matches!(self.find(call), Found::Nothing) {
+            return Err(Error::unavailable("the transaction is just being begun"));
+        }
+        let (mut decision, mut point) = node.store.decision(&call.id).await?;
+        if decision.is_none() && self.closes_absent(node, &call.id).await? {
+            (decision, point) = node.store.decision(&call.id).await?;
+        }
+        let Some(decision) = decision else {
+            return self.answer_without_row(node, call, point).await;
+        };
+        let is_begun_anew = call.attempt.is_some_and(|asked| asked != decision.attempt);
+        if is_begun_anew && decision.is_undecided() {
+            // The row is a later attempt's, which may be open at another node; this one cannot commit any more.
+            node.store.externalize(point).await?;
+            return Err(Error::TransactionFinished(Outcome::BegunAnew));
+        }
+        let (decision, point) = self
+            .close_undecided(node, &call.id, decision, point)
+            .await?;
+        node.store.externalize(point).await?;
+        let is_asked = call.attempt.is_none_or(|asked| asked == decision.attempt);
+        match decision.state {
+            _ if !is_asked => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            State::Committed(stored) => {
+                self.hear_committed(node, &call.id, decision.attempt, &stored, point)
+                    .await?;
+                Ok(Committed {
+                    after: stored.after(),
+                })
+            }
+            State::Aborted | State::Undecided | State::Prepared => {
+                Err(Error::TransactionFinished(Outcome::Aborted))
+            }
+        }
+    }
+
+    /// There is no row, and the node that has the id may still commit it: then it must not, before anything is said of it.
+    /// False: it cannot, or nobody has it.
+    async fn closes_absent(&self, node: &Arc<Node>, id: &TransactionId) -> Result<bool> {
+        let Some(generated) = id.generated() else {
+            return Ok(false);
+        };
+        let attempt = generated.attempt;
+        if self.context.is_alone()
+            || attempt.node == node.id
+            || self.context.config.is_broken(Broken::AnswersWithoutClosing)
+        {
+            return Ok(false);
+        }
+        let row = node_registry::get(&node.store, attempt.node).await?;
+        if row.is_none_or(|row| row.is_resolved) || self.is_expired(node, generated).await? {
+            return Ok(false);
+        }
+        // No entry of a log may name it: then nothing else would ever drop its row.
+        self.idempotency_keys
+            .keep_names(node, vec![(id.clone(), attempt)])
+            .await?;
+        node.store.close_generated(id, attempt).await?;
+        Ok(true)
+    }
+
+    /// There is no row: of a generated id that says that it never committed, or that its row was dropped; so of an attempt of a
+    /// random one. Else whoever repeats a commit of it would take it for one that never was, and do its work once more.
+    async fn answer_without_row(&self, node: &Node, call: &Call, point: DurabilityPoint) -> Answer {
+        if let Some(attempt) = call.attempt.filter(|_| call.id.is_random())
+            && self.is_dropped(node, attempt).await?
+        {
+            node.store.externalize(point).await?;
+            return Err(Error::Expired);
+        }
+        let generated = call.id.generated().ok_or(Error::NoSuchTransaction)?;
+        let attempt = generated.attempt;
+        let was_given = if self.context.is_alone() || attempt.node == node.id {
+            attempt.node.0 > 0 && (attempt.node < node.id || node.has_begun(attempt))
+        } else {
+            node_registry::get(&node.store, attempt.node)
+                .await?
+                .is_some()
+        };
+        if !was_given {
+            return Err(Error::NoSuchTransaction);
+        }
+        let is_expired = self.is_expired(node, generated).await?;
+        node.store.externalize(point).await?;
+        if is_expired {
+            return Err(Error::Expired);
+        }
+        Err(Error::TransactionFinished(Outcome::Aborted))
+    }
+
+    /// Whether the row of a generated id may have been dropped.
+    async fn is_expired(&self, node: &Node, generated: Generated) -> Result<bool> {
+        let Generated { start, attempt } = generated;
+        let age_ms = u128::from(self.context.clock.now().ms_since(start));
+        Ok(self.is_dropped(node, attempt).await?
+            || age_ms > self.context.config.retry_window.as_millis())
+    }
+
+    /// Whether the row of an attempt of a generated or random id may have been dropped.
+    async fn is_dropped(&self, node: &Node, attempt: Attempt) -> Result<bool> {
+        let dropped = node_registry::dropped_through(&node.store, attempt.node).await?;
+        Ok(attempt.sequence <= dropped
+            && !self.context.config.is_broken(Broken::ForgetsWhatItDropped))
+    }
+
+    /// The row is there: if it is not decided, the attempt that has it is not held by anybody any more.
+    async fn close_undecided(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        id: &TransactionId,
+        decision: Decision,
+        point: DurabilityPoint,
+    ) -> Result<(Decision, DurabilityPoint)> {
+        if self.context.config.is_broken(Broken::AnswersWithoutClosing) && decision.is_undecided() {
+            return Ok((decision, point));
+        }
+        match decision.state {
+            State::Undecided => match node.store.close_named(id, decision.attempt).await? {
+                Decided::Done(point) => Ok((
+                    Decision {
+                        state: State::Aborted,
+                        ..decision
+                    },
+                    point,
+                )),
+                Decided::Refused(Some(decision), point) => Ok((decision, point)),
+                Decided::Refused(None, _) => Err(Error::NoSuchTransaction),
+            },
+            State::Prepared => {
+                let (decision, point) = self
+                    .serializable
+                    .close_prepared(node, id, decision.attempt)
+                    .await?;
+                Ok((decision.ok_or(Error::NoSuchTransaction)?, point))
+            }
+            State::Committed(_) | State::Aborted => Ok((decision, point)),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Put and delete: into the buffer, without a call to any port unless something has to leave it.
+//!
+//! Whoever writes a large value, or one too many, waits until it is written ahead: that is what bounds the memory of all.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    Error, Result,
+    attempts::{
+        open_attempts::Found,
+        transaction::{Transaction, refusal},
+    },
+    broken::Broken,
+    calls::{Calls, spill::Leaving},
+    model::{Call, Key, Outcome},
+    storage::{layout, records::Place},
+};
+
+/// How often others are made to leave before a write is refused.
+const ROOM_TRIES: usize = 4;
+/// What an item has beside a chunk, at the most.
+const CHUNK_ITEM_BYTES: usize = 4 << 10;
+
+impl Calls {
+    /// Buffers a write of `call`'s transaction.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        call: &Call,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<()> {
+        self.check_write(&key, value.as_ref())?;
+        let transaction = self.here(call).await?;
+        self.buffer(&transaction, key, value).await
+    }
+
+    /// Errors: `TooLarge` if the store has no place for it.
+    pub(crate) fn check_write(&self, key: &Key, value: Option<&Bytes>) -> Result<()> {
+        let limits = self.context.key_value.limits();
+        if layout::version_sort_bytes(key) > limits.key_bytes_max {
+            return Err(Error::TooLarge("the key is too long for this store"));
+        }
+        if value.is_some_and(|value| value.len() > self.context.config.value_bytes_max) {
+            return Err(Error::TooLarge(
+                "the value is beyond the limit of one value",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where a value goes.
+    fn place(&self, value: Option<&Bytes>) -> Place {
+        if let Some(value) = value.filter(|value| value.len() > self.context.config.pack_bytes_min)
+            && self.packing.objects.is_some()
+        {
+            return Place::Packed {
+                bytes: value.len() as u32,
+                crc: crc32fast::hash(value),
+            };
+        }
+        let item_bytes_max = self.context.key_value.limits().item_bytes_max;
+        let inline_bytes_max = self.context.config.inline_bytes_max.min(item_bytes_max / 4);
+        let chunk_bytes_max = self
+            .context
+            .config
+            .chunk_bytes_max
+            .min(item_bytes_max.saturating_sub(CHUNK_ITEM_BYTES));
+        Place::of(value, inline_bytes_max, chunk_bytes_max.max(1))
+    }
+
+    /// Buffers a write; what has to leave memory for it is in the store when this returns.
+    pub(crate) async fn buffer(
+        self: &Arc<Self>,
+        transaction: &Arc<Transaction>,
+        key: Key,
+        value: Option<Bytes>,
+    ) -> Result<()> {
+        transaction.check_keyspace(&key)?;
+        let place = self.place(value.as_ref());
+        for _ in 0..ROOM_TRIES {
+            match self.take_in(transaction, &key, place, value.as_ref()) {
+                Ok(None) => return Ok(()),
+                Ok(Some(leaving)) => return self.spill(transaction, leaving).await,
+                Err(Error::TooMuchBuffered) if self.spill_largest().await => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::TooMuchBuffered)
+    }
+
+    /// Buffers a write. Returns what has to leave.
+    fn take_in(
+        &self,
+        transaction: &Transaction,
+        key: &Key,
+        place: Place,
+        value: Option<&Bytes>,
+    ) -> Result<Option<Leaving>> {
+        let mut state = transaction.state();
+        state.touch(self.context.clock.monotonic())?;
+        transaction.node.store.standing()?;
+        let buffer = &mut state.buffer;
+        if buffer.get(key).is_none() && buffer.len() >= self.context.config.keys_written_max {
+            return Err(Error::TooLarge("the transaction writes too many keys"));
+        }
+        let (before, after) = (buffer.bytes(), buffer.bytes_with(key, value));
+        if buffer.written_bytes_with(key, value) > self.context.config.attempt_bytes_max {
+            return Err(Error::TooLarge("the transaction writes too many bytes"));
+        }
+        if after > before
+            && !self
+                .context
+                .counters
+                .buffer(after - before, self.context.config.node_buffer_bytes_max)
+        {
+            return Err(Error::TooMuchBuffered);
+        }
+        buffer.write(key.clone(), place, value.cloned());
+        self.context.counters.unbuffer(before.saturating_sub(after));
+        Ok(self.leaving(transaction, &mut state))
+    }
+
+    /// The attempt that a read or write belongs to. Errors: it has ended, or never was.
+    pub(crate) async fn here(self: &Arc<Self>, call: &Call) -> Result<Arc<Transaction>> {
+        let found = if self.context.config.is_broken(Broken::CommitsAnyAttempt) {
+            self.attempts.lock().find_any(call)
+        } else {
+            self.find(call)
+        };
+        match found {
+            Found::Here(transaction) => Ok(transaction),
+            Found::Ended(answer) => Err(refusal(&answer)),
+            Found::BegunAnew => Err(Error::TransactionFinished(Outcome::BegunAnew)),
+            Found::Nothing => Err(refusal(&self.answer_of(call).await)),
+        }
+    }
+}

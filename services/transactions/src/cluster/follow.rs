@@ -1,0 +1,176 @@
+//! Reading another node's log in the store: what its announcements did not bring.
+//!
+//! From the slot behind what is heard on: each commit that a slot announces has a row, and the row says what became of it.
+//! What is heard advances up to the first slot with a commit that is not decided; what is committed behind it is merged all
+//! the same. A log that is sealed and resolved is heard to its end.
+//!
+//! Slots are followed, never times: a commit whose timestamp lies below others that are known is found like any other.
+//!
+//! Invariants
+//! - What is heard advances over a slot only once everything that committed in it was merged.
+//!
+//! From AFT, section 4.2, where the fault manager scans the commit set; ours reads what is behind a cursor.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::ErrorKind;
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex, Slots};
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    cluster::Cluster,
+    model::{Attempt, NodeId, Timestamp, TransactionId},
+    node::Node,
+    storage::{
+        layout, node_registry,
+        records::{CommitRecord, Entry, StoredSlot, decode},
+        store::{Decision, State, Store},
+    },
+};
+
+/// Slots read at a time.
+const SLOTS_AT_ONCE: usize = 64;
+/// Rows read at a time.
+const ROWS_AT_ONCE: usize = 16;
+
+/// What became of a commit that a log announces.
+enum Announced {
+    Undecided,
+    Aborted,
+    Committed(Arc<CommitRecord>),
+}
+
+impl Cluster {
+    /// Reads what `log` announces behind what is heard of it. Returns the last slot there is: everything that has committed up
+    /// to there is merged.
+    pub(crate) async fn follow(&self, node: &Arc<Node>, log: NodeId) -> Result<u64> {
+        // Asked before: what is read after it is all there will ever be.
+        let row = node_registry::get(&node.store, log).await?;
+        let fenced = FencedLog::new(node.store.key_value().clone(), layout::log(log));
+        let heard = self.cache.lock().heard.through(log);
+        if heard == u64::MAX {
+            return Ok(heard);
+        }
+        // A node's log has one writer, which writes one slot after the other: no slot of it is void.
+        let mut cursor = Cursor {
+            next: SlotIndex(heard + 1),
+            epoch: Epoch(0),
+        };
+        let mut is_decided = true;
+        loop {
+            let read = self.read_on(node, &fenced, cursor).await?;
+            for slot in &read.slots {
+                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+                node.log.observe(stored.timestamp);
+                let (records, all_decided) = self.outcomes(node, stored).await?;
+                is_decided &= all_decided;
+                node.observe(&records);
+                let mut cache = self
+                    .cache
+                    .of(node.id)
+                    .ok_or_else(|| Error::unavailable("the node starts over"))?;
+                cache.merge(node.id, &records);
+                if is_decided {
+                    cache.advance(log, slot.index.0);
+                }
+            }
+            cursor = read.cursor;
+            if is_decided && let Some(mut cache) = self.cache.of(node.id) {
+                // Seals have nothing to decide.
+                cache.advance(log, cursor.next.0 - 1);
+            }
+            if !read.is_tail {
+                continue;
+            }
+            let is_whole = is_decided && row.is_some_and(|row| row.is_resolved);
+            if is_whole && let Some(mut cache) = self.cache.of(node.id) {
+                Arc::make_mut(&mut cache.heard).finish(log, log);
+            }
+            self.lock()
+                .neighbours
+                .caught_up(log, self.context.clock.monotonic());
+            return Ok(cursor.next.0 - 1);
+        }
+    }
+
+    pub(crate) async fn read_on(
+        &self,
+        node: &Node,
+        log: &FencedLog,
+        cursor: Cursor,
+    ) -> Result<Slots> {
+        let read = || async {
+            match log.read(cursor, SLOTS_AT_ONCE).await {
+                Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+                read => read.map(Some),
+            }
+        };
+        let Some(read) = node.store.again(read).await? else {
+            // Trimmed is what all who count have heard: this node is none of them any more.
+            node.store.fall();
+            return Err(Error::unavailable("the node was taken for gone"));
+        };
+        node.store.seen(read.point)?;
+        Ok(read)
+    }
+
+    /// What a slot's commits came to: the records, and whether all are decided.
+    pub(crate) async fn outcomes(
+        &self,
+        node: &Node,
+        slot: StoredSlot,
+    ) -> Result<(Vec<Arc<CommitRecord>>, bool)> {
+        let known = node.log.highest();
+        let commits = slot.entries.into_iter().filter_map(|entry| match entry {
+            Entry::Committing {
+                id,
+                attempt,
+                timestamp,
+                ..
+            } => Some((id, attempt, timestamp)),
+            Entry::Began { .. } | Entry::Spilled { .. } => None,
+        });
+        let is_passed = |timestamp: Timestamp| {
+            self.context.config.is_broken(Broken::FollowsClockNotSlots) && timestamp < known
+        };
+        let commits = commits.filter(|(_, _, timestamp)| !is_passed(*timestamp));
+        let looks =
+            stream::iter(commits).map(|(id, attempt, _)| announced(&node.store, id, attempt));
+        let found: Vec<Announced> = looks.buffered(ROWS_AT_ONCE).try_collect().await?;
+        let all_decided = found
+            .iter()
+            .all(|found| !matches!(found, Announced::Undecided));
+        let records = found.into_iter().filter_map(|found| match found {
+            Announced::Committed(record) => Some(record),
+            Announced::Undecided | Announced::Aborted => None,
+        });
+        Ok((records.collect(), all_decided))
+    }
+}
+
+/// What became of an attempt.
+async fn announced(store: &Store, id: TransactionId, attempt: Attempt) -> Result<Announced> {
+    let (decision, point) = store.decision(&id).await?;
+    let Some(decision) = decision else {
+        return Ok(Announced::Undecided);
+    };
+    Ok(match decision {
+        Decision {
+            attempt: other,
+            state: State::Committed(stored),
+            ..
+        } if other == attempt => {
+            let record = store.record(&id, attempt, &stored, point).await?;
+            Announced::Committed(Arc::new(record))
+        }
+        Decision {
+            attempt: other,
+            state: State::Undecided | State::Prepared,
+            ..
+        } if other == attempt => Announced::Undecided,
+        // Closed, or the row of a later attempt of the name: this one cannot commit any more.
+        _ => Announced::Aborted,
+    })
+}

@@ -1,0 +1,48 @@
+//! Whether this node may answer, and who else is a member.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    cluster::Cluster,
+    model::{Address, NodeId},
+    node::Node,
+};
+
+/// How far a wall clock may be ahead of the others'.
+pub(super) const AHEAD_MAX: Duration = Duration::from_secs(10);
+
+impl Cluster {
+    /// Errors: `Unavailable` once this node must answer no more: others do as if it were gone.
+    pub(crate) fn may_answer(&self, node: &Node) -> Result<()> {
+        let is_over = self
+            .membership
+            .may_answer_until()
+            .is_some_and(|until| self.context.clock.monotonic() >= until);
+        if is_over && !self.context.config.is_broken(Broken::AnswersWithoutLease) {
+            node.store.fall();
+        }
+        node.store.standing()
+    }
+
+    /// Errors: `Unavailable` while this machine's clock is so far ahead that everybody would have to go above it.
+    pub(crate) fn check_clock(&self) -> Result<()> {
+        if self.context.is_alone() || self.context.config.is_broken(Broken::AcceptsAnyClock) {
+            return Ok(());
+        }
+        if self.lock().neighbours.ahead() > AHEAD_MAX {
+            return Err(Error::unavailable(
+                "this machine's clock is ahead of those of the other nodes",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The members but this node.
+    pub(crate) fn others(&self, node: &Node) -> BTreeMap<NodeId, Address> {
+        let mut nodes = self.membership.members().nodes;
+        nodes.remove(&node.id);
+        nodes
+    }
+}

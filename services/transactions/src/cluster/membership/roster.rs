@@ -1,0 +1,392 @@
+//! The roster: what the znodes of members and elections say, without any I/O.
+//!
+//! A node is a znode under its id, which holds its address; a candidate for an office is a sequential znode, and the one
+//! with the lowest number leads. All are ephemerals of the process's session: with it they are gone at once. The roster is
+//! told what was read and which watches fired, and says what to read next; what it has read becomes a view when
+//! nothing is left to be read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use coordination::model::{Acl, Lifetime, Naming, Output, Request, Response, Watching};
+
+use crate::model::NodeId;
+
+use super::{Address, Office};
+
+/// What is above the lists, in the order in which it is made.
+const PARENTS: [&str; 2] = ["/landfast", "/landfast/transactions"];
+const MEMBERS: &str = "/landfast/transactions/members";
+
+/// Every list of znodes that is followed.
+const LISTS: [List; 3] = [
+    List::Members,
+    List::Office(Office::Collector),
+    List::Office(Office::Sequencer),
+];
+
+/// Zookeeper's permissions: all of them.
+const ALL: i32 = 31;
+
+/// A znode whose children are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum List {
+    Members,
+    Office(Office),
+}
+
+impl List {
+    fn path(self) -> &'static str {
+        match self {
+            Self::Members => MEMBERS,
+            Self::Office(Office::Collector) => "/landfast/transactions/collector",
+            Self::Office(Office::Sequencer) => "/landfast/transactions/sequencer-0",
+        }
+    }
+}
+
+/// What a read was for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    List(List),
+    AddressOf(NodeId),
+}
+
+/// Who is there, and what this node leads.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Present {
+    pub(super) nodes: BTreeMap<NodeId, Address>,
+    pub(super) leads: BTreeSet<Office>,
+}
+
+/// The znodes as far as they were read.
+#[derive(Debug)]
+pub(super) struct Roster {
+    /// The candidates that this node has put up.
+    candidates: BTreeMap<Office, String>,
+    /// For which offices they were seen to stand in the line.
+    stands_for: BTreeSet<Office>,
+    present: Present,
+    /// Members whose address was not read yet.
+    unknown: BTreeSet<NodeId>,
+    asked: BTreeMap<i32, Asked>,
+    tag: i32,
+}
+
+impl Roster {
+    /// Of a node that has put up these candidates. Nothing is read yet.
+    pub(super) fn new(candidates: BTreeMap<Office, String>) -> Self {
+        let (stands_for, unknown, asked) = (BTreeSet::new(), BTreeSet::new(), BTreeMap::new());
+        Self {
+            candidates,
+            stands_for,
+            present: Present::default(),
+            unknown,
+            asked,
+            tag: 0,
+        }
+    }
+
+    /// Everything is to be read, for a connection that has no watch yet.
+    pub(super) fn read_all(&mut self) -> Vec<(i32, Request)> {
+        self.asked.clear();
+        self.unknown.clear();
+        LISTS.map(|list| self.list(list)).into()
+    }
+
+    /// Takes in what was shown, and says what to read for it.
+    pub(super) fn take(&mut self, output: Output) -> Vec<(i32, Request)> {
+        match output {
+            Output::Event { path, .. } => {
+                let listed = LISTS.into_iter().filter(|list| list.path() == path);
+                listed.map(|list| self.list(list)).collect()
+            }
+            Output::Reply { tag, result, .. } => match (self.asked.remove(&tag), result) {
+                (Some(Asked::List(List::Members)), Ok(Response::Children { children, .. })) => {
+                    self.members(&children)
+                }
+                (
+                    Some(Asked::List(List::Office(office))),
+                    Ok(Response::Children { children, .. }),
+                ) => {
+                    self.lead(office, &children);
+                    Vec::new()
+                }
+                (Some(Asked::AddressOf(node)), Ok(Response::Data { data, .. })) => {
+                    let address = String::from_utf8_lossy(&data.unwrap_or_default()).into_owned();
+                    if self.unknown.remove(&node) {
+                        self.present.nodes.insert(node, Address(address));
+                    }
+                    Vec::new()
+                }
+                // A member that has gone meanwhile, of which the watch will tell. Of a list that is not there nothing will.
+                _ => Vec::new(),
+            },
+        }
+    }
+
+    /// What was read, once all of it was.
+    pub(super) fn whole(&self) -> Option<&Present> {
+        self.asked.is_empty().then_some(&self.present)
+    }
+
+    /// Whether everything that `node` has put up is there.
+    pub(super) fn has_all_of(&self, node: NodeId) -> bool {
+        self.present.nodes.contains_key(&node) && self.stands_for.len() == self.candidates.len()
+    }
+
+    fn list(&mut self, list: List) -> (i32, Request) {
+        let path = list.path().to_owned();
+        self.ask(
+            Asked::List(list),
+            Request::GetChildren {
+                path,
+                watching: Watching::Yes,
+            },
+        )
+    }
+
+    fn ask(&mut self, asked: Asked, request: Request) -> (i32, Request) {
+        self.tag += 1;
+        self.asked.insert(self.tag, asked);
+        (self.tag, request)
+    }
+
+    fn members(&mut self, names: &[String]) -> Vec<(i32, Request)> {
+        // Whatever else clients have put there is no member.
+        let there: BTreeSet<NodeId> = names
+            .iter()
+            .filter_map(|name| name.parse().ok().map(NodeId))
+            .collect();
+        self.present.nodes.retain(|node, _| there.contains(node));
+        self.unknown = there
+            .into_iter()
+            .filter(|node| !self.present.nodes.contains_key(node))
+            .collect();
+        let unknown = self.unknown.clone();
+        let look = |node| {
+            self.ask(
+                Asked::AddressOf(node),
+                Request::GetData {
+                    path: member_path(node),
+                    watching: Watching::No,
+                },
+            )
+        };
+        unknown.into_iter().map(look).collect()
+    }
+
+    fn lead(&mut self, office: Office, candidates: &[String]) {
+        let own = self
+            .candidates
+            .get(&office)
+            .map(|path| path.rsplit('/').next().unwrap_or_default());
+        let first = candidates
+            .iter()
+            .min_by_key(|name| number(name))
+            .map(String::as_str);
+        let keep = |set: &mut BTreeSet<Office>, is_in: bool| {
+            if is_in {
+                set.insert(office)
+            } else {
+                set.remove(&office)
+            };
+        };
+        keep(&mut self.present.leads, own.is_some() && own == first);
+        keep(
+            &mut self.stands_for,
+            own.is_some_and(|own| candidates.iter().any(|name| name == own)),
+        );
+    }
+}
+
+/// The znodes under which everything else is made.
+pub(super) fn parents() -> Vec<Request> {
+    let lists = LISTS.iter().map(|list| list.path());
+    let paths = PARENTS.into_iter().chain(lists);
+    paths
+        .map(|path| {
+            create(
+                path.to_owned(),
+                Bytes::new(),
+                Lifetime::Persistent,
+                Naming::Given,
+            )
+        })
+        .collect()
+}
+
+/// The znode of a member.
+pub(super) fn member(node: NodeId, address: &Address) -> Request {
+    let address = Bytes::copy_from_slice(address.0.as_bytes());
+    create(
+        member_path(node),
+        address,
+        Lifetime::Ephemeral,
+        Naming::Given,
+    )
+}
+
+/// A candidate of `node` for `office`.
+pub(super) fn candidate(node: NodeId, office: Office) -> Request {
+    let path = format!("{}/n-", List::Office(office).path());
+    create(
+        path,
+        Bytes::from(node.0.to_string()),
+        Lifetime::Ephemeral,
+        Naming::Sequential,
+    )
+}
+
+fn member_path(node: NodeId) -> String {
+    format!("{MEMBERS}/{}", node.0)
+}
+
+/// The place of a candidate in the line; what is none comes last.
+fn number(name: &str) -> u64 {
+    name.strip_prefix("n-")
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(u64::MAX)
+}
+
+fn create(path: String, data: Bytes, lifetime: Lifetime, naming: Naming) -> Request {
+    let acl = vec![Acl {
+        permissions: ALL,
+        scheme: "world".into(),
+        id: "anyone".into(),
+    }];
+    Request::Create {
+        path,
+        data: Some(data),
+        acl,
+        lifetime,
+        naming,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use coordination::{
+        Error,
+        model::{EventKind, Stat, Zxid},
+    };
+
+    use super::*;
+
+    fn replied(tag: i32, result: Result<Response, Error>) -> Output {
+        Output::Reply {
+            tag,
+            zxid: Zxid(1),
+            result,
+        }
+    }
+
+    fn children(names: &[&str]) -> Response {
+        let children = names.iter().map(|name| (*name).to_owned()).collect();
+        Response::Children {
+            children,
+            stat: Stat::default(),
+        }
+    }
+
+    fn address(address: &'static str) -> Response {
+        Response::Data {
+            data: Some(Bytes::from_static(address.as_bytes())),
+            stat: Stat::default(),
+        }
+    }
+
+    /// A roster of node 7, which was second in line for one office and first for the other.
+    fn read() -> Roster {
+        let path = |office| List::Office(office).path();
+        let candidates = BTreeMap::from([
+            (
+                Office::Collector,
+                format!("{}/n-0000000012", path(Office::Collector)),
+            ),
+            (
+                Office::Sequencer,
+                format!("{}/n-0000000003", path(Office::Sequencer)),
+            ),
+        ]);
+        let mut roster = Roster::new(candidates);
+        let tags: Vec<i32> = roster.read_all().into_iter().map(|(tag, _)| tag).collect();
+        let looks = roster.take(replied(tags[0], Ok(children(&["7", "3", "notes"]))));
+        roster.take(replied(
+            tags[1],
+            Ok(children(&["n-0000000012", "n-0000000009", "x"])),
+        ));
+        roster.take(replied(
+            tags[2],
+            Ok(children(&["n-0000000003", "n-0000000004"])),
+        ));
+        assert_eq!(roster.whole(), None, "the addresses are missing");
+        for ((tag, _), of) in looks.into_iter().zip(["a:1", "b:2"]) {
+            assert_eq!(roster.take(replied(tag, Ok(address(of)))), []);
+        }
+        roster
+    }
+
+    #[test]
+    fn whoever_is_first_in_line_leads() {
+        let roster = read();
+        let present = roster.whole().expect("all is read");
+        let nodes = [
+            (NodeId(3), Address("a:1".into())),
+            (NodeId(7), Address("b:2".into())),
+        ];
+        assert_eq!(present.nodes, BTreeMap::from(nodes));
+        assert_eq!(present.leads, BTreeSet::from([Office::Sequencer]));
+        assert!(roster.has_all_of(NodeId(7)) && !roster.has_all_of(NodeId(8)));
+    }
+
+    #[test]
+    fn a_node_whose_candidate_was_deleted_is_not_all_there() {
+        let mut roster = read();
+        let (tag, _) = roster.list(List::Office(Office::Sequencer));
+        roster.take(replied(tag, Ok(children(&["n-0000000004"]))));
+        assert!(!roster.has_all_of(NodeId(7)));
+        assert_eq!(roster.whole().expect("all is read").leads, BTreeSet::new());
+    }
+
+    #[test]
+    fn a_list_is_read_again_when_it_has_changed_and_only_what_is_new() {
+        let mut roster = read();
+        let kind = EventKind::NodeChildrenChanged;
+        let event = |list: List| Output::Event {
+            zxid: Some(Zxid(9)),
+            kind,
+            path: list.path().into(),
+        };
+        let [(members, _)] = &roster.take(event(List::Members))[..] else {
+            panic!("one list")
+        };
+        assert_eq!(
+            roster.take(replied(*members, Ok(children(&["7"])))),
+            [],
+            "its address is known"
+        );
+        let [(collector, _)] = &roster.take(event(List::Office(Office::Collector)))[..] else {
+            panic!("one list")
+        };
+        assert_eq!(roster.whole(), None);
+        roster.take(replied(*collector, Ok(children(&["n-0000000012"]))));
+        let present = roster.whole().expect("all is read");
+        assert_eq!(present.nodes.keys().collect::<Vec<_>>(), [&NodeId(7)]);
+        assert_eq!(
+            present.leads,
+            BTreeSet::from([Office::Collector, Office::Sequencer])
+        );
+    }
+
+    #[test]
+    fn a_member_that_goes_before_its_address_is_read_is_none() {
+        let mut roster = Roster::new(BTreeMap::new());
+        let tags: Vec<i32> = roster.read_all().into_iter().map(|(tag, _)| tag).collect();
+        let looks = roster.take(replied(tags[0], Ok(children(&["7"]))));
+        roster.take(replied(tags[1], Ok(children(&[]))));
+        roster.take(replied(tags[2], Ok(children(&[]))));
+        roster.take(replied(looks[0].0, Err(Error::NoNode)));
+        assert_eq!(roster.whole(), Some(&Present::default()));
+    }
+}

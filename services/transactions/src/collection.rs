@@ -1,0 +1,31 @@
+//! Keeping the store small: collection of superseded versions, retention of rows and slots, sweeps.
+
+mod collector;
+pub(crate) mod delete;
+mod expire_keys;
+mod housekeeping;
+mod retention;
+mod sweep;
+mod tended;
+pub(crate) mod uncommitted;
+
+use std::sync::Arc;
+
+use crate::{
+    attempts::open_attempts::Attempts, cache::Cache, cluster::Cluster, context::Context,
+    idempotency_keys::IdempotencyKeys, loader::Loader, packing::Packing,
+    serializable::Serializable,
+};
+
+/// Keeps the store small.
+#[derive(Debug)]
+pub(crate) struct Collection {
+    pub(crate) context: Arc<Context>,
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) attempts: Arc<Attempts>,
+    pub(crate) cluster: Arc<Cluster>,
+    pub(crate) serializable: Arc<Serializable>,
+    pub(crate) idempotency_keys: Arc<IdempotencyKeys>,
+    pub(crate) packing: Arc<Packing>,
+    pub(crate) loader: Arc<Loader>,
+}

@@ -1,0 +1,506 @@
+//! The one task of a node that keeps the store small: collection, retention, names, and the sweep after a death.
+//!
+//! It is armed by work: woken when a transaction ends, it waits a moment so that more may gather, and works until nothing is
+//! left below the horizon. While something is within its window it sleeps until that is over; with nothing collectable and
+//! nothing in a window it sleeps without a call to any port. One task, so that no two steps of it race.
+//!
+//! It tends every log that is not trimmed: the own one, and those of earlier starts, which are resolved.
+
+use std::{sync::Arc, time::Duration};
+
+use ports::{Monotonic, Outage};
+use primitives::FencedLog;
+
+use crate::{
+    Result,
+    broken::Broken,
+    cluster::membership::Office,
+    collection::{
+        Collection, retention,
+        sweep::Sweep,
+        tended::{Tended, collectable},
+    },
+    effects::outbox,
+    model::NodeId,
+    node::Node,
+    storage::{
+        frontier::Heard,
+        layout,
+        node_registry::{self, NodeRow},
+        records::CommitRecord,
+        store::Store,
+    },
+};
+
+/// How long it waits for more once it is woken.
+const GATHERING: Duration = Duration::from_millis(100);
+/// How long a write of a call that timed out may be on its way.
+const LATE_WRITE: Duration = Duration::from_mins(1);
+/// How long a pass goes on with what it has found. What may be collected is agreed on at its begin, and slots may leave their
+/// window as fast as they are looked at.
+const PASS_MAX: Duration = Duration::from_secs(1);
+/// Between two steps of a sweep.
+const SWEEP_PAUSE: Duration = Duration::from_millis(250);
+/// Pages of versions or rows in a step: so ten million items are looked at within half an hour.
+const SWEEP_PAGES_AT_ONCE: usize = 16;
+
+struct Housekeeping {
+    collection: Arc<Collection>,
+    node: Arc<Node>,
+    /// Logs of earlier starts that are not looked at yet.
+    rows: Vec<NodeRow>,
+    logs: Vec<Tended>,
+    sweep: Option<Sweep>,
+    /// For whom it is to be swept next.
+    unswept: Vec<NodeId>,
+    /// From when on nothing of those that are swept for can arrive any more.
+    sweep_from: Monotonic,
+    /// Whether this node tends what those that are gone have left.
+    is_in_office: bool,
+    /// When the periods of names are listed again: others keep names too. None: not among others, or not in office.
+    names_listed_next: Option<Monotonic>,
+    /// What had been heard when they were listed last, and whether it was the same the time before: then nobody has names to
+    /// keep until more is heard.
+    names_heard: (Heard, bool),
+}
+
+impl Collection {
+    /// Begins to tidy behind `node`, and behind the earlier starts that have these `rows`.
+    pub(crate) fn keep_house(self: &Arc<Self>, node: Arc<Node>, rows: Vec<NodeRow>) {
+        if !self.context.config.collects {
+            return;
+        }
+        let collection = Arc::clone(self);
+        let unswept = rows
+            .iter()
+            .filter(|row| !row.is_swept)
+            .map(|row| row.node)
+            .collect();
+        let is_swept = !self.context.config.is_broken(Broken::SweepsNothing);
+        let sweep = if is_swept {
+            Sweep::of(unswept, self.context.config.buckets)
+        } else {
+            None
+        };
+        let rows = rows.into_iter().filter(|row| !row.is_trimmed).collect();
+        let sweep_from = node.started + self.context.config.life_max + LATE_WRITE;
+        let (logs, unswept) = (Vec::new(), Vec::new());
+        let is_in_office = self.context.is_alone();
+        let names_listed_next = None;
+        let names_heard = (Heard::default(), false);
+        let house = Housekeeping {
+            collection,
+            node,
+            rows,
+            logs,
+            sweep,
+            unswept,
+            sweep_from,
+            is_in_office,
+            names_listed_next,
+            names_heard,
+        };
+        self.context.spawn(house.run());
+    }
+
+    /// For how long something may still arrive of who ended at `since`. Whoever was only taken for dead may write until its
+    /// last transaction has ended, and no later.
+    pub(crate) fn late_writes(&self, since: Monotonic) -> Duration {
+        (since + self.context.config.life_max + LATE_WRITE).since(self.context.clock.monotonic())
+    }
+
+    /// Old readers no longer keep everything that was superseded since, once that is too much.
+    fn overtake(&self) {
+        let mut attempts = self.attempts.lock();
+        let (_, superseded_bytes) = self.cache.frontier();
+        while let Some(oldest) = attempts.oldest_reader().cloned() {
+            let kept = superseded_bytes - oldest.start.superseded_bytes;
+            if kept <= self.context.config.superseded_bytes_max {
+                return;
+            }
+            tracing::info!(attempt = %oldest.attempt, kept, "an old reader no longer keeps versions");
+            attempts.overtake(&oldest);
+            self.context.counters.overtaken();
+        }
+    }
+}
+
+impl Housekeeping {
+    async fn run(mut self) {
+        let (mut delays, mut outage) = (Store::delays(), Outage::default());
+        loop {
+            let passed = self.pass().await;
+            let now = self.collection.context.clock.monotonic();
+            let wait = match passed {
+                Ok(wait) => {
+                    delays = Store::delays();
+                    if let Some(lasted) = outage.ended(now) {
+                        tracing::info!(?lasted, "the store is tidied again");
+                    }
+                    wait
+                }
+                Err(error) => {
+                    if self.node.store.standing().is_err() || self.node.is_leaving() {
+                        return;
+                    }
+                    if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                        tracing::warn!(%error, ?lasts, "the store is not tidied at the moment");
+                    }
+                    self.collection.context.pause(&mut delays).await;
+                    continue;
+                }
+            };
+            let clock = &self.collection.context.clock;
+            let due = async {
+                match wait {
+                    Some(wait) => clock.sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.node.work.notified() => clock.sleep(GATHERING).await,
+                () = due => {}
+            }
+            if self.node.store.standing().is_err() || self.node.is_leaving() {
+                return;
+            }
+        }
+    }
+
+    /// Does what there is to do, for a while. Returns when there may be more if nobody says so before.
+    async fn pass(&mut self) -> Result<Option<Duration>> {
+        self.node.store.look()?;
+        let node = Arc::clone(&self.node);
+        let _at_work = node.at_work()?;
+        self.collection.overtake();
+        self.take_office();
+        if !self.has_work() {
+            return Ok(self.due());
+        }
+        // Whoever was taken for dead hears of nothing any more, and must not judge what is superseded.
+        if self.collection.context.is_alone() {
+            self.collection.loader.still_counts(&self.node).await?;
+        } else {
+            self.collection.cluster.count(&self.node).await?;
+        }
+        self.open_logs().await?;
+        self.hear_of_names().await?;
+        let collection = Arc::clone(&self.collection);
+        let until = collection.context.clock.monotonic() + PASS_MAX;
+        let mut is_busy = true;
+        while is_busy && !node.is_leaving() && collection.context.clock.monotonic() < until {
+            is_busy = self.tidy_logs().await?
+                | self.walk_names().await?
+                | collection.packing.tidy_packs(&node).await?;
+        }
+        self.sweep().await?;
+        collection
+            .context
+            .counters
+            .log_slots(self.logs.iter().map(|tended| self.slots(tended)).sum());
+        Ok(if is_busy {
+            Some(Duration::ZERO)
+        } else {
+            self.due()
+        })
+    }
+
+    /// Whether a pass would call any port.
+    fn has_work(&self) -> bool {
+        let mut horizon = self.collection.cluster.horizon(&self.node);
+        if !self.collection.context.is_alone()
+            && let Some(agreeable) = self.collection.cluster.agreeable_to_members(&self.node)
+        {
+            // Who counts is asked of the registry if this is more than before.
+            horizon.merge(&agreeable);
+        }
+        let is_behind = |tended: &Tended| {
+            collectable(tended, &horizon) >= tended.collected.next.0 && tended.looked != horizon
+                || self.collection.retainable(&self.node, tended) >= tended.retained.next.0
+        };
+        let is_starting = self.logs.is_empty() || !self.rows.is_empty();
+        let is_sweeping = self.sweep_due() == Some(Duration::ZERO);
+        let has_packs_due = self.collection.packing.packs_due(&self.node) == Some(Duration::ZERO);
+        let has_names = self.names_listing_due() == Some(Duration::ZERO)
+            || self.is_in_office && self.collection.idempotency_keys.has_names_due();
+        is_starting || is_sweeping || has_packs_due || has_names || self.logs.iter().any(is_behind)
+    }
+
+    /// Among several nodes one tends what those that are gone have left, and the names.
+    fn take_office(&mut self) {
+        if self.collection.context.is_alone() {
+            return;
+        }
+        let left = self.node.take_left_behind();
+        let was_in_office = std::mem::replace(
+            &mut self.is_in_office,
+            self.collection.cluster.membership.leads(Office::Collector),
+        );
+        if self.is_in_office {
+            if !was_in_office || !left.is_empty() {
+                self.node.packs.takes_over();
+            }
+            self.rows.extend(left);
+            self.names_listed_next.get_or_insert_default();
+        } else {
+            self.names_listed_next = None;
+            self.rows.clear();
+            self.logs.retain(|tended| tended.node == self.node.id);
+            (self.sweep, self.unswept) = (None, Vec::new());
+            self.node.packs.give_back(self.node.id);
+        }
+    }
+
+    /// Walks the next names that are due. False: none is.
+    async fn walk_names(&self) -> Result<bool> {
+        Ok(self.is_in_office && self.collection.walk_names(&self.node).await?)
+    }
+
+    /// Learns of the names that others keep, who leave them to the one in office.
+    async fn hear_of_names(&mut self) -> Result<()> {
+        if self
+            .collection
+            .context
+            .config
+            .is_broken(Broken::WalksOwnNamesAlone)
+        {
+            self.names_listed_next = None;
+        }
+        if self.names_listing_due() == Some(Duration::ZERO) {
+            let heard = (*self.collection.cache.lock().heard).clone();
+            self.collection
+                .idempotency_keys
+                .list_periods(&self.node)
+                .await?;
+            let is_quiet = heard == self.names_heard.0;
+            self.names_heard = (heard, is_quiet);
+            self.names_listed_next = Some(
+                self.collection.context.clock.monotonic()
+                    + self.collection.idempotency_keys.names_listing(),
+            );
+        }
+        Ok(())
+    }
+
+    fn names_listing_due(&self) -> Option<Duration> {
+        let next = self.names_listed_next?;
+        let (heard, is_quiet) = &self.names_heard;
+        if *is_quiet && *heard == *self.collection.cache.lock().heard {
+            return None;
+        }
+        Some(next.since(self.collection.context.clock.monotonic()))
+    }
+
+    /// When there may be work if nobody says so before.
+    fn due(&self) -> Option<Duration> {
+        let names = if self.is_in_office {
+            self.collection.idempotency_keys.names_due()
+        } else {
+            None
+        };
+        let packs_due = self.collection.packing.packs_due(&self.node);
+        let listing = self.names_listing_due();
+        [self.logs_due(), names, listing, self.sweep_due(), packs_due]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// One step of every log. False: nothing was to do.
+    async fn tidy_logs(&mut self) -> Result<bool> {
+        let (collection, node) = (Arc::clone(&self.collection), Arc::clone(&self.node));
+        let mut is_busy = false;
+        for place in 0..self.logs.len() {
+            // Anew for each log: what the one before has released must be looked at by this one.
+            let retained: Vec<(NodeId, u64)> = self
+                .logs
+                .iter()
+                .map(|tended| (tended.node, tended.retained.next.0))
+                .collect();
+            // The row of a record whose slot is still there is not released.
+            let may_be_released = |record: &CommitRecord| {
+                let slot = retained.iter().find(|(log, _)| *log == record.position.log);
+                slot.is_none_or(|(_, next)| record.position.slot < *next)
+            };
+            let tended = &mut self.logs[place];
+            is_busy |= collection.collect(&node, tended, &may_be_released).await?;
+            is_busy |= collection.retain(&node, tended).await?;
+        }
+        let trimmed = self
+            .logs
+            .extract_if(.., |tended| retention::is_trimmed(tended));
+        for tended in trimmed.collect::<Vec<_>>() {
+            node_registry::mark_trimmed(&node.store, tended.node).await?;
+        }
+        Ok(is_busy)
+    }
+
+    /// Looks up where the logs of earlier starts stand.
+    async fn open_logs(&mut self) -> Result<()> {
+        if self.logs.is_empty() {
+            self.collection
+                .idempotency_keys
+                .list_periods(&self.node)
+                .await?;
+            if self.collection.context.is_alone() {
+                self.node.packs.takes_over();
+            }
+            let own = Tended {
+                node: self.node.id,
+                log: self.log(self.node.id),
+                last: None,
+                collected: self.node.log.start(),
+                noted: 0,
+                retained: self.node.log.start(),
+                young_until: None,
+                dropped: 0,
+                since: self.node.started,
+                looked: Heard::default(),
+            };
+            self.logs.push(own);
+        }
+        let is_alone = self.collection.context.is_alone();
+        while let Some(row) = self.rows.last() {
+            // Left to this node again, after a moment without its lease.
+            if self.logs.iter().any(|tended| tended.node == row.node) {
+                self.rows.pop();
+                continue;
+            }
+            let since = if is_alone {
+                self.node.started
+            } else {
+                self.collection.context.clock.monotonic()
+            };
+            if !is_alone
+                && !row.is_swept
+                && !self
+                    .collection
+                    .context
+                    .config
+                    .is_broken(Broken::SweepsNothing)
+            {
+                self.unswept.push(row.node);
+                self.sweep_from = since + self.collection.context.config.life_max + LATE_WRITE;
+            }
+            if row.is_trimmed {
+                self.rows.pop();
+                continue;
+            }
+            let log = self.log(row.node);
+            let start = self.node.store.again(|| log.start()).await?;
+            let collected = row.collected.unwrap_or(start).max(start);
+            let (noted, last) = (collected.next.0, Some(row.done.next.0 - 1));
+            self.collection.drops(row.node, start);
+            let (retained, young_until, dropped) = (start, None, 0);
+            let node = row.node;
+            self.logs.push(Tended {
+                node,
+                log,
+                last,
+                collected,
+                noted,
+                retained,
+                young_until,
+                dropped,
+                since,
+                looked: Heard::default(),
+            });
+            self.rows.pop();
+        }
+        self.begin_sweep();
+        Ok(())
+    }
+
+    /// Those who ended while it was swept for others have their turn.
+    fn begin_sweep(&mut self) {
+        if self.sweep.is_none() {
+            let unswept = std::mem::take(&mut self.unswept);
+            self.sweep = Sweep::of(unswept, self.collection.context.config.buckets);
+        }
+    }
+
+    fn log(&self, node: NodeId) -> FencedLog {
+        FencedLog::new(self.node.store.key_value().clone(), layout::log(node))
+    }
+
+    /// When the next page of the sweep is due.
+    fn sweep_due(&self) -> Option<Duration> {
+        let sweep = self.sweep.as_ref()?;
+        let page = sweep.next.since(self.collection.context.clock.monotonic());
+        Some(
+            page.max(
+                self.sweep_from
+                    .since(self.collection.context.clock.monotonic()),
+            ),
+        )
+    }
+
+    /// One page, if it is time.
+    async fn sweep(&mut self) -> Result<()> {
+        if self.sweep_due() != Some(Duration::ZERO) {
+            return Ok(());
+        }
+        let Some(sweep) = &mut self.sweep else {
+            return Ok(());
+        };
+        sweep.next = self.collection.context.clock.monotonic() + SWEEP_PAUSE;
+        let pages = if sweep.is_at_packs() {
+            1
+        } else {
+            SWEEP_PAGES_AT_ONCE
+        };
+        for _ in 0..pages {
+            if !self.collection.sweep(&self.node, sweep).await? {
+                return self.end_sweep().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// All is looked at.
+    async fn end_sweep(&mut self) -> Result<()> {
+        let Some(mut sweep) = self.sweep.take() else {
+            return Ok(());
+        };
+        for swept in std::mem::take(&mut sweep.nodes) {
+            // What committed is on its way; the rest goes.
+            outbox::left_by(&self.node.store, swept).await?;
+            node_registry::mark_swept(&self.node.store, swept).await?;
+        }
+        // Nobody writes items any more that name packs of theirs.
+        self.node.packs.takes_over();
+        if !self
+            .collection
+            .context
+            .config
+            .is_broken(Broken::ForgetsWhoEndsMeanwhile)
+        {
+            self.begin_sweep();
+        }
+        Ok(())
+    }
+
+    /// When the next slot's window is over; none: no slot is within one, or something else has to happen first.
+    fn logs_due(&self) -> Option<Duration> {
+        let now = self.collection.context.clock.monotonic();
+        let due = self.logs.iter().filter_map(|tended| {
+            let left = match tended.last {
+                None => self
+                    .node
+                    .log
+                    .next_due(self.collection.context.config.retry_window)?,
+                Some(_) => tended.young_until?.since(now),
+            };
+            // Where a window is over, whatever else is in the way says so when it goes.
+            (!left.is_zero() || self.collection.is_retainable(&self.node, tended)).then_some(left)
+        });
+        due.min()
+    }
+
+    /// How many slots of a log are kept.
+    fn slots(&self, tended: &Tended) -> u64 {
+        let last = tended.last.unwrap_or_else(|| self.node.log.last());
+        (last + 1).saturating_sub(tended.retained.next.0)
+    }
+}

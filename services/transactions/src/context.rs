@@ -1,0 +1,113 @@
+//! What every part of the engine is given: the store, time, randomness, settings, counters and tasks.
+//!
+//! A named begin, a commit, a load and a clean-up run as tasks of the engine, never in the caller's future: a caller
+//! that hangs up drops its future, and half a commit must not depend on that. The tasks end with the last handle of
+//! the engine.
+
+use std::{
+    future::Future,
+    panic::resume_unwind,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use ports::{
+    Clock, Entropy,
+    key_value::{Room, SharedKeyValue},
+};
+use tokio::{sync::oneshot, task::JoinSet};
+
+use crate::{Config, Error, Result, figures::Counters, storage::node_log::Bounds};
+
+/// What the parts of the engine share. It holds no state of the protocol.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) key_value: SharedKeyValue,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    /// Whether no other node shares the store.
+    pub(crate) is_alone: bool,
+    pub(crate) tasks: Weak<Tasks>,
+}
+
+/// The running tasks of the engine. Open attempts, and attempts with unsent effects, bound their number.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks(Mutex<JoinSet<()>>);
+
+impl Context {
+    /// Checks the room on the store's disk before a value is taken in, which needs [`Room::Free`], or before a deletion
+    /// or a commit, which may use half of the store's reserve (rule P6).
+    ///
+    /// Errors: `NoRoom`.
+    pub(crate) fn check_room(&self, least: Room) -> Result<()> {
+        if self.key_value.room() < least {
+            Err(Error::NoRoom)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// A slot has to fit an item, with room for what a large last entry adds.
+    pub(crate) fn slot_bytes_max(&self) -> usize {
+        self.config
+            .slot_bytes_max
+            .min(self.key_value.limits().item_bytes_max / 2)
+    }
+
+    /// What is written with a slot has to fit a transaction of the store, if that has such over all its partitions.
+    pub(crate) fn slot_bounds(&self) -> Bounds {
+        let limits = self.key_value.limits();
+        let items = if limits.transact_across_partitions {
+            limits.transact_items_max
+        } else {
+            0
+        };
+        Bounds {
+            slot_bytes: self.slot_bytes_max(),
+            group_items: self.config.group_items_max.min(items),
+        }
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
+    }
+
+    /// Waits before a retry.
+    pub(crate) async fn pause(&self, delays: &mut primitives::Delays) {
+        self.clock
+            .sleep(delays.next_delay(&*self.entropy).unwrap_or_default())
+            .await;
+    }
+
+    /// Runs `task` as a task of the engine. Does nothing if the engine is being dropped.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let Some(tasks) = self.tasks.upgrade() else {
+            return;
+        };
+        let mut running = tasks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        running.spawn(task);
+        while let Some(ended) = running.try_join_next() {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                resume_unwind(error.into_panic());
+            }
+        }
+    }
+
+    /// Runs `task` as a task of the engine, and waits for its result. The task goes on if the caller is dropped.
+    pub(crate) async fn spawn_and_wait<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let (send, receive) = oneshot::channel();
+        self.spawn(async move {
+            // The caller may be gone; the task's work stays done.
+            let _ = send.send(task.await);
+        });
+        receive
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable("the engine stops")))
+    }
+}

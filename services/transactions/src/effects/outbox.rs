@@ -1,0 +1,508 @@
+//! The outbox: effects of committed transactions on their way out.
+//!
+//! ```text
+//!  round one of a commit: the outbox row of the attempt, with its effects; large ones in parts of their own
+//!  the decision row commits, and is durable (P5)
+//!  for each effect in order: sent, durable there, the row says how far
+//!  parts and row are deleted
+//! ```
+//!
+//! The rows of a node lie in one partition, so whoever comes after a dead node finds by one scan what it left. The
+//! decision row says whether it counts: then it is sent, else deleted. A node is asked for until nothing is left of it.
+//!
+//! Invariants
+//! - Nothing is sent before the decision row that commits it is durable.
+//! - A row goes once all its effects are sent, and durable where they were sent to.
+//! - A death between two steps sends the same effect again, under the same id: at least once, never not.
+//!
+//! Bounds: `unsent_max` transactions, beyond which no effect is taken; [`SENDING_MAX`] of them at a time, while
+//! those whose destination fails wait, and nobody waits for them.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{TryStreamExt, future::join_all, stream};
+use ports::{
+    Condition, DurabilityPoint, Item, Update,
+    key_value::{Action, Name, Scan, Value},
+    queue::Message,
+};
+use primitives::Backoff;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    effects::{Effect, Effects, effect_id, queue_name},
+    model::{Attempt, NodeId, TransactionId},
+    node::Node,
+    storage::{
+        layout,
+        node_registry::{self, NodeRow},
+        records::{decode, encode},
+        store::{Decision, State, Store},
+    },
+};
+
+/// The transaction's id, of an outbox row.
+const ID: &str = "id";
+/// The effects of an outbox row, or one of a part.
+const EFFECTS: &str = "effects";
+/// How many of them are sent, of an outbox row.
+const SENT: &str = "sent";
+
+/// Transactions whose effects are sent at a time.
+pub(crate) const SENDING_MAX: usize = 64;
+
+/// Parts written at a time.
+const WRITES_AT_ONCE: usize = 8;
+
+/// Outbox rows read in one page.
+const PAGE_ROWS: usize = 100;
+
+/// For destinations that fail: as long as the node lives.
+const SEND_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(20),
+    longest: Duration::from_secs(30),
+    attempts_max: u32::MAX,
+};
+
+/// The effects of an outbox row.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+enum Stored {
+    /// Themselves.
+    Inline(Vec<Effect>),
+    /// Too large for that: so many parts of their own.
+    Parts(u32),
+}
+
+/// Transactions that have effects to send, as this node knows them.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    unsent: Mutex<BTreeMap<Attempt, Unsent>>,
+    sending: Semaphore,
+}
+
+/// What is left of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Unsent {
+    /// Who sends them.
+    node: NodeId,
+    effects: usize,
+    /// Whether the next one was refused when it was last tried.
+    is_failing: bool,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            unsent: Mutex::default(),
+            sending: Semaphore::new(SENDING_MAX),
+        }
+    }
+}
+
+impl Outbox {
+    /// Whether as many transactions have unsent effects as this node bears.
+    pub(crate) fn is_full(&self, unsent_max: usize) -> bool {
+        self.unsent().len() >= unsent_max
+    }
+
+    /// How many effects are unsent, and in how many transactions the next one fails.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let unsent = self.unsent();
+        let effects: usize = unsent.values().map(|unsent| unsent.effects).sum();
+        (
+            effects as u64,
+            unsent.values().filter(|unsent| unsent.is_failing).count() as u64,
+        )
+    }
+
+    /// Whoever serves next finds them in the store.
+    pub(crate) fn clear(&self) {
+        self.unsent().clear();
+    }
+
+    /// `effects` of `attempt` are to be sent by `node`: not if it cannot go on, since then another does.
+    fn insert(&self, node: &Node, attempt: Attempt, effects: usize) {
+        let mut unsent = self.unsent();
+        if node.store.standing().is_ok() {
+            unsent.insert(
+                attempt,
+                Unsent {
+                    node: node.id,
+                    effects,
+                    is_failing: false,
+                },
+            );
+        }
+    }
+
+    /// Changes what `node` has to send of `attempt`, if it still has to; none: nothing is left.
+    fn change(&self, node: &Node, attempt: Attempt, change: impl FnOnce(Unsent) -> Option<Unsent>) {
+        let mut all = self.unsent();
+        let Some(unsent) = all
+            .get(&attempt)
+            .copied()
+            .filter(|unsent| unsent.node == node.id)
+        else {
+            return;
+        };
+        match change(unsent) {
+            Some(changed) => drop(all.insert(attempt, changed)),
+            None => drop(all.remove(&attempt)),
+        }
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, BTreeMap<Attempt, Unsent>> {
+        self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What an earlier node left.
+#[derive(Debug)]
+pub(crate) struct Left {
+    node: NodeId,
+    /// Committed attempts, the points at which they are, and how many of their effects are unsent.
+    unsent: Vec<(Attempt, DurabilityPoint, usize)>,
+}
+
+/// An outbox row.
+#[derive(Debug)]
+struct Row {
+    id: TransactionId,
+    effects: Stored,
+    sent: u32,
+}
+
+impl Row {
+    fn decode(item: &Item) -> Result<Self> {
+        let corrupt = || Error::Corrupt("decode an outbox row".into());
+        let id = TransactionId::new(item.bytes(ID).ok_or_else(corrupt)?.clone())?;
+        let effects = decode(item.bytes(EFFECTS).ok_or_else(corrupt)?, "an outbox row")?;
+        let sent = item
+            .integer(SENT)
+            .and_then(|sent| u32::try_from(sent).ok())
+            .ok_or_else(corrupt)?;
+        Ok(Self { id, effects, sent })
+    }
+
+    fn count(&self) -> u32 {
+        match &self.effects {
+            Stored::Inline(effects) => effects.len() as u32,
+            Stored::Parts(parts) => *parts,
+        }
+    }
+
+    fn parts(&self) -> u32 {
+        match self.effects {
+            Stored::Inline(_) => 0,
+            Stored::Parts(parts) => parts,
+        }
+    }
+}
+
+impl Store {
+    /// Writes what `attempt` is to send, should it commit. The row is there before its parts: none is without an owner.
+    pub(crate) async fn put_effects(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        effects: &[Effect],
+        inline_bytes_max: usize,
+    ) -> Result<()> {
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let parts = parts(effects, inline_bytes_max);
+        let stored = if parts == 0 {
+            Stored::Inline(effects.to_vec())
+        } else {
+            Stored::Parts(parts)
+        };
+        let attributes = vec![
+            (Name::from(ID), Value::Bytes(id.as_bytes().clone())),
+            (Name::from(EFFECTS), Value::Bytes(encode(&stored))),
+            (Name::from(SENT), Value::Integer(0)),
+        ];
+        self.update(Update::put(layout::outbox_row(attempt), attributes))
+            .await?;
+        let updates = (0..parts).zip(effects).map(|(place, effect)| {
+            let held = vec![(Name::from(EFFECTS), Value::Bytes(encode(effect)))];
+            Ok(Update::put(layout::effect(attempt, place), held))
+        });
+        let put = |update| async move { self.update(update).await.map(drop) };
+        stream::iter(updates)
+            .try_for_each_concurrent(WRITES_AT_ONCE, put)
+            .await
+    }
+
+    /// Deletes the outbox row of `attempt`, and the parts it names: they are sent, or do not count.
+    pub(crate) async fn delete_effects(&self, attempt: Attempt, parts: u32) -> Result<()> {
+        for place in 0..parts {
+            self.finish(&Update::delete(layout::effect(attempt, place)))
+                .await?;
+        }
+        self.finish(&Update::delete(layout::outbox_row(attempt)))
+            .await
+            .map(drop)
+    }
+
+    /// Whether effects of `attempt` are not sent yet, should it have committed.
+    pub(crate) async fn has_unsent(&self, attempt: Attempt) -> Result<bool> {
+        Ok(self.outbox_row(attempt).await?.is_some())
+    }
+
+    /// Deletes what `attempt`, which did not commit, was to send.
+    pub(crate) async fn delete_outbox(&self, attempt: Attempt) -> Result<()> {
+        match self.outbox_row(attempt).await? {
+            Some(row) => self.delete_effects(attempt, row.parts()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn outbox_row(&self, attempt: Attempt) -> Result<Option<Row>> {
+        let read = self.get(&layout::outbox_row(attempt)).await?;
+        read.value.map(|item| Row::decode(&item)).transpose()
+    }
+
+    async fn effect(&self, attempt: Attempt, row: &Row, place: u32) -> Result<Effect> {
+        if let Stored::Inline(effects) = &row.effects {
+            return Ok(effects[place as usize].clone());
+        }
+        let read = self.get(&layout::effect(attempt, place)).await?;
+        let missing = || Error::Corrupt("an effect that an outbox row names is not there".into());
+        let part = read
+            .value
+            .as_ref()
+            .and_then(|item| item.bytes(EFFECTS))
+            .cloned()
+            .ok_or_else(missing)?;
+        Ok(decode(&part, "an effect")?)
+    }
+
+    /// The first `sent` effects of `attempt` are sent.
+    async fn mark_sent(&self, attempt: Attempt, sent: u32) -> Result<()> {
+        let actions = vec![Action::set_integer(SENT, i64::from(sent))];
+        let update = Update::modify(layout::outbox_row(attempt), actions).when(Condition::Exists);
+        self.finish(&update).await.map(drop)
+    }
+}
+
+impl Effects {
+    /// Sends the effects of `attempt`, which has committed at `point`.
+    pub(crate) fn dispatch(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        attempt: Attempt,
+        count: usize,
+        point: DurabilityPoint,
+    ) {
+        if count == 0 {
+            return;
+        }
+        self.outbox.insert(node, attempt, count);
+        let (effects, node) = (Arc::clone(self), Arc::clone(node));
+        self.context
+            .spawn(async move { effects.deliver(&node, attempt, point).await });
+    }
+
+    /// What the nodes before `own` left unsent. Their logs are resolved, so their attempts are decided; what does not
+    /// count is deleted.
+    pub(crate) async fn find_unsent(&self, store: &Store, own: NodeId) -> Result<Vec<Left>> {
+        let mut left = Vec::new();
+        if self.context.config.is_broken(Broken::ForgetsUnsent) {
+            return Ok(left);
+        }
+        for NodeRow { node, .. } in node_registry::list(store)
+            .await?
+            .into_iter()
+            .filter(|row| !row.is_sent)
+        {
+            if node != own {
+                left.push(Left {
+                    node,
+                    unsent: left_by(store, node).await?,
+                });
+            }
+        }
+        Ok(left)
+    }
+
+    /// What one node left unsent, whose log is resolved.
+    pub(crate) async fn find_unsent_of(&self, store: &Store, node: NodeId) -> Result<Vec<Left>> {
+        if self.context.config.is_broken(Broken::ForgetsUnsent) {
+            return Ok(Vec::new());
+        }
+        Ok(vec![Left {
+            node,
+            unsent: left_by(store, node).await?,
+        }])
+    }
+
+    /// Sends what earlier nodes left.
+    pub(crate) fn hand_over(self: &Arc<Self>, node: &Arc<Node>, left: Vec<Left>) {
+        for Left {
+            node: earlier,
+            unsent,
+        } in left
+        {
+            for (attempt, _, effects) in &unsent {
+                self.outbox.insert(node, *attempt, *effects);
+            }
+            let (effects, node) = (Arc::clone(self), Arc::clone(node));
+            self.context.spawn(async move {
+                let deliveries =
+                    unsent.iter().map(|(attempt, point, _)| effects.deliver(&node, *attempt, *point));
+                join_all(deliveries).await;
+                // Whatever stands in its way: a node that is not marked is looked at again by the next start.
+                if let Err(error) = node_registry::mark_sent(&node.store, earlier).await {
+                    tracing::debug!(%error, "that an earlier node's effects are sent was not noted");
+                }
+            });
+        }
+    }
+
+    /// Sends what is unsent of `attempt`, for as long as the node lives.
+    async fn deliver(&self, node: &Node, attempt: Attempt, point: DurabilityPoint) {
+        let mut delays = SEND_AGAIN.delays();
+        let mut is_durable = self.context.config.is_broken(Broken::SendsBeforeDurable);
+        while node.store.standing().is_ok() {
+            let sent = async {
+                let _permit = self
+                    .outbox
+                    .sending
+                    .acquire()
+                    .await
+                    .expect("it is never closed");
+                if !is_durable {
+                    node.store.externalize(point).await?;
+                    is_durable = true;
+                }
+                self.send_all(node, attempt).await
+            };
+            match sent.await {
+                Ok(()) => break,
+                Err(error) => self.note_failure(node, attempt, &error),
+            }
+            self.context.pause(&mut delays).await;
+        }
+        self.outbox.change(node, attempt, |_| None);
+    }
+
+    fn note_failure(&self, node: &Node, attempt: Attempt, error: &Error) {
+        self.outbox.change(node, attempt, |unsent| {
+            if !unsent.is_failing {
+                let effects = unsent.effects;
+                tracing::warn!(%error, %attempt, effects, "effects cannot be sent, and stay until they are");
+            }
+            Some(Unsent { is_failing: true, ..unsent })
+        });
+    }
+
+    /// Errors: the next effect could not be sent now.
+    async fn send_all(&self, node: &Node, attempt: Attempt) -> Result<()> {
+        let store = &node.store;
+        let Some(row) = store.outbox_row(attempt).await? else {
+            return Ok(());
+        };
+        let count = row.count();
+        for place in row.sent..count {
+            let effect = store.effect(attempt, &row, place).await?;
+            let id = if self.context.config.is_broken(Broken::NamesEffectsAnew) {
+                Bytes::from(format!("{:x}", self.context.entropy.next_u64()))
+            } else {
+                effect_id(&row.id, place)
+            };
+            self.send_one(effect, id).await?;
+            self.context.counters.sent();
+            if place + 1 < count || row.parts() > 0 {
+                store.mark_sent(attempt, place + 1).await?;
+            }
+            self.outbox.change(node, attempt, |unsent| {
+                let effects = (count - place - 1) as usize;
+                Some(Unsent {
+                    effects,
+                    is_failing: false,
+                    ..unsent
+                })
+            });
+        }
+        store.delete_effects(attempt, row.parts()).await
+    }
+
+    /// Durable where it was sent to when it returns.
+    pub(crate) async fn send_one(&self, effect: Effect, id: Bytes) -> Result<()> {
+        match effect {
+            Effect::Message {
+                queue: name,
+                group,
+                body,
+            } => {
+                let queue = self.destinations.queue.as_ref().ok_or(Error::NoSuchQueue)?;
+                let message = Message {
+                    group,
+                    deduplication: Some(id),
+                    body,
+                };
+                let receipt = queue.send(&queue_name(&name), vec![message]).await?;
+                queue.externalize(receipt.point).await?;
+            }
+            Effect::Invocation { function, payload } => {
+                let functions = self
+                    .destinations
+                    .functions
+                    .as_ref()
+                    .ok_or(Error::NoSuchFunction)?;
+                functions.send(&function, Some(id), payload).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many parts `effects` take beside their outbox row.
+pub(crate) fn parts(effects: &[Effect], inline_bytes_max: usize) -> u32 {
+    let bytes: usize = effects.iter().map(Effect::bytes_len).sum();
+    if bytes <= inline_bytes_max {
+        0
+    } else {
+        effects.len() as u32
+    }
+}
+
+/// What `node`, whose log is resolved, left unsent; what did not commit is deleted.
+pub(crate) async fn left_by(
+    store: &Store,
+    node: NodeId,
+) -> Result<Vec<(Attempt, DurabilityPoint, usize)>> {
+    let mut scan = Scan::partition(layout::outbox(node), PAGE_ROWS);
+    let mut unsent = Vec::new();
+    loop {
+        let page = store.scan(&scan).await?.value;
+        for (sort, item) in page.items {
+            let sequence = layout::outbox_sequence(&sort);
+            let sequence =
+                sequence.ok_or_else(|| Error::Corrupt("decode an outbox row's key".into()))?;
+            let (attempt, row) = (Attempt { node, sequence }, Row::decode(&item)?);
+            let (decision, point) = store.decision(&row.id).await?;
+            let is_this = |decision: &Decision| {
+                decision.attempt == attempt && matches!(decision.state, State::Committed(_))
+            };
+            if decision.as_ref().is_some_and(is_this) {
+                unsent.push((attempt, point, (row.count() - row.sent) as usize));
+            } else {
+                store.delete_effects(attempt, row.parts()).await?;
+            }
+        }
+        match page.next {
+            Some(next) => scan.from = next,
+            None => return Ok(unsent),
+        }
+    }
+}

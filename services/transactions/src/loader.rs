@@ -1,0 +1,404 @@
+//! Committed versions and values, from memory or from the store.
+//!
+//! A load is one scan and, for each version found, its decision row, read after the version was: a commit decided in
+//! between is either seen in its row or heard of like any other. One load of a key serves all who wait for it, and
+//! goes on if they do not.
+//!
+//! A value in chunks is put together in memory that all such reads share: it counts there until the last who holds it lets
+//! it go.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt, stream};
+use ports::DurabilityPoint;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::{
+    Error, Result,
+    attempts::{open_attempts::Attempts, read_set::Choice},
+    cache::{
+        Cache,
+        version_index::{Entry, Loaded, Loading},
+    },
+    cluster::Cluster,
+    context::Context,
+    model::{Attempt, Key, KeyspaceId, Shown},
+    node::Node,
+    packing::Packing,
+    serializable::Serializable,
+    storage::{
+        node_registry,
+        records::{CommitRecord, Place, Write},
+        store::{Decision, State, VersionItem},
+    },
+};
+
+/// Decision rows read at a time.
+const ROWS_AT_ONCE: usize = 64;
+/// How often a version that is gone is looked for again.
+pub(crate) const STALE_MAX: usize = 3;
+
+/// What is behind a choice.
+pub(crate) enum Fetched {
+    Value(Option<Bytes>),
+    /// The item should be there, and is not.
+    Missing,
+}
+
+/// What a load found.
+pub(crate) struct Versions {
+    pub(crate) records: Vec<Arc<CommitRecord>>,
+    values: Vec<(Attempt, u32, Bytes)>,
+    point: DurabilityPoint,
+}
+
+/// A large value, and its part of the memory for those.
+struct Reading {
+    value: Bytes,
+    _held: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Reading {
+    fn as_ref(&self) -> &[u8] {
+        &self.value
+    }
+}
+
+/// Keeps from being collected whatever is heard now, for reads without a transaction.
+#[derive(Debug)]
+pub(crate) struct Pin<'a> {
+    loader: &'a Loader,
+    place: u64,
+}
+
+impl<'a> Pin<'a> {
+    pub(crate) fn new(loader: &'a Loader) -> Self {
+        let mut attempts = loader.attempts.lock();
+        let (heard, superseded_bytes) = loader.cache.frontier();
+        let place = attempts.pin(heard, superseded_bytes);
+        drop(attempts);
+        Self { loader, place }
+    }
+}
+
+impl Drop for Pin<'_> {
+    fn drop(&mut self) {
+        self.loader.attempts.lock().unpin(self.place);
+    }
+}
+
+/// Reads what is committed.
+#[derive(Debug)]
+pub(crate) struct Loader {
+    context: Arc<Context>,
+    cache: Arc<Cache>,
+    attempts: Arc<Attempts>,
+    cluster: Arc<Cluster>,
+    serializable: Arc<Serializable>,
+    packing: Arc<Packing>,
+    /// Memory for values in chunks that are being read, in bytes.
+    reading: Arc<Semaphore>,
+}
+
+impl Loader {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        cache: Arc<Cache>,
+        attempts: Arc<Attempts>,
+        cluster: Arc<Cluster>,
+        serializable: Arc<Serializable>,
+        packing: Arc<Packing>,
+    ) -> Self {
+        let reading = context.config.read_bytes_max.min(Semaphore::MAX_PERMITS);
+        Self {
+            context,
+            cache,
+            attempts,
+            cluster,
+            serializable,
+            packing,
+            reading: Arc::new(Semaphore::new(reading)),
+        }
+    }
+
+    /// Errors: `Unavailable`: this node was taken for dead, and falls.
+    pub(crate) async fn still_counts(&self, node: &Node) -> Result<()> {
+        self.cluster.may_answer(node)?;
+        // Nobody else counts it among several: the lease says it.
+        if self.context.is_alone() && !node_registry::is_live(&node.store, node.id).await? {
+            node.store.fall();
+        }
+        node.store.standing()
+    }
+
+    /// What every node has acknowledged of `key` until now, whatever this one has heard.
+    pub(crate) async fn get_stored(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+    ) -> Result<Shown<Option<Bytes>>> {
+        let mut missed = Choice::Absent;
+        for _ in 0..STALE_MAX {
+            let Versions { records, point, .. } = self.load_versions(node, key).await?;
+            let newest = records.into_iter().max_by_key(|record| record.version);
+            let choice = newest.map_or(Choice::Absent, Choice::Version);
+            if let Fetched::Value(value) = self.value(node, key, &choice).await? {
+                return Ok(Shown { value, point });
+            }
+            missed = choice;
+        }
+        Err(damaged(key, &missed))
+    }
+
+    /// The value behind a choice.
+    pub(crate) async fn value(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        key: &Key,
+        choice: &Choice,
+    ) -> Result<Fetched> {
+        let Choice::Version(record) = choice else {
+            return Ok(Fetched::Value(None));
+        };
+        let write = record
+            .write_of(key)
+            .expect("a record was chosen for a key it wrote");
+        if write.place == Place::Gone {
+            return Ok(Fetched::Value(None));
+        }
+        if let Some(value) = self.stored_value(node, record.attempt, write).await? {
+            return Ok(Fetched::Value(Some(value)));
+        }
+        Ok(Fetched::Missing)
+    }
+
+    /// The value of a write that is in the store, or was lately; none: it is not there. Errors: of damage, with the key, without
+    /// which who reads a page of many could not read on behind it.
+    pub(crate) async fn stored_value(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        attempt: Attempt,
+        write: &Write,
+    ) -> Result<Option<Bytes>> {
+        let read = self.read_stored(node, attempt, write).await;
+        read.map_err(|error| match error {
+            Error::Corrupt(why) => {
+                let name = write.key.name().escape_ascii();
+                Error::Corrupt(format!("{why}: the value of \"{name}\"").into())
+            }
+            error => error,
+        })
+    }
+
+    async fn read_stored(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        attempt: Attempt,
+        write: &Write,
+    ) -> Result<Option<Bytes>> {
+        if let Some(value) = self.cache.lock().data.get(attempt, write.write) {
+            return Ok(Some(value));
+        }
+        let (value, held) = if let Place::Chunks { bytes, .. } = write.place {
+            let held = self.reserve_reading(bytes as usize).await?;
+            (node.store.chunked_value(attempt, write).await?, Some(held))
+        } else if let Place::Packed { bytes, .. } = write.place {
+            let is_large = bytes as usize > self.context.config.inline_bytes_max;
+            let held = if is_large {
+                Some(self.reserve_reading(bytes as usize).await?)
+            } else {
+                None
+            };
+            (self.packing.packed_value(node, attempt, write).await?, held)
+        } else {
+            let item = node.store.version(&write.key, attempt).await?;
+            (
+                item.filter(|item| item.write == write.write)
+                    .and_then(|item| item.value),
+                None,
+            )
+        };
+        let Some(value) = value else { return Ok(None) };
+        {
+            if let Some(mut cache) = self.cache.of(node.id) {
+                cache.data.insert(attempt, write.write, value.clone());
+            }
+        }
+        Ok(Some(match held {
+            Some(held) => Bytes::from_owner(Reading { value, _held: held }),
+            None => value,
+        }))
+    }
+
+    /// Room for a large value. Errors: `TooMuchBuffered` if others do not let go of theirs.
+    pub(crate) async fn reserve_reading(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
+        let bytes = bytes.min(self.context.config.read_bytes_max) as u32;
+        let reading = Arc::clone(&self.reading);
+        tokio::select! {
+            biased;
+            held = reading.acquire_many_owned(bytes) => Ok(held.expect("it is never closed")),
+            () = self.context.clock.sleep(self.context.config.read_wait_max) => Err(Error::TooMuchBuffered),
+        }
+    }
+
+    /// Loads the versions of `key`, or joins who does.
+    pub(crate) fn load(self: &Arc<Self>, node: &Arc<Node>, key: &Key) -> watch::Receiver<Loaded> {
+        let waiter = {
+            let Some(mut cache) = self.cache.of(node.id) else {
+                return watch::channel(Some(Err(Error::unavailable("the node starts over")))).1;
+            };
+            match cache.index.load(key) {
+                Loading::UnderWay(waiter) => return waiter,
+                Loading::ByCaller(waiter) => waiter,
+            }
+        };
+        self.context.counters.loaded();
+        let (loader, node, key) = (Arc::clone(self), Arc::clone(node), key.clone());
+        self.context.spawn(async move {
+            let found = loader.load_versions(&node, &key).await;
+            // Another node's loads are its own.
+            let Some(mut cache) = loader.cache.of(node.id) else {
+                return;
+            };
+            match found {
+                Ok(Versions {
+                    records,
+                    values,
+                    point,
+                }) => {
+                    for record in &records {
+                        node.log.observe(record.version.timed());
+                    }
+                    for (attempt, write, value) in values {
+                        cache.data.insert(attempt, write, value);
+                    }
+                    cache.index.finish_load(&key, &records, point);
+                    // What they wrote to other keys may be news, too.
+                    for record in &records {
+                        if !cache.heard.contains(record.position) {
+                            cache.index.hear(record);
+                        }
+                    }
+                }
+                Err(error) => cache.index.fail_load(&key, error),
+            }
+        });
+        waiter
+    }
+}
+
+/// What nobody may have collected is not there, however often it is looked for.
+pub(crate) fn damaged(key: &Key, choice: &Choice) -> Error {
+    if let Choice::Version(record) = choice {
+        tracing::error!(?key, attempt = %record.attempt, "a committed version is not in the store");
+    }
+    Error::NoValidVersion
+}
+
+pub(crate) async fn wait_for_load(mut waiter: watch::Receiver<Loaded>) -> Result<Arc<Entry>> {
+    match waiter.wait_for(Option::is_some).await {
+        Ok(loaded) => loaded.clone().expect("waited for"),
+        Err(_) => Err(Error::unavailable("the engine stops")),
+    }
+}
+
+impl Loader {
+    /// The committed versions of `key` that are in the store. What this node has committed lately, or has in use, it knows without
+    /// their rows.
+    pub(crate) async fn load_versions(&self, node: &Arc<Node>, key: &Key) -> Result<Versions> {
+        let (items, mut point) = node.store.versions(key).await?;
+        let known: Vec<Option<Arc<CommitRecord>>> = {
+            let cache = self.cache.lock();
+            items
+                .iter()
+                .map(|(attempt, _)| cache.record(*attempt))
+                .collect()
+        };
+        let rows = stream::iter(items.into_iter().zip(known))
+            .map(|((attempt, item), known)| committed_version(node, key, attempt, item, known));
+        let found: Vec<_> = rows.buffered(ROWS_AT_ONCE).try_collect().await?;
+        let mut versions = Versions {
+            records: Vec::new(),
+            values: Vec::new(),
+            point,
+        };
+        for (record, item, read_at) in found {
+            point = point.max(read_at);
+            let Some(record) = record else { continue };
+            versions
+                .values
+                .extend(item.value.map(|value| (record.attempt, item.write, value)));
+            versions.records.push(record);
+        }
+        self.check_succession(node, key.keyspace()).await?;
+        Ok(Versions { point, ..versions })
+    }
+
+    /// A successor collects what snapshots of this node need: what was found in a sequenced keyspace is whole if there was none
+    /// yet. Among several nodes that is what the lease is for.
+    pub(crate) async fn check_succession(
+        &self,
+        node: &Arc<Node>,
+        keyspace: KeyspaceId,
+    ) -> Result<()> {
+        if self.context.is_alone() && self.serializable.keyspaces.lock().is_sequenced(keyspace) {
+            self.serializable.follow_sequencer(node).await?;
+        }
+        Ok(())
+    }
+}
+
+/// The record of a version, if it counts: if its row is committed by the attempt that wrote it, as that write, or if it was
+/// handed over to the sequencer and is in its log.
+pub(crate) async fn committed_version(
+    node: &Node,
+    key: &Key,
+    attempt: Attempt,
+    item: VersionItem,
+    known: Option<Arc<CommitRecord>>,
+) -> Result<(Option<Arc<CommitRecord>>, VersionItem, DurabilityPoint)> {
+    let is_its_write = |record: &CommitRecord| {
+        record
+            .write_of(key)
+            .is_some_and(|write| write.write == item.write)
+    };
+    if let Some(record) = known {
+        let point = record.point;
+        return Ok((
+            Some(record).filter(|record| is_its_write(record)),
+            item,
+            point,
+        ));
+    }
+    let (mut decision, mut point) = node.store.decision(&item.id).await?;
+    if decision
+        .as_ref()
+        .is_some_and(|row| row.attempt == attempt && row.state == State::Prepared)
+    {
+        if let Some(record) = node.followed.unsettled(attempt) {
+            let point = point.max(record.point);
+            return Ok((
+                Some(record).filter(|record| is_its_write(record)),
+                item,
+                point,
+            ));
+        }
+        // Settled since it was read; or not decided before this, and then it is heard of like any other.
+        (decision, point) = node.store.decision(&item.id).await?;
+    }
+    let Some(Decision {
+        attempt: decided,
+        state: State::Committed(stored),
+        ..
+    }) = decision
+    else {
+        return Ok((None, item, point));
+    };
+    if decided != attempt {
+        return Ok((None, item, point));
+    }
+    let record = Arc::new(node.store.record(&item.id, attempt, &stored, point).await?);
+    let counts = is_its_write(&record);
+    Ok((counts.then_some(record), item, point))
+}

@@ -1,0 +1,140 @@
+//! Where the packs of a store lie among the objects: under a name of their own, drawn once.
+//!
+//! Two stores may share a bucket, and a store that is given another bucket than before must notice before anybody misses a
+//! value. So the name stands in the store, and an object under it says that this is the place.
+//!
+//! The object comes first, and the row is durable before it is used: dies between, and an object without values stays.
+//!
+//! A store that was set back, to a backup or by a loss, while its objects were not, gives out numbers of nodes again, and packs
+//! that it does not know lie under them. So a new node begins to number its packs behind whatever lies there.
+
+use futures_util::TryStreamExt as _;
+use ports::{
+    Condition, Item, Update,
+    key_value::{Name, Outcome, Scan, Value},
+    objects::{self, ObjectError, ObjectPath, ObjectStoreExt as _, PutMode, PutPayload},
+};
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    node::Node,
+    packing::Packing,
+    storage::{layout, store::Store},
+};
+
+use super::SharedObjects;
+
+/// What all packs lie under.
+const PACKS: &str = "packs";
+/// The object that says whose they are.
+const STORE: &str = "store";
+/// The row's attribute.
+const HOME: &str = "home";
+
+impl Packing {
+    /// Finds where the packs of `store` lie, if it has any or is given objects. Errors: `WrongObjects` if there are packs, and the
+    /// objects are not those they are among.
+    pub(crate) async fn find_home(&self, store: &Store) -> Result<()> {
+        let row = store.get(&layout::packs_home()).await?.value;
+        let known = row.as_deref().and_then(home_of);
+        let home = match (&self.objects, known) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => return has_none(store).await,
+            (Some(objects), Some(home)) => live_there(store, objects, home).await?,
+            (Some(objects), None) => move_in(self, store, objects).await?,
+        };
+        // The same at each start.
+        self.home.get_or_init(|| home);
+        Ok(())
+    }
+}
+
+impl Packing {
+    /// Has the packs of `node`, which has yet to serve, numbered behind what lies under its number already.
+    pub(crate) async fn pass_packs(&self, node: &Node) -> Result<()> {
+        let Some(objects) = self
+            .objects
+            .as_ref()
+            .filter(|_| !self.context.config.is_broken(Broken::TakesAnyPackForItsOwn))
+        else {
+            return Ok(());
+        };
+        let place = ObjectPath::from(format!("{}/{}", self.home()?, node.id.0));
+        let look = async || {
+            let numbers = objects.list(Some(&place)).map_ok(|object| {
+                object
+                    .location
+                    .filename()
+                    .and_then(|name| name.parse::<u64>().ok())
+                    .unwrap_or_default()
+            });
+            let last = numbers
+                .try_fold(0, async |last, number| Ok(number.max(last)))
+                .await;
+            last.map_err(|error| objects::failed(format!("list {place}"), error))
+        };
+        let last = node.store.again(look).await?;
+        if last > 0 {
+            tracing::warn!(%place, last, "there are packs that this store does not know: it was set back, and its objects were not");
+            node.packs.pass(last);
+        }
+        Ok(())
+    }
+}
+
+fn home_of(row: &Item) -> Option<String> {
+    row.bytes(HOME)
+        .map(|home| String::from_utf8_lossy(home).into_owned())
+}
+
+/// Errors: there are packs after all.
+async fn has_none(store: &Store) -> Result<()> {
+    let page = store.scan(&Scan::partition(layout::PACKS, 1)).await?.value;
+    if page.items.is_empty() {
+        return Ok(());
+    }
+    Err(Error::WrongObjects("none was given".into()))
+}
+
+/// `home`, which others have drawn. Errors: it is not among these objects.
+async fn live_there(store: &Store, objects: &SharedObjects, home: String) -> Result<String> {
+    let place = ObjectPath::from(format!("{home}/{STORE}"));
+    let look = async || match objects.head(&place).await {
+        Ok(_) => Ok(true),
+        Err(ObjectError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(objects::failed(format!("look at {place}"), error)),
+    };
+    if store.again(look).await? {
+        return Ok(home);
+    }
+    Err(Error::WrongObjects(
+        format!("the one given is not this store's, since there is no {place}").into(),
+    ))
+}
+
+async fn move_in(packing: &Packing, store: &Store, objects: &SharedObjects) -> Result<String> {
+    let home = format!("{PACKS}/{:016x}", packing.context.entropy.next_u64());
+    let place = ObjectPath::from(format!("{home}/{STORE}"));
+    let put = async || match objects
+        .put_opts(&place, PutPayload::default(), PutMode::Create.into())
+        .await
+    {
+        Ok(_) | Err(ObjectError::AlreadyExists { .. }) => Ok(()),
+        Err(error) => Err(objects::failed(format!("put {place}"), error)),
+    };
+    store.again(put).await?;
+    let attributes = vec![(Name::from(HOME), Value::Bytes(home.clone().into()))];
+    let (outcome, point) = store
+        .update(Update::put(layout::packs_home(), attributes).when(Condition::Absent))
+        .await?;
+    store.externalize(point).await?;
+    match outcome {
+        Outcome::Done(_) => Ok(home),
+        // An answer that was lost; or somebody else was faster, perhaps with other objects.
+        Outcome::Conflict(row) => {
+            let home = row.as_deref().and_then(home_of).unwrap_or_default();
+            live_there(store, objects, home).await
+        }
+    }
+}

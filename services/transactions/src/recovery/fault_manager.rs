@@ -1,0 +1,322 @@
+//! What nodes leave that are gone, and commits that hang: whoever holds the office sees to it.
+//!
+//! A node whose membership has ended answers nobody any more, so its log can be taken over: sealed, so that it can announce
+//! nothing new, and resolved like that of an earlier start. Then everybody follows it to its end, its effects are sent, and
+//! what it kept is tended like one's own.
+//!
+//! What cannot be read of one node keeps nobody from seeing to the others: that one is tried again, and the log says so.
+//!
+//! It keeps nothing that is not in the store: dies anywhere, the next one does it again. Two at once do no harm: seals settle
+//! who is last, rows decide once.
+//!
+//! A node that has just begun has its row only once it is a member; but who is a member is heard later in one place than in
+//! another, so a node is taken for gone only when it is missing for a while.
+//!
+//! From AFT, section 4.2 and 4.3.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use ports::{Monotonic, Outage};
+use primitives::{Cursor, Epoch, FencedLog, SlotIndex};
+
+use crate::{
+    Error, Result,
+    cluster::membership::Office,
+    model::NodeId,
+    node::Node,
+    recovery::{Recovery, resolve::Closing},
+    storage::{
+        layout,
+        node_registry::{self, NodeRow},
+        records::{Entry, StoredSlot, decode},
+        store::Decision,
+    },
+};
+
+/// Between two looks at who is a member: no call to any port.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// For so long nobody takes a node for gone that is no member.
+const MISSING_MIN: Duration = Duration::from_secs(1);
+/// The longest wait before a log that is damaged is tried again.
+const DAMAGED_WAIT_MAX: Duration = Duration::from_mins(5);
+/// A commit that is undecided for so long is closed.
+const HANGING_MAX: Duration = Duration::from_secs(30);
+
+/// What the office has seen since it was taken.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The view of the members that the registry was compared with.
+    view: Option<u64>,
+    /// Nodes that are no members, and since when.
+    missing: BTreeMap<NodeId, Monotonic>,
+    /// Nodes that are gone, and seen to.
+    gone: BTreeSet<NodeId>,
+    /// Nodes whose logs are damaged: each try leaves a seal there.
+    damaged: BTreeMap<NodeId, Damaged>,
+}
+
+/// What is damaged is tried again ever more seldom.
+#[derive(Debug)]
+struct Damaged {
+    error: Error,
+    wait: Duration,
+    next: Monotonic,
+}
+
+impl Seen {
+    fn put_off(&mut self, node: NodeId, error: &Error, now: Monotonic) {
+        let before = self
+            .damaged
+            .get(&node)
+            .map_or(LOOK_EVERY, |damaged| damaged.wait);
+        let wait = (2 * before).min(DAMAGED_WAIT_MAX);
+        self.damaged.insert(
+            node,
+            Damaged {
+                error: error.clone(),
+                wait,
+                next: now + wait,
+            },
+        );
+    }
+}
+
+impl Recovery {
+    /// Begins to see to what others leave, while this node holds the office.
+    pub(crate) fn look_after_others(self: &Arc<Self>, node: &Arc<Node>) {
+        let (recovery, node) = (Arc::clone(self), Arc::clone(node));
+        self.context.spawn(async move {
+            let mut seen = Seen::default();
+            let (mut of_the_gone, mut of_hanging) = (Outage::default(), Outage::default());
+            while node.store.standing().is_ok() {
+                if recovery.cluster.membership.leads(Office::Collector) {
+                    let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
+                    recovery.say(
+                        &node,
+                        &mut of_the_gone,
+                        seen_to,
+                        "what nodes left that are gone",
+                    );
+                    let closed = recovery.close_hanging(&node).await;
+                    recovery.say(&node, &mut of_hanging, closed, "what hangs of others");
+                } else {
+                    seen = Seen::default();
+                }
+                recovery.context.clock.sleep(LOOK_EVERY).await;
+            }
+        });
+    }
+
+    /// Has the log say that `what` is not seen to for a while, unless that is since this node cannot go on.
+    fn say(&self, node: &Node, outage: &mut Outage, done: Result<()>, what: &str) {
+        let now = self.context.clock.monotonic();
+        match done {
+            Ok(()) => {
+                if let Some(lasted) = outage.ended(now) {
+                    tracing::info!(?lasted, "{what} is seen to again");
+                }
+            }
+            Err(_) if node.store.standing().is_err() => {}
+            Err(error) => {
+                if let Some(lasts) = outage.failed(now, &error.to_string()) {
+                    tracing::warn!(%error, ?lasts, "{what} is not all seen to at the moment");
+                }
+            }
+        }
+    }
+
+    /// Errors: why the first of them could not be seen to, once all others are.
+    async fn see_to_the_gone(self: &Arc<Self>, node: &Arc<Node>, seen: &mut Seen) -> Result<()> {
+        let members = self.cluster.membership.members();
+        if seen.view == Some(members.view) && seen.missing.is_empty() {
+            return Ok(());
+        }
+        let now = self.context.clock.monotonic();
+        let rows = node_registry::list(&node.store).await?;
+        seen.missing
+            .retain(|missing, _| !members.nodes.contains_key(missing));
+        let mut all = Ok(());
+        for row in rows {
+            let is_here = row.node == node.id || members.nodes.contains_key(&row.node);
+            if is_here || seen.gone.contains(&row.node) {
+                continue;
+            }
+            if !row.is_resolved {
+                let since = *seen.missing.entry(row.node).or_insert(now);
+                if now.since(since) < MISSING_MIN {
+                    continue;
+                }
+            }
+            if let Some(damaged) = seen
+                .damaged
+                .get(&row.node)
+                .filter(|damaged| damaged.next > now)
+            {
+                all = all.and(Err(damaged.error.clone()));
+                continue;
+            }
+            match self.take_over(node, row).await {
+                Ok(()) => {
+                    seen.missing.remove(&row.node);
+                    seen.damaged.remove(&row.node);
+                    seen.gone.insert(row.node);
+                }
+                Err(error) => {
+                    node.store.standing()?;
+                    tracing::debug!(%error, gone = row.node.0, "a node that is gone is not seen to at the moment");
+                    if let Error::Corrupt(_) = error {
+                        seen.put_off(row.node, &error, now);
+                    }
+                    all = all.and(Err(error));
+                }
+            }
+        }
+        all?;
+        seen.view = Some(members.view);
+        Ok(())
+    }
+
+    /// Resolves the log of a node that is gone, if nobody has, and takes care of all it left.
+    async fn take_over(self: &Arc<Self>, node: &Arc<Node>, row: NodeRow) -> Result<()> {
+        let row = if row.is_resolved {
+            row
+        } else {
+            self.resolve(&node.store, row, Closing::ByLog(node)).await?
+        };
+        self.cluster.follow(node, row.node).await?;
+        if !row.is_sent {
+            let left = self.effects.find_unsent_of(&node.store, row.node).await?;
+            self.effects.hand_over(node, left);
+        }
+        if !row.is_trimmed || !row.is_swept {
+            node.leave_to_house(row);
+        }
+        Ok(())
+    }
+
+    /// Closes the commits of members that have been undecided for too long.
+    async fn close_hanging(&self, node: &Arc<Node>) -> Result<()> {
+        let now = self.context.clock.monotonic();
+        let hanging = self.cluster.lock().neighbours.hanging(now, HANGING_MAX);
+        for (member, slot) in hanging {
+            let log = FencedLog::new(node.store.key_value().clone(), layout::log(member));
+            let from = Cursor {
+                next: SlotIndex(slot + 1),
+                epoch: Epoch(0),
+            };
+            let read = node.store.again(|| log.read(from, 1)).await?;
+            for slot in read.slots {
+                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+                for entry in stored.entries {
+                    if let Entry::Committing {
+                        id, attempt, named, ..
+                    } = entry
+                    {
+                        let (decision, _) = node.store.decision(&id).await?;
+                        let is_open = decision.as_ref().is_none_or(Decision::is_undecided);
+                        if is_open && named {
+                            node.store.close_named(&id, attempt).await?;
+                        } else if is_open {
+                            node.store.close_generated(&id, attempt).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use bytes::Bytes;
+    use simulated::World;
+
+    use super::*;
+    use crate::{
+        Config, Parts, Service,
+        cluster::{
+            membership::Alone,
+            peers::{NoAnswer, Peers},
+        },
+        model::Address,
+    };
+
+    /// Nobody else is there.
+    #[derive(Debug)]
+    struct Nobody;
+
+    #[async_trait]
+    impl Peers for Nobody {
+        async fn call(&self, _: &Address, _: Bytes) -> Result<Bytes, NoAnswer> {
+            Err(NoAnswer::Silence("nobody".into()))
+        }
+    }
+
+    /// T9: a log that cannot be read is no reason to leave those of others.
+    #[test]
+    fn a_damaged_log_of_one_node_keeps_nobody_from_seeing_to_the_next() {
+        simulated::run(async {
+            let world = World::new(1);
+            let parts = Parts {
+                key_value: world.key_value(),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let among = Service::builder(parts).among(Arc::new(Alone::default()), Arc::new(Nobody));
+            let service = among.build(Config::default());
+            service.start().await.expect("a calm world");
+            let recovery = &service.engine().core.recovery;
+            let node = recovery.serving.node().expect("it has started");
+            let store = &node.store;
+            let mut gone = Vec::new();
+            for _ in 0..2 {
+                let id = node_registry::take_id(store).await.expect("a calm world");
+                node_registry::put_row(
+                    store,
+                    id,
+                    recovery.context.clock.now(),
+                    &Address::default(),
+                )
+                .await
+                .expect("a calm world");
+                gone.push(id);
+            }
+            let log = FencedLog::new(store.key_value().clone(), layout::log(gone[0]));
+            let (mut writer, _) = log.take_over(Cursor::START).await.expect("a calm world");
+            writer
+                .append(Bytes::from_static(b"damaged"))
+                .await
+                .expect("a calm world");
+            let mut seen = Seen::default();
+            assert_eq!(
+                recovery.see_to_the_gone(&node, &mut seen).await,
+                Ok(()),
+                "they may be about to join"
+            );
+            recovery.context.clock.sleep(MISSING_MIN).await;
+            let seen_to = recovery.see_to_the_gone(&node, &mut seen).await;
+            assert!(
+                matches!(seen_to, Err(crate::Error::Corrupt(_))),
+                "{seen_to:?}"
+            );
+            let row = node_registry::get(store, gone[1])
+                .await
+                .expect("a calm world");
+            assert!(
+                row.is_some_and(|row| row.is_resolved),
+                "the next one is seen to"
+            );
+            assert_eq!(
+                seen.gone.into_iter().collect::<Vec<_>>(),
+                gone[1..],
+                "and the first is tried again"
+            );
+        });
+    }
+}

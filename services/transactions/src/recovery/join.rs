@@ -1,0 +1,214 @@
+//! A start among other nodes: it takes an id, becomes a member, and learns what all have heard.
+//!
+//! ```text
+//!  an id ──▶ a member ──▶ a row: from now on it is counted ──▶ a log ──▶ what the others have heard ──▶ it serves
+//! ```
+//!
+//! Nothing has to be finished before: versions are found by loads, and logs of nodes that are gone are resolved by whoever
+//! holds that office ([`fault_manager`](crate::recovery::fault_manager)). It is a handful of calls, however much was ever committed.
+//!
+//! **Why no version is collected that it needs.** Whoever collects lists the rows of nodes that live, and takes the minimum of
+//! what their oldest transactions had heard: of all of them, or nothing is collected. One that listed before this node's row
+//! was there had a minimum that no node it counted lies below; this node asks after its row is there, and begins with what
+//! one of those has heard, or with all that is decided in the store. So it lies above, too, and everybody who lists later
+//! counts it.
+//!
+//! What another node has heard is believed only of the present incarnation of the store: who has yet to notice that the store has
+//! begun anew has heard what is lost, and slots and ids of that may be given again. It is a stranger ([`Secret`]).
+//!
+//! - A member before a row: whoever finds a row of a node that is no member takes it for gone.
+//! - Dies anywhere: an id is lost, and perhaps a row whose log is resolved with nothing in it.
+//!
+//! From AFT, section 4.2, bootstrap, where a new node reads the commit set.
+
+use std::sync::Arc;
+
+use primitives::FencedLog;
+
+use crate::{
+    Error, Result,
+    cluster::messages::{Answer, Message, Standing},
+    model::NodeId,
+    node::Node,
+    recovery::Recovery,
+    serializable::keyspace,
+    storage::{
+        frontier::Heard,
+        hybrid_clock::HybridClock,
+        layout,
+        node_log::NodeLog,
+        node_registry,
+        records::{StoredSlot, decode},
+        secret::Secret,
+        store::Store,
+    },
+};
+
+impl Recovery {
+    /// Begins to serve beside others. Errors: as those of any start; the next try takes another id.
+    pub(crate) async fn join_others(self: &Arc<Self>, store: Arc<Store>) -> Result<()> {
+        let id = self.become_one_of_several(&store).await?;
+        // Whoever marks a keyspace after this finds this node's row.
+        let marked = keyspace::list_marked(&store).await?;
+        let secret = Secret::of(&store, &*self.context.entropy, self.context.config.broken).await?;
+        let writer = self.begin_log(&store, id).await?;
+        let clock = Arc::clone(&self.context.clock);
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            clock,
+            HybridClock::default(),
+            self.context.slot_bounds(),
+            self.context.config.broken,
+        );
+        let node = Arc::new(Node::new(&self.context, id, store, log, Some(secret)));
+        self.packing.pass_packs(&node).await?;
+        let (heard, dropped) = self.heard_by_all(&node, !marked.is_empty()).await?;
+        node.store.look()?;
+        {
+            self.cluster.start(node.id);
+            self.cache.start(node.id, heard, dropped);
+            self.serializable.keyspaces.start(node.id, &marked);
+            self.attempts.start(node.id);
+            self.serving.start(&node);
+        }
+        tracing::info!(
+            node = id.0,
+            "transactions are served, beside other nodes if there are any"
+        );
+        self.cluster.announce_for_ever(&node);
+        self.serializable.follow_for_ever(&node);
+        self.look_after_others(&node);
+        self.serializable.sequence_for_ever(&node);
+        self.collection.keep_house(node, Vec::new());
+        Ok(())
+    }
+
+    /// What a new node takes for heard, since its index is empty, and which deletions may be gone.
+    async fn heard_by_all(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        is_any_marked: bool,
+    ) -> Result<(Heard, Heard)> {
+        let rows = node_registry::list(&node.store).await?;
+        let mut heard = Heard::default();
+        let mut dropped = Heard::default();
+        for row in &rows {
+            node.log.observe(row.timestamp);
+            // What a resolved log holds is decided, and the index is empty.
+            if row.is_resolved {
+                heard.finish(row.node, row.node);
+            }
+            if row.is_trimmed {
+                dropped.finish(row.node, row.node);
+            }
+        }
+        let told = self.ask_others(node).await?;
+        for standing in &told {
+            node.log.observe(standing.timestamp);
+            heard.merge(&standing.heard);
+            dropped.merge(&standing.dropped);
+        }
+        if is_any_marked || heard.through(NodeId::SEQUENCER) > 0 {
+            let start =
+                FencedLog::new(Arc::clone(&self.context.key_value), layout::sequencer_log());
+            let start = node.store.again(|| start.start()).await?;
+            dropped.advance(NodeId::SEQUENCER, start.next.0 - 1);
+            self.serializable.follow_sequencer(node).await?;
+            heard.advance(NodeId::SEQUENCER, node.followed.through());
+        }
+        if told.is_empty() {
+            for row in rows
+                .iter()
+                .filter(|row| !row.is_resolved && row.node != node.id)
+            {
+                match self
+                    .hear_log(node, row.node, &mut heard, &mut dropped)
+                    .await
+                {
+                    // Who holds the office says so, again and again; it keeps nobody from serving what else there is.
+                    Err(Error::Corrupt(_))
+                        if !self
+                            .cluster
+                            .membership
+                            .members()
+                            .nodes
+                            .contains_key(&row.node) => {}
+                    heard => heard?,
+                }
+            }
+        }
+        heard.advance(node.id, node.log.decided_through());
+        Ok((heard, dropped))
+    }
+
+    /// A new member with a row.
+    async fn become_one_of_several(&self, store: &Store) -> Result<NodeId> {
+        let id = node_registry::take_id(store).await?;
+        self.cluster.membership.join(id).await?;
+        let address = self
+            .cluster
+            .membership
+            .members()
+            .nodes
+            .remove(&id)
+            .unwrap_or_default();
+        node_registry::put_row(store, id, self.context.clock.now(), &address).await?;
+        Ok(id)
+    }
+
+    /// How the other members stand: those that answer.
+    async fn ask_others(self: &Arc<Self>, node: &Arc<Node>) -> Result<Vec<Standing>> {
+        let others = self.cluster.others(node);
+        let asked = others.into_iter().map(|(other, address)| {
+            let (recovery, node) = (Arc::clone(self), Arc::clone(node));
+            async move {
+                recovery
+                    .cluster
+                    .ask(&node, other, &address, &Message::Ask)
+                    .await
+            }
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let standing = answers.into_iter().filter_map(|answer| match answer {
+            Ok(Answer::Standing(standing)) => Some(standing),
+            _ => None,
+        });
+        node.store.standing()?;
+        Ok(standing.collect())
+    }
+
+    /// Everything of a log that is decided by now counts as heard: nothing of it is in memory yet.
+    async fn hear_log(
+        &self,
+        node: &Node,
+        log: NodeId,
+        heard: &mut Heard,
+        dropped: &mut Heard,
+    ) -> Result<()> {
+        let fenced = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(log));
+        let mut cursor = node.store.again(|| fenced.start()).await?;
+        dropped.advance(log, cursor.next.0 - 1);
+        let mut is_decided = true;
+        loop {
+            let read = self.cluster.read_on(node, &fenced, cursor).await?;
+            for slot in &read.slots {
+                let stored: StoredSlot = decode(&slot.payload, "a slot of a node's log")?;
+                node.log.observe(stored.timestamp);
+                if is_decided {
+                    is_decided = self.cluster.outcomes(node, stored).await?.1;
+                }
+                if is_decided {
+                    heard.advance(log, slot.index.0);
+                }
+            }
+            if is_decided {
+                heard.advance(log, read.cursor.next.0 - 1);
+            }
+            if read.is_tail {
+                return Ok(());
+            }
+            cursor = read.cursor;
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A start: a new node, and what the logs of earlier ones left.
+//!
+//! Before the first begin, the log of every earlier start is sealed, so that its owner can announce nothing more; then
+//! each of its entries is decided, by closing what is not, and what does not count is deleted. The owner may be this very
+//! process, whose store went back, with tasks that do not know yet: their rows are closed before they come to them.
+//!
+//! Every step can be repeated: a start that dies on the way is done again by the next one. Only then is a log marked as
+//! resolved, with the highest timestamp it had given, above which this node goes on (T-1).
+//!
+//! From AFT, section 4.2, whose fault manager scans all commits; ours reads what is behind the last mark.
+
+use std::sync::Arc;
+
+use primitives::{Cursor, FencedLog, Writer};
+
+use crate::{
+    Error, Result,
+    attempts::transaction::Phase,
+    broken::Broken,
+    model::{Address, NodeId},
+    node::Node,
+    recovery::{Recovery, resolve::Closing},
+    serializable::keyspace,
+    storage::{
+        frontier::Heard,
+        hybrid_clock::HybridClock,
+        layout,
+        node_log::NodeLog,
+        node_registry::{self, NodeRow},
+        store::Store,
+    },
+};
+
+/// A clock this far behind the last timestamp is worth a warning.
+const BEHIND_MS_MAX: u64 = 10_000;
+
+impl Recovery {
+    /// Ends what the present node holds, and starts another. Errors: what the store answers; nothing is served then, and
+    /// the next try begins from the start.
+    pub(crate) async fn start_over(self: &Arc<Self>) -> Result<()> {
+        self.stop_serving();
+        let (clock, entropy) = (
+            Arc::clone(&self.context.clock),
+            Arc::clone(&self.context.entropy),
+        );
+        let fell = Arc::clone(&self.serving.fell);
+        let store = Arc::new(Store::new(
+            Arc::clone(&self.context.key_value),
+            self.context.config.buckets,
+            clock,
+            entropy,
+            fell,
+        ));
+        store.check_format().await?;
+        if let Err(error) = self.packing.find_home(&store).await {
+            // Nobody waits for what this process has heard.
+            self.cluster.membership.leave().await;
+            return Err(error);
+        }
+        if !self.context.is_alone() {
+            return self.join_others(store).await;
+        }
+        let id = node_registry::take_id(&store).await?;
+        node_registry::put_row(&store, id, self.context.clock.now(), &Address::default()).await?;
+        let writer = self.begin_log(&store, id).await?;
+        // Before any row is judged that was handed over to it: from here on it decides nothing.
+        let mut marked = keyspace::list_marked(&store).await?;
+        let sequencer = if marked.is_empty() {
+            None
+        } else {
+            Some(self.serializable.take_over_sequencer(&store, id).await?)
+        };
+        let (highest, rows) = self.resolve_all(&store, id, sequencer.is_some()).await?;
+        // An earlier start marks nothing after this without noticing that it is none any more.
+        if !keyspace::list_marked(&store)
+            .await?
+            .keys()
+            .eq(marked.keys())
+        {
+            return Err(Error::unavailable(
+                "an earlier start has just marked a keyspace",
+            ));
+        }
+        for (keyspace, is_whole) in &mut marked {
+            keyspace::finish_mark(&store, *keyspace).await?;
+            *is_whole = true;
+        }
+        let unsent = self.effects.find_unsent(&store, id).await?;
+        let clock = Arc::clone(&self.context.clock);
+        let log = NodeLog::new(
+            Arc::clone(&store),
+            writer,
+            clock,
+            highest,
+            self.context.slot_bounds(),
+            self.context.config.broken,
+        );
+        let mut heard = Heard::default();
+        heard.finish(NodeId(1), NodeId(id.0 - 1));
+        store.look()?;
+        let node = Arc::new(Node::new(&self.context, id, store, log, None));
+        self.packing.pass_packs(&node).await?;
+        self.effects.hand_over(&node, unsent);
+        self.cache.start(node.id, heard, trimmed(&rows));
+        self.serializable.keyspaces.start(node.id, &marked);
+        if let Some(sequencer) = sequencer {
+            self.cache.lock().pass_sealed(sequencer.last());
+            node.set_sequencer(sequencer);
+        }
+        self.attempts.start(node.id);
+        self.serving.start(&node);
+        tracing::info!(node = id.0, "transactions are served");
+        self.collection.keep_house(node, rows);
+        Ok(())
+    }
+
+    /// The log of a new node.
+    pub(crate) async fn begin_log(&self, store: &Store, id: NodeId) -> Result<Writer> {
+        let log = FencedLog::new(Arc::clone(&self.context.key_value), layout::log(id));
+        let (writer, _) = store.again(|| log.take_over(Cursor::START)).await?;
+        store.seen(writer.point())?;
+        Ok(writer)
+    }
+
+    /// Whatever rests on what the store may have lost goes.
+    fn stop_serving(self: &Arc<Self>) {
+        let why = Error::unavailable("the node starts over");
+        let open = {
+            if let Some(node) = self.serving.stop() {
+                node.store.fall();
+                node.work.notify_one();
+                node.following.notify_one();
+            }
+            self.effects.outbox.clear();
+            self.cluster.stop();
+            self.serializable.keyspaces.stop();
+            self.cache.stop(&why);
+            self.idempotency_keys.lock().clear();
+            self.attempts.stop()
+        };
+        for transaction in open {
+            let mut state = transaction.state();
+            // One that is committing hears from its own task.
+            if state.phase == Phase::Open {
+                self.calls.end(&transaction, &mut state, &Err(why.clone()));
+            }
+        }
+    }
+
+    /// Resolves the logs of all nodes before `own`; the clock goes on above what they gave. Also returns their rows.
+    async fn resolve_all(
+        self: &Arc<Self>,
+        store: &Store,
+        own: NodeId,
+        is_sequencer: bool,
+    ) -> Result<(HybridClock, Vec<NodeRow>)> {
+        let closing = if is_sequencer {
+            Closing::ByRow
+        } else {
+            Closing::Never
+        };
+        let mut highest = HybridClock::default();
+        let mut rows = node_registry::list(store).await?;
+        // What a later start has handed over, its own sequencer may have decided.
+        rows.retain(|row| row.node < own);
+        for row in &mut rows {
+            if !row.is_resolved {
+                *row = self.resolve(store, *row, closing).await?;
+            }
+            if !self.context.config.is_broken(Broken::ForgetsItsClock) {
+                highest.observe(row.timestamp);
+            }
+        }
+        let ahead_ms = highest.ahead_ms(self.context.clock.now());
+        if ahead_ms > BEHIND_MS_MAX {
+            tracing::warn!(
+                ahead_ms,
+                "the last commit is ahead of this machine's clock: its time was set back"
+            );
+        }
+        Ok((highest, rows))
+    }
+}
+
+/// The logs of which nothing is kept.
+fn trimmed(rows: &[NodeRow]) -> Heard {
+    let mut trimmed = Heard::default();
+    for row in rows.iter().filter(|row| row.is_trimmed) {
+        trimmed.finish(row.node, row.node);
+    }
+    trimmed
+}

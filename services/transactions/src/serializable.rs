@@ -1,0 +1,46 @@
+//! Serializable transactions: sequenced keyspaces, and the log that orders their commits.
+
+mod ask;
+mod follow;
+pub(crate) mod keyspace;
+mod leader;
+mod order;
+
+use std::sync::Arc;
+
+use tokio::sync;
+
+use crate::{
+    cache::Cache, cluster::Cluster, context::Context, idempotency_keys::IdempotencyKeys,
+    serializable::keyspace::Keyspaces,
+};
+
+/// Which keyspaces are sequenced, and how commits there are decided.
+#[derive(Debug)]
+pub(crate) struct Serializable {
+    context: Arc<Context>,
+    cache: Arc<Cache>,
+    cluster: Arc<Cluster>,
+    idempotency_keys: Arc<IdempotencyKeys>,
+    pub(crate) keyspaces: Keyspaces,
+    /// Held while a keyspace is marked.
+    marking: sync::Mutex<()>,
+}
+
+impl Serializable {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        cache: Arc<Cache>,
+        cluster: Arc<Cluster>,
+        idempotency_keys: Arc<IdempotencyKeys>,
+    ) -> Self {
+        Self {
+            context,
+            cache,
+            cluster,
+            idempotency_keys,
+            keyspaces: Keyspaces::new(),
+            marking: sync::Mutex::default(),
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Reading the sequencer's log at every node: what it decides becomes visible, slot by slot.
+//!
+//! A commit is acknowledged only after its slot is in the store, so whoever reads the log up to its tail has read all that was
+//! acknowledged before. That is where a snapshot is taken: nobody hands out read timestamps from memory, so there is no lease
+//! to wait out, and a sequencer that was deposed misleads nobody.
+//!
+//! Invariants
+//! - What is heard of the log advances over a slot only once all that it commits is in the index.
+//! - What a slot commits is remembered until a later slot says that the rows say so: a load that finds a row handed over
+//!   knows by it whether the commit counts.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use ports::{DurabilityPoint, ErrorKind};
+use primitives::{Cursor, FencedLog, SlotIndex, Slots};
+
+use crate::{
+    Error, Result,
+    model::NodeId,
+    node::Node,
+    sequencer::{decode_slot, records},
+    serializable::Serializable,
+    storage::{
+        layout,
+        records::{CommitRecord, SequencedSlot},
+        store::State as RowState,
+    },
+};
+
+/// The wait before a log that could not be read is read again.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Slots read at a time.
+const SLOTS_AT_ONCE: usize = 64;
+
+impl Serializable {
+    /// Begins to read what the announcements of others do not bring.
+    pub(crate) fn follow_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        self.context.spawn(async move {
+            while node.store.standing().is_ok() {
+                let behind = serializable.cluster.lock().neighbours.take_behind();
+                for log in behind {
+                    let read = if log == NodeId::SEQUENCER {
+                        serializable.follow_sequencer(&node).await
+                    } else {
+                        serializable.cluster.follow(&node, log).await.map(drop)
+                    };
+                    if let Err(error) = read {
+                        tracing::debug!(%error, log = log.0, "a log is not read at the moment");
+                        serializable.cluster.lock().neighbours.fall_behind(log);
+                        serializable.context.clock.sleep(AGAIN_AFTER).await;
+                    }
+                }
+                // Woken with every round of announcements, and when somebody has heard more.
+                node.following.notified().await;
+            }
+        });
+    }
+
+    /// Reads the sequencer's log to its tail: all that was acknowledged before this was called is visible when it returns.
+    /// Errors: `Unavailable` also if somebody else has become the sequencer in this node's place.
+    pub(crate) async fn follow_sequencer(&self, node: &Arc<Node>) -> Result<()> {
+        let followed = &node.followed;
+        let asked = followed.begun.load(Ordering::SeqCst);
+        let _reading = followed.reading.lock().await;
+        if followed.done.load(Ordering::SeqCst) > asked {
+            // Who read meanwhile began after this was asked.
+            return node.store.standing();
+        }
+        let number = followed.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let log = FencedLog::new(node.store.key_value().clone(), layout::sequencer_log());
+        if followed.cursor().is_none() {
+            if self.cache.of(node.id).is_some() {
+                // Whatever the log decides is news to what is in memory.
+                followed.pass(node.store.again(|| log.start()).await?);
+            } else {
+                self.begin_to_follow(node, &log).await?;
+            }
+        }
+        loop {
+            let read = self.read_behind(node, &log).await?;
+            for slot in &read.slots {
+                let stored = decode_slot(&slot.payload)?;
+                let records = records_of(node, slot.index.0, &stored, read.point).await?;
+                self.hear_slot(node, slot.cursor(), &stored, &records);
+            }
+            self.pass_sequenced(node, read.cursor);
+            if node
+                .sequencer()
+                .is_some_and(|sequencer| read.cursor.epoch > sequencer.epoch)
+            {
+                node.store.fall();
+            }
+            node.store.standing()?;
+            if read.is_tail {
+                break;
+            }
+        }
+        followed.done.store(number, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Of a node that does not serve yet nothing is in memory: of what the log holds only what its rows do not say is kept.
+    async fn begin_to_follow(&self, node: &Arc<Node>, log: &FencedLog) -> Result<()> {
+        let mut cursor = node.store.again(|| log.start()).await?;
+        let mut slots = Vec::new();
+        loop {
+            let read = self.cluster.read_on(node, log, cursor).await?;
+            for slot in &read.slots {
+                slots.push((slot.cursor(), decode_slot(&slot.payload)?, read.point));
+            }
+            cursor = read.cursor;
+            if read.is_tail {
+                break;
+            }
+        }
+        let settled = slots
+            .iter()
+            .map(|(_, slot, _)| slot.settled)
+            .max()
+            .unwrap_or_default();
+        if let Some((_, last, _)) = slots.last() {
+            node.followed.state().writer = Some(last.by);
+        }
+        slots.retain(|(cursor, ..)| cursor.next.0 - 1 > settled);
+        for (cursor, mut slot, point) in slots {
+            let mut records = Vec::new();
+            for (place, commit) in (0..).zip(std::mem::take(&mut slot.commits)) {
+                let (row, _) = node.store.decision(&commit.id).await?;
+                if row.is_some_and(|row| {
+                    row.attempt == commit.attempt && row.state == RowState::Prepared
+                }) {
+                    let writes = node.store.write_set(commit.attempt, &commit.writes).await?;
+                    let record =
+                        crate::sequencer::record(cursor.next.0 - 1, place, &commit, writes, point);
+                    records.push(Arc::new(record));
+                }
+            }
+            self.hear_slot(node, cursor, &slot, &records);
+        }
+        self.pass_sequenced(node, cursor);
+        Ok(())
+    }
+
+    /// The slots behind what is heard.
+    async fn read_behind(&self, node: &Node, log: &FencedLog) -> Result<Slots> {
+        loop {
+            let cursor = node.followed.cursor().expect("its start is known");
+            let read = || async {
+                match log.read(cursor, SLOTS_AT_ONCE).await {
+                    Err(error) if error.kind() == ErrorKind::Invalid => Ok(None),
+                    read => read.map(Some),
+                }
+            };
+            if let Some(read) = node.store.again(read).await? {
+                node.store.seen(read.point)?;
+                return Ok(read);
+            }
+            if node.followed.cursor() <= Some(cursor) {
+                // Trimmed is what all who count have heard, or what this node's successor has settled.
+                node.store.fall();
+                return Err(Error::unavailable("the node was taken for gone"));
+            }
+        }
+    }
+
+    /// What stands in the slot before `cursor` is decided: from now on everybody here sees it.
+    pub(super) fn hear_slot(
+        &self,
+        node: &Arc<Node>,
+        cursor: Cursor,
+        slot: &SequencedSlot,
+        records: &[Arc<CommitRecord>],
+    ) {
+        let index = cursor.next.0 - 1;
+        {
+            let mut state = node.followed.state();
+            if state
+                .cursor
+                .is_some_and(|reached| reached.next > SlotIndex(index))
+            {
+                return;
+            }
+            state.note(index, slot, records);
+        }
+        {
+            if let Some(mut cache) = self.cache.of(node.id) {
+                node.observe(records);
+                cache.merge(node.id, records);
+            }
+        }
+        self.pass_sequenced(node, cursor);
+    }
+
+    fn pass_sequenced(&self, node: &Arc<Node>, cursor: Cursor) {
+        if let Some(mut cache) = self.cache.of(node.id) {
+            cache.advance(NodeId::SEQUENCER, cursor.next.0 - 1);
+        }
+        node.followed.pass(cursor);
+    }
+}
+
+async fn records_of(
+    node: &Node,
+    index: u64,
+    slot: &SequencedSlot,
+    point: DurabilityPoint,
+) -> Result<Vec<Arc<CommitRecord>>> {
+    let mut writes = Vec::with_capacity(slot.commits.len());
+    for commit in &slot.commits {
+        writes.push(node.store.write_set(commit.attempt, &commit.writes).await?);
+    }
+    Ok(records(index, slot, writes.into_iter(), point))
+}

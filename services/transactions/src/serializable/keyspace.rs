@@ -1,0 +1,387 @@
+//! Keyspaces: which are sequenced, and how one becomes so (T-3).
+//!
+//! In a plain keyspace commits are ordered by the timestamps that nodes give; in a sequenced one by the slots of the
+//! sequencer's log, whatever their isolation: one commit order per keyspace, so that levels mix safely. The first
+//! serializable begin that uses a keyspace marks it, for good:
+//!
+//! ```text
+//!  plain ──▶ marking: the row says so
+//!        ──▶ every node stops giving timestamps there: what commits from then on goes to the sequencer, which decides
+//!            nothing there yet; what is under way with a timestamp is waited for. A node that does not answer is waited for
+//!            until its log is sealed and resolved; one that begins later reads the mark once it has its row
+//!        ──▶ sequenced: the row says so, durably; the sequencer decides, and snapshots are taken
+//! ```
+//!
+//! A node takes snapshots there only once it has read what all others had committed with timestamps.
+//!
+//! Dies anywhere: every step can be repeated, and whoever was told to stop finishes what it finds half marked. A node that is alone
+//! finishes it at its start, before it serves, since the logs of all earlier starts are sealed and resolved by then.
+//!
+//! Invariants
+//! - No commit is given a timestamp in a keyspace where one is given a slot: versions of before are older than all after.
+//! - A lone node that was taken for dead marks nothing that its successor does not find: it looks whether it serves after it
+//!   has written the mark, and its successor reads the marks after it has said that it does not.
+//! - A commit writes in keyspaces of one kind.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ports::{
+    Condition, DurabilityPoint, Update,
+    key_value::{Action, Name, Scan, Test, Value},
+};
+use tokio::sync::watch;
+
+use crate::{
+    Error, Result,
+    attempts::transaction::Transaction,
+    broken::Broken,
+    cluster::messages::{Answer, Message},
+    model::{KeyspaceId, NodeId},
+    node::Node,
+    serializable::Serializable,
+    storage::{layout, node_registry, records::Write, store::Store},
+};
+
+const STATE: &str = "state";
+const MARKING: i64 = 1;
+const SEQUENCED: i64 = 2;
+
+/// Rows read in one page.
+const PAGE_ROWS: usize = 1_000;
+
+/// The wait before nodes are asked again that did not answer.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// Every keyspace that is marked, and whether it is sequenced already.
+pub(crate) async fn list_marked(store: &Store) -> Result<BTreeMap<KeyspaceId, bool>> {
+    let mut scan = Scan::partition(layout::KEYSPACES, PAGE_ROWS);
+    let mut marked = BTreeMap::new();
+    loop {
+        let page = store.scan(&scan).await?.value;
+        for (sort, row) in page.items {
+            let keyspace = layout::keyspace_of(&sort);
+            let keyspace = keyspace.ok_or_else(|| Error::Corrupt("decode a keyspace".into()))?;
+            marked.insert(keyspace, row.integer(STATE) == Some(SEQUENCED));
+        }
+        match page.next {
+            Some(next) => scan.from = next,
+            None => return Ok(marked),
+        }
+    }
+}
+
+/// Whether `keyspace` is sequenced, and nobody gives timestamps there any more.
+async fn is_sequenced(store: &Store, keyspace: KeyspaceId) -> Result<bool> {
+    let row = store.get(&layout::keyspace(keyspace)).await?.value;
+    Ok(row.is_some_and(|row| row.integer(STATE) == Some(SEQUENCED)))
+}
+
+/// Says that `keyspace` is being marked, or is.
+pub(crate) async fn mark(store: &Store, keyspace: KeyspaceId) -> Result<DurabilityPoint> {
+    let marking = vec![(Name::from(STATE), Value::Integer(MARKING))];
+    let update = Update::put(layout::keyspace(keyspace), marking).when(Condition::Absent);
+    store.update(update).await.map(|(_, point)| point)
+}
+
+/// Says that `keyspace`, which is marked, is sequenced.
+pub(crate) async fn finish_mark(store: &Store, keyspace: KeyspaceId) -> Result<DurabilityPoint> {
+    let is_marking = Condition::attribute(STATE, Test::is_integer(MARKING));
+    let sequenced = vec![Action::set_integer(STATE, SEQUENCED)];
+    let update = Update::modify(layout::keyspace(keyspace), sequenced).when(is_marking);
+    store.update(update).await.map(|(_, point)| point)
+}
+
+/// What a node knows of its keyspaces.
+#[derive(Debug)]
+pub(crate) struct Keyspaces(Mutex<Marks>);
+
+/// Which keyspaces are marked.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    /// Which node knows it. None: no node serves.
+    serving: Option<NodeId>,
+    /// Where this node gives no timestamps.
+    sequenced: BTreeSet<KeyspaceId>,
+    /// Those of them where no node does, and all that was committed with timestamps is known here.
+    wholly: BTreeSet<KeyspaceId>,
+    /// How many commits under way take a timestamp there.
+    timed: BTreeMap<KeyspaceId, usize>,
+    changed: watch::Sender<()>,
+}
+
+impl Keyspaces {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(Marks {
+            serving: None,
+            sequenced: BTreeSet::new(),
+            wholly: BTreeSet::new(),
+            timed: BTreeMap::new(),
+            changed: watch::Sender::new(()),
+        }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Marks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `node` serves from now on, and has found these keyspaces marked; the values say which are sequenced.
+    pub(crate) fn start(&self, node: NodeId, marked: &BTreeMap<KeyspaceId, bool>) {
+        let mut marks = self.lock();
+        marks.serving = Some(node);
+        marks.start_with(marked);
+    }
+
+    /// No node serves.
+    pub(crate) fn stop(&self) {
+        self.lock().serving = None;
+    }
+}
+
+impl Marks {
+    pub(crate) fn is_sequenced(&self, keyspace: KeyspaceId) -> bool {
+        self.sequenced.contains(&keyspace)
+    }
+
+    pub(crate) fn is_wholly_sequenced(&self, keyspace: KeyspaceId) -> bool {
+        self.wholly.contains(&keyspace)
+    }
+
+    pub(crate) fn are_any_sequenced(&self) -> bool {
+        !self.sequenced.is_empty()
+    }
+
+    /// Those that somebody has begun to mark.
+    pub(crate) fn half_marked(&self) -> Vec<KeyspaceId> {
+        self.sequenced.difference(&self.wholly).copied().collect()
+    }
+
+    fn start_with(&mut self, marked: &BTreeMap<KeyspaceId, bool>) {
+        self.sequenced = marked.keys().copied().collect();
+        self.wholly = marked
+            .iter()
+            .filter(|(_, is_whole)| **is_whole)
+            .map(|(keyspace, _)| *keyspace)
+            .collect();
+    }
+
+    /// How a commit that writes in `keyspaces` is ordered.
+    fn kind(&self, keyspaces: &BTreeSet<KeyspaceId>) -> Result<Kind> {
+        let sequenced = keyspaces
+            .iter()
+            .filter(|keyspace| self.is_sequenced(**keyspace))
+            .count();
+        match sequenced {
+            0 => Ok(Kind::Timed),
+            _ if sequenced == keyspaces.len() => Ok(Kind::Sequenced),
+            _ => Err(Error::Invalid(
+                "a transaction that writes in a sequenced keyspace writes in no plain one",
+            )),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Timed,
+    Sequenced,
+}
+
+/// How a commit takes its place among the versions of its keys.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// By the timestamp that this node gives it. Nobody marks its keyspaces before this is dropped.
+    Timed { _under_way: TimedCommit },
+    /// By its slot of the sequencer's log.
+    Sequenced,
+}
+
+/// A commit under way that takes a timestamp.
+#[derive(Debug)]
+pub(crate) struct TimedCommit {
+    serializable: Arc<Serializable>,
+    keyspaces: BTreeSet<KeyspaceId>,
+}
+
+impl Drop for TimedCommit {
+    fn drop(&mut self) {
+        let Marks { timed, changed, .. } = &mut *self.serializable.keyspaces.lock();
+        for keyspace in &self.keyspaces {
+            let count = timed.get_mut(keyspace).expect("it was counted");
+            *count -= 1;
+            if *count == 0 {
+                timed.remove(keyspace);
+            }
+        }
+        changed.send_replace(());
+    }
+}
+
+impl Serializable {
+    /// How a commit of `writes` is ordered.
+    pub(crate) fn order_of(
+        self: &Arc<Self>,
+        transaction: &Transaction,
+        writes: &[Write],
+    ) -> Result<Order> {
+        if transaction.is_serializable() {
+            return Ok(Order::Sequenced);
+        }
+        let keyspaces: BTreeSet<KeyspaceId> =
+            writes.iter().map(|write| write.key.keyspace()).collect();
+        let mut known = self.keyspaces.lock();
+        let keeps_timestamps = self
+            .context
+            .config
+            .is_broken(Broken::ReadAtomicKeepsItsTimestamps);
+        if known.kind(&keyspaces)? == Kind::Sequenced && !keeps_timestamps {
+            return Ok(Order::Sequenced);
+        }
+        for keyspace in &keyspaces {
+            *known.timed.entry(*keyspace).or_default() += 1;
+        }
+        drop(known);
+        Ok(Order::Timed {
+            _under_way: TimedCommit {
+                serializable: Arc::clone(self),
+                keyspaces,
+            },
+        })
+    }
+
+    /// Makes sure that `keyspace` is sequenced. Errors: `Unavailable` if that takes too long, and it goes on.
+    pub(crate) async fn sequence_keyspace(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        keyspace: KeyspaceId,
+    ) -> Result<()> {
+        if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
+            return Ok(());
+        }
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        let at_work = node.at_work()?;
+        let marked = self.context.spawn_and_wait(async move {
+            let _at_work = at_work;
+            serializable.mark_keyspace(&node, keyspace).await
+        });
+        tokio::select! {
+            biased;
+            marked = marked => marked,
+            () = self.context.clock.sleep(self.context.config.commit_answer_timeout) => {
+                Err(Error::unavailable("the keyspace is being marked"))
+            }
+        }
+    }
+
+    async fn mark_keyspace(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+        let _alone = self.marking.lock().await;
+        if self.keyspaces.lock().is_wholly_sequenced(keyspace) {
+            return Ok(());
+        }
+        if !is_sequenced(&node.store, keyspace).await? {
+            let point = mark(&node.store, keyspace).await?;
+            if self.context.is_alone() {
+                self.take_over_alone(node).await?;
+            } else {
+                node.store.externalize(point).await?;
+            }
+            self.stop_timestamps(node, keyspace).await?;
+            if !self.context.is_alone()
+                && !self.context.config.is_broken(Broken::MarksWithoutWaiting)
+            {
+                self.stop_others(node, keyspace).await?;
+            }
+            let point = finish_mark(&node.store, keyspace).await?;
+            node.store.externalize(point).await?;
+            tracing::info!(keyspace = keyspace.0, "a keyspace is sequenced from now on");
+        }
+        self.stop_timestamps(node, keyspace).await?;
+        if !self.context.is_alone() {
+            self.hear_what_is_timed(node).await?;
+        }
+        let mut known = self.keyspaces.lock();
+        if known.serving != Some(node.id) {
+            return Err(Error::unavailable("the node starts over"));
+        }
+        known.wholly.insert(keyspace);
+        Ok(())
+    }
+
+    /// A node that is alone, and has just marked its first keyspace, is the sequencer from now on.
+    async fn take_over_alone(&self, node: &Arc<Node>) -> Result<()> {
+        if !node_registry::is_live(&node.store, node.id).await? {
+            node.store.fall();
+            node.store.standing()?;
+        }
+        if node.sequencer().is_none() {
+            let sequencer = self.take_over_sequencer(&node.store, node.id).await?;
+            if let Some(mut cache) = self.cache.of(node.id) {
+                cache.pass_sealed(sequencer.last());
+            }
+            node.set_sequencer(sequencer);
+        }
+        Ok(())
+    }
+
+    /// From now on this node gives no timestamps in `keyspace`; returns once those it has given are decided about.
+    pub(crate) async fn stop_timestamps(
+        &self,
+        node: &Arc<Node>,
+        keyspace: KeyspaceId,
+    ) -> Result<()> {
+        self.keyspaces.lock().sequenced.insert(keyspace);
+        let mut changed = self.keyspaces.lock().changed.subscribe();
+        let is_under_way = || self.keyspaces.lock().timed.contains_key(&keyspace);
+        while is_under_way() && !self.context.config.is_broken(Broken::MarksWithoutWaiting) {
+            // The view holds the sender.
+            let _ = changed.changed().await;
+        }
+        // What a node had under way that cannot go on is decided once its log is resolved.
+        node.store.standing()
+    }
+
+    /// Has every other node do so.
+    async fn stop_others(self: &Arc<Self>, node: &Arc<Node>, keyspace: KeyspaceId) -> Result<()> {
+        let mut stopped: BTreeSet<NodeId> = BTreeSet::from([node.id]);
+        loop {
+            self.cluster.may_answer(node)?;
+            let first = self.cluster.lock().neighbours.first_uncounted();
+            let mut waiting = node_registry::list_from(&node.store, first).await?;
+            waiting.retain(|row| !row.is_resolved && !stopped.contains(&row.node));
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            let members = self.cluster.others(node);
+            for row in waiting {
+                let Some(address) = members.get(&row.node) else {
+                    continue;
+                };
+                let message = Message::StopTimestamps(keyspace);
+                if matches!(
+                    self.cluster.ask(node, row.node, address, &message).await,
+                    Ok(Answer::Stopped)
+                ) {
+                    stopped.insert(row.node);
+                }
+            }
+            // Another node has heard from all of them meanwhile, also from who does not answer here.
+            if is_sequenced(&node.store, keyspace).await? {
+                return Ok(());
+            }
+            self.context.clock.sleep(ASK_EVERY).await;
+        }
+    }
+
+    /// Merges all that others have committed with timestamps: what memory holds may lack it, and nothing newer is to come.
+    async fn hear_what_is_timed(&self, node: &Arc<Node>) -> Result<()> {
+        for row in node_registry::list(&node.store).await? {
+            if row.node != node.id && !self.cache.lock().heard.is_whole(row.node) {
+                self.cluster.follow(node, row.node).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,113 @@
+//! Being the sequencer of several nodes: whoever leads the office takes the log over, and keeps it short.
+//!
+//! The first slot of a sequencer holds nothing but who it is: whoever reads the log knows whom to ask. A sequencer whose lease
+//! has run out, or that finds itself deposed, is a node that starts over; so a node takes the log over once, if ever.
+//!
+//! Whoever leads finishes what others began to mark. It may not have heard of that, and be no sequencer yet: so everybody else
+//! who was told finishes it as well, a while later, and thereby tells it. It has rows say what the log says where their owners have not, and trims what everybody
+//! has heard.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    Error, Result, broken::Broken, cluster::membership::Office, node::Node, sequencer::Sequencer,
+    serializable::Serializable,
+};
+
+/// Between two looks, of which most call no port.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Whoever does not lead finishes what has been half marked for so long: only if who began it has gone.
+const OTHERS_FINISH_AFTER: Duration = Duration::from_secs(2);
+/// The wait after the log could not be taken over: each try may leave a seal.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+impl Serializable {
+    /// Is the sequencer from when this node leads the office on, once there is something to order.
+    pub(crate) fn sequence_for_ever(self: &Arc<Self>, node: &Arc<Node>) {
+        let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+        self.context.spawn(async move {
+            let mut half_marked_for = Duration::ZERO;
+            while node.store.standing().is_ok() {
+                let may_answer = serializable.cluster.may_answer(&node).is_ok();
+                let has_office =
+                    serializable.cluster.membership.leads(Office::Sequencer) && may_answer;
+                let has_work = serializable.keyspaces.lock().are_any_sequenced();
+                let is_held =
+                    !(has_office && has_work) || serializable.hold_office(&node).await.is_ok();
+                let finishes = has_office && is_held
+                    || may_answer
+                        && serializable.others_finish()
+                        && half_marked_for >= OTHERS_FINISH_AFTER;
+                let is_half_marked = serializable.finish_marks(&node, finishes);
+                let wait = if is_held { LOOK_EVERY } else { AGAIN_AFTER };
+                serializable.context.clock.sleep(wait).await;
+                half_marked_for = if is_half_marked {
+                    half_marked_for + wait
+                } else {
+                    Duration::ZERO
+                };
+            }
+        });
+    }
+
+    async fn hold_office(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
+        let held = self.order_for_all(node).await;
+        if let Err(error) = &held {
+            tracing::debug!(%error, "what is to be ordered waits at the moment");
+        }
+        held
+    }
+
+    async fn order_for_all(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
+        if node.sequencer().is_none() {
+            self.become_sequencer(node).await?;
+        }
+        let sequencer = node
+            .sequencer()
+            .ok_or_else(|| Error::unavailable("there is no sequencer"))?;
+        for attempt in sequencer.lately_unsettled() {
+            sequencer.settle(attempt).await?;
+        }
+        let agreed = self.cluster.agreed_of_sequencer(node).await?;
+        sequencer.trim(agreed).await
+    }
+
+    fn others_finish(&self) -> bool {
+        !self
+            .context
+            .config
+            .is_broken(Broken::OfficeAloneFinishesMarks)
+    }
+
+    /// Whether there is something that was begun to be marked; `finishes` it if nobody here is at it.
+    fn finish_marks(self: &Arc<Self>, node: &Arc<Node>, finishes: bool) -> bool {
+        let half_marked = self.keyspaces.lock().half_marked();
+        let is_half_marked = !half_marked.is_empty();
+        if finishes && self.marking.try_lock().is_ok() {
+            for keyspace in half_marked {
+                let (serializable, node) = (Arc::clone(self), Arc::clone(node));
+                self.context.spawn(async move {
+                    // The next look comes to it again.
+                    let _ = serializable.sequence_keyspace(&node, keyspace).await;
+                });
+            }
+        }
+        is_half_marked
+    }
+
+    /// Takes the log over in the place of whoever led before.
+    async fn become_sequencer(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
+        self.follow_sequencer(node).await?;
+        let clock = Arc::clone(&self.context.clock);
+        let bytes_max = self.context.slot_bytes_max();
+        let taken =
+            Sequencer::take_over(&node.store, clock, &self.context.config, bytes_max, false)
+                .await?;
+        let (sequencer, _) = taken;
+        sequencer.say_who(node.id).await?;
+        // What its predecessor has decided last, and its own slot.
+        self.follow_sequencer(node).await?;
+        node.set_sequencer(sequencer);
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! The sequencer of this node decides: what waits is validated, in order, and written as one slot.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use primitives::{Cursor, SlotIndex};
+use tokio::sync::oneshot;
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    model::{NodeId, Outcome},
+    node::Node,
+    sequencer::{Answer, Ordering, Sequencer, Waiting, Wish, lock, records, validation::Trace},
+    serializable::Serializable,
+    storage::{
+        node_registry,
+        records::{SequencedSlot, Write, encode},
+        store::Store,
+    },
+};
+
+impl Serializable {
+    /// Becomes the sequencer of a node that is alone, of the store as it is. Errors: `Unavailable` also if there is a later start:
+    /// that has its row before it seals the log, and then closes by their rows what others handed over to it.
+    pub(crate) async fn take_over_sequencer(
+        &self,
+        store: &Arc<Store>,
+        own: NodeId,
+    ) -> Result<Sequencer> {
+        let clock = Arc::clone(&self.context.clock);
+        let taken = Sequencer::take_over(
+            store,
+            clock,
+            &self.context.config,
+            self.context.slot_bytes_max(),
+            true,
+        )
+        .await?;
+        let is_last = node_registry::list_from(store, NodeId(own.0 + 1))
+            .await?
+            .is_empty();
+        if !is_last && !self.context.config.is_broken(Broken::OrdersBehindSuccessor) {
+            store.fall();
+            store.standing()?;
+        }
+        Ok(taken.0)
+    }
+
+    /// Has this node's sequencer decide. None: the row that was seen has to be looked at again.
+    pub(crate) async fn order(
+        &self,
+        node: &Arc<Node>,
+        sequencer: &Sequencer,
+        wish: Wish,
+        writes: Vec<Write>,
+        seen: u64,
+    ) -> Answer {
+        let (told, mut decided) = oneshot::channel();
+        lock(&sequencer.waiting).push_back(Waiting {
+            wish,
+            writes,
+            seen,
+            told,
+        });
+        loop {
+            let mut ordering = sequencer.ordering.lock().await;
+            // Whoever ordered before may have ordered this as well.
+            match decided.try_recv() {
+                Ok(decided) => return decided,
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return Some(Err(Error::unavailable("the sequencer is gone")));
+                }
+                Err(oneshot::error::TryRecvError::Empty) => {
+                    self.order_waiting(node, sequencer, &mut ordering).await;
+                }
+            }
+        }
+    }
+
+    /// Decides about what waits, up to the bound of a slot, and tells those who wait.
+    async fn order_waiting(
+        &self,
+        node: &Arc<Node>,
+        sequencer: &Sequencer,
+        ordering: &mut Ordering,
+    ) {
+        let mut batch = ordering.last_writers.batch();
+        let (mut commits, mut closed, mut ordered) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut conflicting = Vec::new();
+        for waiting in sequencer.next_batch() {
+            match sequencer.judge(&waiting, &batch, &ordered) {
+                None => {}
+                Some(Some(Err(Error::Conflict))) => {
+                    conflicting.push(waiting);
+                    continue;
+                }
+                Some(answer) => {
+                    // Nobody hears it only if who asked is gone.
+                    let _ = waiting.told.send(answer);
+                    continue;
+                }
+            }
+            ordered.insert(waiting.wish.attempt());
+            batch.admit(waiting.writes.iter().map(|write| Trace::of(&write.key)));
+            if waiting.wish.request().is_some() {
+                commits.push(waiting);
+            } else {
+                closed.push(waiting);
+            }
+        }
+        let written = batch.into_written();
+        if ordered.is_empty() {
+            self.refuse(conflicting, true);
+            return;
+        }
+        let slot = SequencedSlot {
+            written_ms: sequencer.clock.now().0,
+            by: node.id,
+            settled: sequencer.state().settled.through(),
+            commits: commits
+                .iter()
+                .filter_map(|waiting| waiting.wish.commit())
+                .collect(),
+            closed: closed.iter().map(|waiting| waiting.wish.name()).collect(),
+        };
+        let writing = sequencer.store.writing();
+        let appended = sequencer
+            .store
+            .append_resting(&mut ordering.writer, encode(&slot))
+            .await;
+        writing.has_ended();
+        let records = appended.map(|(index, point)| {
+            ordering.last_writers.note(index, written);
+            let writes = commits.iter().map(|waiting| waiting.writes.clone());
+            let records = records(index, &slot, writes, point);
+            sequencer.note(index, &slot, &records);
+            let cursor = Cursor {
+                next: SlotIndex(index + 1),
+                epoch: sequencer.epoch,
+            };
+            self.hear_slot(node, cursor, &slot, &records);
+            records
+        });
+        self.refuse(conflicting, records.is_ok());
+        for (place, waiting) in commits.into_iter().enumerate() {
+            let answer = records
+                .as_ref()
+                .map(|records| Arc::clone(&records[place]))
+                .map_err(Clone::clone);
+            let _ = waiting.told.send(Some(answer));
+        }
+        for waiting in closed {
+            let is_closed = Error::TransactionFinished(Outcome::Aborted);
+            let _ = waiting.told.send(Some(Err(records
+                .as_ref()
+                .err()
+                .cloned()
+                .unwrap_or(is_closed))));
+        }
+    }
+
+    /// Tells those who conflict with what was written, or with what their batch was to write: if that stands nowhere, the next
+    /// batch judges them anew.
+    fn refuse(&self, conflicting: Vec<Waiting>, is_written: bool) {
+        let is_final = is_written || self.context.config.is_broken(Broken::RefusesBeforeSlot);
+        for waiting in conflicting {
+            if is_final {
+                self.context.counters.conflict();
+            }
+            let _ = waiting.told.send(is_final.then_some(Err(Error::Conflict)));
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Which node serves in this process, if any.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::{Error, Result, node::Node};
+
+/// The node that serves. A process is one node at a time; after a restart of the service it is another.
+#[derive(Debug, Default)]
+pub(crate) struct Serving {
+    node: Mutex<Option<Arc<Node>>>,
+    /// Woken when the node is fenced.
+    pub(crate) fell: Arc<Notify>,
+}
+
+impl Serving {
+    /// `node` serves from now on.
+    pub(crate) fn start(&self, node: &Arc<Node>) {
+        *self.lock() = Some(Arc::clone(node));
+    }
+
+    /// No node serves from now on. Returns the one that did.
+    pub(crate) fn stop(&self) -> Option<Arc<Node>> {
+        self.lock().take()
+    }
+
+    pub(crate) fn current(&self) -> Option<Arc<Node>> {
+        self.lock().clone()
+    }
+
+    /// The node that serves.
+    ///
+    /// Errors: `Unavailable` if there is none, or if the store is no longer the one it began on.
+    pub(crate) fn node(&self) -> Result<Arc<Node>> {
+        let node = self
+            .current()
+            .ok_or_else(|| Error::unavailable("the node starts"))?;
+        node.store.look()?;
+        Ok(node)
+    }
+
+    /// Whether no node serves, or one that is fenced.
+    pub(crate) fn has_fallen(&self) -> bool {
+        self.current()
+            .is_none_or(|node| node.store.standing().is_err())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
+        self.node.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

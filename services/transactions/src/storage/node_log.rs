@@ -1,0 +1,589 @@
+//! A node's own log: what may leave something in the store is announced here, many at a time.
+//!
+//! Whoever commits puts its entry into a queue and takes the writer; who gets it first writes all that wait as one
+//! slot. While one slot is under way the next gathers, so a slow store sees few large slots and a fast one many
+//! small ones, without a timer. Where the store can, what commits write goes with their slot, in one step.
+//!
+//! Invariants
+//! - Timestamps are given when a slot is put together, by one writer at a time: they grow with the slots (T-1).
+//! - An append is answered once its slot, and with it every slot before it, is confirmed.
+//! - What goes with a slot is there only with it; once an append is answered, it is, or nothing of it comes any more.
+//! - A slot is done once each of its entries is decided; a successor begins at the first that is not.
+//!
+//! From `protocols.md`, "the fenced log" and T-2.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ports::{Clock, DurabilityPoint, Update};
+use primitives::{Cursor, Epoch, SlotIndex, Writer};
+use tokio::sync::{self, oneshot};
+
+use crate::{
+    Error, Result,
+    broken::Broken,
+    model::{Attempt, NodeId, Position, Timestamp, TransactionId, Version},
+    storage::{
+        frontier::Progress,
+        hybrid_clock::HybridClock,
+        node_registry::NodeRow,
+        records::{Entry, StoredRecord, StoredSlot, Write, WriteSet, encode},
+        slot_ages::SlotAges,
+        store::Store,
+    },
+};
+
+/// The most bytes of values that go with one slot: a store that does it all in one step keeps others waiting for that long.
+pub(crate) const GROUP_BYTES_MAX: usize = 1 << 20;
+
+/// How exactly slots know their age.
+const AGE_GRAIN: Duration = Duration::from_secs(1);
+
+/// What is to be announced.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    /// The entry; the timestamp of a commit is filled in.
+    entry: Entry,
+    /// A commit's timestamp is above this one.
+    floor: Timestamp,
+    /// The data of a commit that is to be decided in the same step.
+    data: Option<Data>,
+}
+
+/// What a commit writes before its row.
+#[derive(Debug)]
+pub(crate) struct Data {
+    pub(crate) updates: Vec<Update>,
+    pub(crate) bytes: usize,
+}
+
+impl Draft {
+    /// A named begin.
+    pub(crate) fn began(id: TransactionId, attempt: Attempt) -> Self {
+        Self {
+            entry: Entry::Began { id, attempt },
+            floor: Timestamp::default(),
+            data: None,
+        }
+    }
+
+    /// Values that are written ahead.
+    pub(crate) fn spilled(id: TransactionId, attempt: Attempt, writes: Vec<Write>) -> Self {
+        Self {
+            entry: Entry::Spilled {
+                id,
+                attempt,
+                writes,
+            },
+            floor: Timestamp::default(),
+            data: None,
+        }
+    }
+
+    /// A commit.
+    pub(crate) fn committing(
+        id: TransactionId,
+        attempt: Attempt,
+        named: bool,
+        writes: WriteSet,
+        floor: Timestamp,
+    ) -> Self {
+        let timestamp = Timestamp::default();
+        Self {
+            entry: Entry::Committing {
+                id,
+                attempt,
+                named,
+                timestamp,
+                writes,
+            },
+            floor,
+            data: None,
+        }
+    }
+
+    /// The same commit with its data, to be decided in the same step if the store does that.
+    pub(crate) fn with(self, data: Data) -> Self {
+        Self {
+            data: Some(data),
+            ..self
+        }
+    }
+}
+
+/// Where an entry stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) slot: u64,
+    /// Of a `Committing` entry: its timestamp.
+    pub(crate) timestamp: Timestamp,
+    /// Of one with its data: where everything it is stands, if that is known.
+    pub(crate) committed: Option<DurabilityPoint>,
+}
+
+/// What a slot holds at the most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Bytes of entries; what waits beyond goes into the next.
+    pub(crate) slot_bytes: usize,
+    /// Items that are written in one step with it; 0: commits write theirs after it.
+    pub(crate) group_items: usize,
+}
+
+type Waiting = (Draft, oneshot::Sender<Result<Placed>>);
+
+/// The log of a node that is alive.
+#[derive(Debug)]
+pub(crate) struct NodeLog {
+    store: Arc<Store>,
+    clock: Arc<dyn Clock>,
+    epoch: Epoch,
+    /// The slot that its writer sealed before it wrote any.
+    sealed: u64,
+    bounds: Bounds,
+    broken: Option<Broken>,
+    waiting: Mutex<VecDeque<Waiting>>,
+    writer: sync::Mutex<Writer>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    clock: HybridClock,
+    /// Up to where commits are decided.
+    decided: Progress,
+    /// Up to where nothing is left to do or to clean.
+    settled: Progress,
+    /// The last slot that was told to a successor.
+    published: u64,
+    ages: SlotAges,
+    last: u64,
+    slots: u64,
+    /// The last timestamp that was given, for a variant that knows no others.
+    given: Timestamp,
+}
+
+impl NodeLog {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        writer: Writer,
+        clock: Arc<dyn Clock>,
+        highest: HybridClock,
+        bounds: Bounds,
+        broken: Option<Broken>,
+    ) -> Self {
+        let sealed = writer.sealed().0;
+        let progress = Progress::from(sealed);
+        let state = State {
+            clock: highest,
+            decided: progress.clone(),
+            settled: progress,
+            published: sealed,
+            ages: SlotAges::from(sealed, AGE_GRAIN),
+            last: sealed,
+            slots: 0,
+            given: Timestamp::default(),
+        };
+        Self {
+            epoch: writer.epoch(),
+            sealed,
+            store,
+            clock,
+            bounds,
+            broken,
+            waiting: Mutex::default(),
+            writer: sync::Mutex::new(writer),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Announces `draft`. Errors: `NoRoom` and `Corrupt`, and it is not in the log; `Unavailable` once the node
+    /// cannot go on, and it may be; `OutcomeUnknown` then, if what goes with it may be there, too.
+    pub(crate) async fn append(&self, draft: Draft) -> Result<Placed> {
+        let brings_data = draft.data.is_some();
+        let (told, mut placed) = oneshot::channel();
+        lock(&self.waiting).push_back((draft, told));
+        loop {
+            let mut writer = self.writer.lock().await;
+            // Whoever had the writer before may have written this as well.
+            match placed.try_recv() {
+                Ok(placed) => return placed,
+                // It was dropped while it did, and may have.
+                Err(oneshot::error::TryRecvError::Closed) if brings_data => {
+                    return Err(Error::OutcomeUnknown);
+                }
+                Err(oneshot::error::TryRecvError::Closed) => {
+                    return Err(Error::unavailable("the writer of the log is gone"));
+                }
+                Err(oneshot::error::TryRecvError::Empty) => self.write_waiting(&mut writer).await,
+            }
+        }
+    }
+
+    /// Timestamps are given above this one from now on.
+    pub(crate) fn observe(&self, timestamp: Timestamp) {
+        self.state().clock.observe(timestamp);
+    }
+
+    /// The highest timestamp given or observed.
+    pub(crate) fn highest(&self) -> Timestamp {
+        self.state().clock.last()
+    }
+
+    /// Whether `timestamp` is one that somebody can have given by now: not beyond what was given or observed, nor
+    /// beyond the wall clock and `slack_ms`.
+    pub(crate) fn is_plausible(&self, timestamp: Timestamp, slack_ms: u64) -> bool {
+        let mut reached = self.state().clock;
+        reached.observe(timestamp);
+        let wall = ports::Timestamp(self.clock.now().0 + slack_ms);
+        reached.ahead_ms(wall) <= self.state().clock.ahead_ms(wall)
+    }
+
+    /// A commit in `slot` is decided. Returns up to where all are.
+    pub(crate) fn decided(&self, slot: u64) -> u64 {
+        let mut state = self.state();
+        state.decided.finish(slot);
+        state.decided.through()
+    }
+
+    /// Nothing is left to do or to clean for an entry in `slot`.
+    pub(crate) fn settled(&self, slot: u64) {
+        self.state().settled.finish(slot);
+    }
+
+    /// Up to where nothing is left to do or to clean.
+    pub(crate) fn settled_through(&self) -> u64 {
+        self.state().settled.through()
+    }
+
+    /// Up to where commits are decided.
+    pub(crate) fn decided_through(&self) -> u64 {
+        self.state().decided.through()
+    }
+
+    /// Up to where slots are at least `age` old.
+    pub(crate) fn aged_through(&self, age: Duration) -> u64 {
+        let now = self.clock.monotonic();
+        self.state().ages.through(now, age)
+    }
+
+    /// When more slots will be that old; none: all are.
+    pub(crate) fn next_due(&self, age: Duration) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        self.state().ages.next_due(now, age)
+    }
+
+    /// The last slot.
+    pub(crate) fn last(&self) -> u64 {
+        self.state().last
+    }
+
+    /// How many slots it has written.
+    pub(crate) fn slots(&self) -> u64 {
+        self.state().slots
+    }
+
+    /// Before its first slot.
+    pub(crate) fn start(&self) -> Cursor {
+        self.cursor_behind(self.sealed)
+    }
+
+    /// Where whoever follows this log goes on behind `slot`.
+    pub(crate) fn cursor_behind(&self, slot: u64) -> Cursor {
+        Cursor {
+            next: SlotIndex(slot + 1),
+            epoch: self.epoch,
+        }
+    }
+
+    /// What a successor should know once more than `slots_max` slots are done that it does not know of.
+    pub(crate) fn unpublished(&self, node: NodeId, slots_max: u64) -> Option<NodeRow> {
+        let mut state = self.state();
+        let through = state.settled.through();
+        if through < state.published + slots_max {
+            return None;
+        }
+        state.published = through;
+        let done = self.cursor_behind(through);
+        Some(NodeRow::new(node, done, state.clock.last()))
+    }
+
+    /// Whether a commit with so many updates of so many bytes may be decided in one step with its slot.
+    pub(crate) fn takes(&self, data: &Data) -> bool {
+        // The slot and the row are two more.
+        data.updates.len() + 2 <= self.bounds.group_items && data.bytes <= GROUP_BYTES_MAX
+    }
+
+    /// Writes what waits, up to the bound of a slot, and tells those who wait.
+    async fn write_waiting(&self, writer: &mut Writer) {
+        let (drafts, told): (Vec<Draft>, Vec<_>) = self.next_batch().into_iter().unzip();
+        let (slot, given, group) = self.put_together(drafts, writer.next().0);
+        let payload = encode(&slot);
+        let writing = self.store.writing();
+        let (written, committed) = match self.write_group(writer, &payload, group).await {
+            Ok(Some((slot, point))) => (Ok(slot), Some(point)),
+            Ok(None) => (
+                self.store
+                    .append(writer, payload)
+                    .await
+                    .map(|(slot, _)| slot),
+                None,
+            ),
+            Err(Error::OutcomeUnknown) => {
+                let settled = self
+                    .store
+                    .append(writer, payload)
+                    .await
+                    .map(|(slot, _)| slot);
+                // The node cannot go on, and the group may have been done.
+                (settled.map_err(|_| Error::OutcomeUnknown), None)
+            }
+            Err(error) => (Err(error), None),
+        };
+        writing.has_ended();
+        let now = self.clock.monotonic();
+        if let Ok(index) = written {
+            let committing = slot
+                .entries
+                .iter()
+                .filter(|entry| matches!(entry, Entry::Committing { .. }));
+            let mut state = self.state();
+            state.decided.start(index, committing.count());
+            state.settled.start(index, slot.entries.len());
+            state.ages.note(index, now);
+            state.last = index;
+            state.slots += 1;
+        }
+        for (told, timestamp) in told.into_iter().zip(given) {
+            // Nobody hears it only if the engine is on its way out.
+            let _ = told.send(written.clone().map(|slot| Placed {
+                slot,
+                timestamp,
+                committed,
+            }));
+        }
+    }
+
+    /// The slot and all that its commits write, in one step. None: there is none such, or it is to be done step by step.
+    async fn write_group(
+        &self,
+        writer: &mut Writer,
+        payload: &Bytes,
+        group: Vec<Update>,
+    ) -> Result<Option<(u64, DurabilityPoint)>> {
+        if group.is_empty() {
+            return Ok(None);
+        }
+        if self.broken == Some(Broken::GroupsBeforeSlot) {
+            return self.store.transact(group).await.map(|()| None);
+        }
+        let written = self.store.append_with(writer, payload.clone(), group).await;
+        if written == Err(Error::OutcomeUnknown)
+            && self.broken == Some(Broken::RefusesUnclearGroups)
+        {
+            self.store.append(writer, payload.clone()).await?;
+            return Err(Error::NoRoom);
+        }
+        written
+    }
+
+    fn next_batch(&self) -> Vec<Waiting> {
+        let mut waiting = lock(&self.waiting);
+        let mut batch: Vec<Waiting> = Vec::new();
+        let (mut bytes, mut items, mut data_bytes) = (0, 1, 0);
+        while let Some((draft, _)) = waiting.front() {
+            bytes += draft.entry.bytes_len();
+            items += draft.data.as_ref().map_or(0, |data| data.updates.len() + 1);
+            data_bytes += draft.data.as_ref().map_or(0, |data| data.bytes);
+            let is_full = bytes > self.bounds.slot_bytes
+                || items > self.bounds.group_items.max(1)
+                || data_bytes > GROUP_BYTES_MAX;
+            if is_full && !batch.is_empty() {
+                break;
+            }
+            batch.extend(waiting.pop_front());
+        }
+        batch
+    }
+
+    /// A slot of what waits, which is to be `slot`; the timestamp of each entry; and what is written with it.
+    fn put_together(
+        &self,
+        drafts: Vec<Draft>,
+        slot: u64,
+    ) -> (StoredSlot, Vec<Timestamp>, Vec<Update>) {
+        let wall = self.clock.now();
+        let mut state = self.state();
+        let (mut entries, mut given) = (
+            Vec::with_capacity(drafts.len()),
+            Vec::with_capacity(drafts.len()),
+        );
+        let mut group = Vec::new();
+        for Draft {
+            mut entry,
+            floor,
+            data,
+        } in drafts
+        {
+            if let Entry::Committing { timestamp, .. } = &mut entry {
+                if self.broken == Some(Broken::StampsByWallClock) {
+                    state.clock = HybridClock::default();
+                    let given = state.given;
+                    state.given = state.clock.tick(wall, given);
+                } else {
+                    state.clock.tick(wall, floor);
+                }
+                *timestamp = state.clock.last();
+            }
+            if let Some(data) = data {
+                group.extend(data.updates);
+                group.extend(self.row(&entry, slot));
+            }
+            entries.push(entry);
+            given.push(state.clock.last());
+        }
+        (
+            StoredSlot {
+                written_ms: wall.0,
+                timestamp: state.clock.last(),
+                entries,
+            },
+            given,
+            group,
+        )
+    }
+
+    /// The row of a commit whose entry stands in `slot`.
+    fn row(&self, entry: &Entry, slot: u64) -> Option<Update> {
+        let Entry::Committing {
+            id,
+            attempt,
+            named,
+            timestamp,
+            writes,
+        } = entry
+        else {
+            return None;
+        };
+        let (version, position) = (
+            Version {
+                timestamp: *timestamp,
+                node: attempt.node,
+            },
+            Position {
+                log: attempt.node,
+                slot,
+            },
+        );
+        let record = StoredRecord {
+            version,
+            position,
+            writes: writes.clone(),
+            effects: 0,
+        };
+        Some(self.store.committing(id, *attempt, *named, &record))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+/// Locks `mutex`. A panic elsewhere ends the process, or the test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures_util::poll;
+    use ports::{
+        faults::{Fault, FaultSchedule, FaultyKeyValue},
+        key_value::Action,
+    };
+    use simulated::World;
+
+    use super::*;
+    use crate::{Config, Parts, Service, model::PackId, storage::layout};
+
+    /// From when it is set on, no transaction of the store is answered.
+    #[derive(Debug, Default)]
+    struct NoTransactions(AtomicBool);
+
+    impl FaultSchedule for NoTransactions {
+        fn next(&self, operation: &'static str) -> Fault {
+            let hangs = operation == "key_value.transact" && self.0.load(Ordering::Relaxed);
+            if hangs { Fault::Hang } else { Fault::None }
+        }
+    }
+
+    /// A commit with something that is written with its slot.
+    fn commit(node: NodeId, sequence: u64) -> Draft {
+        let id = TransactionId::new(format!("t{sequence}")).expect("a name");
+        let row = layout::pack(PackId {
+            node,
+            number: sequence,
+        });
+        let updates = vec![Update::modify(row, vec![Action::set_integer("n", 1)])];
+        let attempt = Attempt { node, sequence };
+        let draft = Draft::committing(
+            id,
+            attempt,
+            true,
+            WriteSet::Inline(Vec::new()),
+            Timestamp::default(),
+        );
+        draft.with(Data { updates, bytes: 1 })
+    }
+
+    /// T4: who commits in a group whose writer is dropped may have committed; and nobody writes behind it.
+    #[test]
+    fn what_becomes_of_a_group_whose_writer_is_dropped_is_not_known() {
+        simulated::run(async {
+            let (world, faults) = (World::new(1), Arc::<NoTransactions>::default());
+            let key_value = FaultyKeyValue::new(world.key_value(), faults.clone(), world.clock());
+            let parts = Parts {
+                key_value: Arc::new(key_value),
+                clock: world.clock(),
+                entropy: world.entropy(),
+            };
+            let service = Service::new(parts, Config::default());
+            service.start().await.expect("a calm world");
+            let node = service
+                .engine()
+                .core
+                .serving
+                .node()
+                .expect("it has started");
+            faults.0.store(true, Ordering::Relaxed);
+            let [mut writer, mut other, mut plain] = [
+                commit(node.id, 1),
+                commit(node.id, 2),
+                Draft::began(
+                    TransactionId::new("t3").expect("a name"),
+                    Attempt {
+                        node: node.id,
+                        sequence: 3,
+                    },
+                ),
+            ]
+            .map(|draft| Box::pin(node.log.append(draft)));
+            let held = node.log.writer.lock().await;
+            for waits in [&mut writer, &mut other, &mut plain] {
+                assert!(poll!(waits).is_pending(), "somebody writes");
+            }
+            drop(held);
+            assert!(poll!(&mut writer).is_pending(), "the store does not answer");
+            drop(writer);
+            assert_eq!(other.await, Err(Error::OutcomeUnknown));
+            assert!(matches!(plain.await, Err(Error::Unavailable(_))));
+            assert!(node.store.standing().is_err(), "it starts over");
+        });
+    }
+}

@@ -1,0 +1,411 @@
+//! The store as one node sees it: how its calls are repeated, and what their answers say of it. Every conditional write
+//! is a function of [`decisions`] or [`versions`]; values too long for an item lie in [`chunks`].
+//!
+//! Invariants
+//! - Every write can be repeated, so an answer that was lost is asked for again. No operation ids are needed.
+//! - An answer of a later start of the store than the node began on ends the node: what was not durable is gone, and
+//!   with it anything that rests on it. [`Store::fall`] says so to whoever starts the next one.
+
+mod chunks;
+mod decisions;
+mod versions;
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use ports::{
+    Clock, Condition, DurabilityPoint, Entropy, ErrorKind, Incarnation, Item, Key as ItemKey,
+    Position, Update,
+    key_value::{Name, Outcome, Read, Scan, SharedKeyValue, Value},
+};
+use primitives::{Appended, Backoff, Writer, retry, retry_repeatable};
+use tokio::sync::Notify;
+
+use crate::{
+    Error, Result,
+    model::PackId,
+    storage::{
+        layout::{self, Buckets},
+        records::RECORD_VERSION,
+    },
+};
+
+pub(crate) use self::{
+    decisions::refused,
+    decisions::{Decided, Decision, State},
+    versions::VersionItem,
+};
+
+/// For reads whose caller waits.
+const READ_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_millis(200),
+    attempts_max: 6,
+};
+
+/// For writes that have to come to an end: as long as the node lives.
+const WRITE_AGAIN: Backoff = Backoff {
+    first: Duration::from_millis(5),
+    longest: Duration::from_secs(1),
+    attempts_max: u32::MAX,
+};
+
+/// The store as one node sees it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    key_value: SharedKeyValue,
+    buckets: Buckets,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    incarnation: Incarnation,
+    /// The last position seen in it.
+    reached: AtomicU64,
+    fallen: AtomicBool,
+    /// Woken when the node cannot go on.
+    fell: Arc<Notify>,
+    /// How many bytes have died in which packs since somebody asked.
+    freed: Mutex<BTreeMap<PackId, u64>>,
+}
+
+/// While a slot of a log is written. If its writer is dropped meanwhile, nobody here knows what became of it, and whoever
+/// wrote next would take its answer for their own: the node starts over, and reads in the store what there is.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Writing<'a>(&'a Store);
+
+impl Writing<'_> {
+    pub(crate) fn has_ended(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.fall();
+    }
+}
+
+impl Store {
+    pub(crate) fn new(
+        key_value: SharedKeyValue,
+        buckets: Buckets,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        fell: Arc<Notify>,
+    ) -> Self {
+        let DurabilityPoint {
+            incarnation,
+            position,
+        } = key_value.point();
+        let (fallen, reached) = (AtomicBool::new(false), AtomicU64::new(position.0));
+        let freed = Mutex::default();
+        Self {
+            key_value,
+            buckets,
+            clock,
+            entropy,
+            incarnation,
+            reached,
+            fallen,
+            fell,
+            freed,
+        }
+    }
+
+    pub(crate) fn key_value(&self) -> &SharedKeyValue {
+        &self.key_value
+    }
+
+    /// The buckets that versions and decisions are spread over.
+    pub(crate) fn buckets(&self) -> Buckets {
+        self.buckets
+    }
+
+    /// The incarnation that the node began on.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The node cannot go on: another has to take its place.
+    pub(crate) fn fall(&self) {
+        if !self.fallen.swap(true, Ordering::SeqCst) {
+            self.fell.notify_one();
+        }
+    }
+
+    /// Errors: `Unavailable` once the node cannot go on.
+    pub(crate) fn standing(&self) -> Result<()> {
+        if self.fallen.load(Ordering::SeqCst) {
+            return Err(Error::unavailable("the node starts over"));
+        }
+        Ok(())
+    }
+
+    /// The store as it is now is the one the node began on: no call, and no wait.
+    pub(crate) fn look(&self) -> Result<()> {
+        self.seen(self.key_value.point()).map(drop)
+    }
+
+    /// An answer rests on `point`.
+    pub(crate) fn seen(&self, point: DurabilityPoint) -> Result<DurabilityPoint> {
+        if point.incarnation > self.incarnation {
+            self.fall();
+        } else if point.incarnation == self.incarnation {
+            self.reached.fetch_max(point.position.0, Ordering::SeqCst);
+        }
+        self.standing().map(|()| point)
+    }
+
+    /// Waits until `point` is durable.
+    pub(crate) async fn externalize(&self, point: DurabilityPoint) -> Result<()> {
+        let attempt = || self.key_value.externalize(point);
+        match retry(READ_AGAIN, &*self.clock, &*self.entropy, attempt).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                if error.kind() == ErrorKind::Lost {
+                    self.fall();
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// So many bytes of a pack are needed no more.
+    pub(crate) fn free(&self, pack: PackId, bytes: u64) {
+        *self.freed().entry(pack).or_default() += bytes;
+    }
+
+    /// What has died since this was asked last.
+    pub(crate) fn take_freed(&self) -> BTreeMap<PackId, u64> {
+        std::mem::take(&mut *self.freed())
+    }
+
+    pub(crate) fn has_freed(&self) -> bool {
+        !self.freed().is_empty()
+    }
+
+    fn freed(&self) -> MutexGuard<'_, BTreeMap<PackId, u64>> {
+        self.freed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks that the store is of a layout this build knows, and says so in a new one.
+    pub(crate) async fn check_format(&self) -> Result<()> {
+        let (version, buckets) = (i64::from(RECORD_VERSION), i64::from(self.buckets.count()));
+        let attributes = vec![
+            (Name::from("version"), Value::Integer(version)),
+            (Name::from("buckets"), Value::Integer(buckets)),
+        ];
+        let update = Update::put(layout::format(), attributes).when(Condition::Absent);
+        let (outcome, _) = self.update(update).await?;
+        let Outcome::Conflict(Some(item)) = outcome else {
+            return Ok(());
+        };
+        let found = (item.integer("version"), item.integer("buckets"));
+        if found != (Some(version), Some(buckets)) {
+            let (version, buckets) = (found.0.unwrap_or_default(), found.1.unwrap_or_default());
+            let why =
+                format!("the store has transactions of format {version} with {buckets} buckets");
+            return Err(Error::Corrupt(why.into()));
+        }
+        Ok(())
+    }
+
+    // ---- calls
+
+    pub(crate) async fn get(&self, key: &ItemKey) -> Result<Read<Option<Arc<Item>>>> {
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
+            self.key_value.get(key)
+        })
+        .await?;
+        self.seen(read.point)?;
+        Ok(read)
+    }
+
+    pub(crate) async fn scan(&self, scan: &Scan) -> Result<Read<ports::key_value::Page>> {
+        let read = retry(READ_AGAIN, &*self.clock, &*self.entropy, || {
+            self.key_value.scan(scan)
+        })
+        .await?;
+        self.seen(read.point)?;
+        Ok(read)
+    }
+
+    /// Changes an item, however often it has to be asked for: for changes that come to the same when repeated.
+    /// Errors: `NoRoom` and `Corrupt`, and nothing changed; `Unavailable` once the node cannot go on, and it may
+    /// have changed.
+    pub(crate) async fn update(&self, update: Update) -> Result<(Outcome, DurabilityPoint)> {
+        self.repeat(&update, |kind| kind != ErrorKind::NoRoom).await
+    }
+
+    /// The same for what makes room, or must not be left undone for want of it.
+    pub(crate) async fn finish(&self, update: &Update) -> Result<(Outcome, DurabilityPoint)> {
+        self.repeat(update, |_| true).await
+    }
+
+    async fn repeat(
+        &self,
+        update: &Update,
+        may_repeat: impl Fn(ErrorKind) -> bool,
+    ) -> Result<(Outcome, DurabilityPoint)> {
+        let mut delays = WRITE_AGAIN.delays();
+        // An earlier try may still be performed, after the refusal of a later one: then only an answer that says what
+        // became of it ends this.
+        let mut is_uncertain = false;
+        loop {
+            self.standing()?;
+            match self
+                .key_value
+                .update(update.clone().resting_on(self.basis()))
+                .await
+            {
+                Ok(updated) => {
+                    let point = self.seen(updated.receipt.point)?;
+                    return Ok((updated.outcome, point));
+                }
+                Err(error)
+                    if error.is_retryable() && (is_uncertain || may_repeat(error.kind())) =>
+                {
+                    is_uncertain |= error.kind() == ErrorKind::OutcomeUnknown;
+                    self.pause(&mut delays).await;
+                }
+                Err(error) if error.kind() == ErrorKind::Lost || is_uncertain => {
+                    self.fall();
+                    self.standing()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// All that the node has seen of the store: what it changes rests on that. A change that is under way while the
+    /// store goes back must not arrive there: a row would be committed whose data are gone.
+    pub(crate) fn basis(&self) -> DurabilityPoint {
+        let position = Position(self.reached.load(Ordering::SeqCst));
+        DurabilityPoint {
+            incarnation: self.incarnation,
+            position,
+        }
+    }
+
+    /// Tries something a few times that does no harm when it is repeated.
+    pub(crate) async fn again<T, F>(&self, attempt: impl FnMut() -> F) -> Result<T>
+    where
+        F: Future<Output = ports::Result<T>>,
+    {
+        Ok(retry_repeatable(READ_AGAIN, &*self.clock, &*self.entropy, attempt).await?)
+    }
+
+    /// A slot is being written, until [`Writing::has_ended`].
+    pub(crate) fn writing(&self) -> Writing<'_> {
+        Writing(self)
+    }
+
+    /// Appends to a log, however often it has to be asked for. Errors: as [`Store::update`]. Where others write with the same
+    /// writer this is held in [`Store::writing`].
+    pub(crate) async fn append(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+    ) -> Result<(u64, DurabilityPoint)> {
+        let mut delays = Self::delays();
+        loop {
+            self.standing()?;
+            // What a lost answer left is asked for first: written anew, it would stand there twice. It has its slot for
+            // certain, so nothing but that answers it, for want of room neither.
+            let (appended, is_certain) = match writer.settle().await {
+                Ok(None) => (writer.append(payload.clone()).await, true),
+                Ok(Some(settled)) => (Ok(settled), true),
+                Err(error) => (Err(error), false),
+            };
+            match appended {
+                Ok(Appended::At(slot, point)) => return Ok((slot.0, self.seen(point)?)),
+                Ok(Appended::Fenced) => self.fall(),
+                Err(error) if error.kind() == ErrorKind::Lost => self.fall(),
+                Err(error) if !is_certain && !error.is_retryable() => self.fall(),
+                Err(error) if is_certain && error.kind() == ErrorKind::NoRoom => {
+                    return Err(Error::NoRoom);
+                }
+                Err(error) if error.is_retryable() => self.pause(&mut delays).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Appends to a log and makes `changes` in one step, which rest on all that the node has seen. None: nothing was done,
+    /// and an append of the same says what is wrong. Errors: `OutcomeUnknown`, and an append of the same settles it.
+    pub(crate) async fn append_with(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+        changes: Vec<Update>,
+    ) -> Result<Option<(u64, DurabilityPoint)>> {
+        self.standing()?;
+        let basis = self.basis();
+        let changes = changes
+            .into_iter()
+            .map(|change| change.resting_on(basis))
+            .collect();
+        match writer.append_with(payload, changes).await {
+            // A node that fell meanwhile has changed the store all the same.
+            Ok(Some((slot, point))) => {
+                let point = self.seen(point).map_err(|_| Error::OutcomeUnknown)?;
+                Ok(Some((slot.0, point)))
+            }
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::OutcomeUnknown => Err(Error::OutcomeUnknown),
+            Err(error) => {
+                tracing::debug!(%error, "a group of commits goes step by step");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Makes `changes` in one step without a slot, as nobody may. For tests that show what it is for.
+    pub(crate) async fn transact(&self, changes: Vec<Update>) -> Result<()> {
+        self.again(|| self.key_value.transact(changes.clone()))
+            .await
+            .map(drop)
+    }
+
+    /// The same for a slot that decides about what the node has written: resting on all of that, since a store that has
+    /// gone back may have lost it and not the slots before.
+    pub(crate) async fn append_resting(
+        &self,
+        writer: &mut Writer,
+        payload: Bytes,
+    ) -> Result<(u64, DurabilityPoint)> {
+        if let Err(error) = writer.rest_on(self.basis()).await {
+            if error.kind() == ErrorKind::Lost {
+                self.fall();
+                self.standing()?;
+            }
+            return Err(error.into());
+        }
+        self.append(writer, payload).await
+    }
+
+    /// Waits before something is tried again.
+    pub(crate) async fn pause(&self, delays: &mut primitives::Delays) {
+        let delay = delays
+            .next_delay(&*self.entropy)
+            .unwrap_or(WRITE_AGAIN.longest);
+        self.clock.sleep(delay).await;
+    }
+
+    /// How long to wait between attempts at what has to come to an end.
+    pub(crate) fn delays() -> primitives::Delays {
+        WRITE_AGAIN.delays()
+    }
+}
+
+fn corrupt(what: &str) -> Error {
+    Error::Corrupt(format!("decode {what}").into())
+}

@@ -1,0 +1,386 @@
+//! Decision rows.
+//!
+//! Invariants
+//! - A decision row is decided by one conditional write, and never changes its mind (rule T-2): every transition of
+//!   `docs/design/0003-transactions.md`, section 4.2, is one function here.
+//! - A row goes only once nobody can decide about it any more, and nothing that counts rests on it: that is judged by
+//!   `retention`, and held here by conditions on whose it is and how it was decided.
+
+use ports::{
+    Condition, DurabilityPoint, Item, Update,
+    key_value::{Action, Outcome, Test},
+};
+
+use crate::{
+    Error, Result,
+    model::{Attempt, Outcome as Finished, TransactionId},
+    storage::records::{CommitRecord, StoredRecord, decode, encode},
+};
+
+use super::{Store, corrupt};
+
+/// Who may decide.
+const ATTEMPT: &str = "attempt";
+/// How it was decided; absent: not yet.
+const STATE: &str = "state";
+/// The record of what was committed.
+const RECORD: &str = "record";
+/// One: its window is over, and it goes with the last of its versions.
+const RELEASED: &str = "released";
+
+const COMMITTED: i64 = 1;
+const ABORTED: i64 = 2;
+const PREPARED: i64 = 3;
+
+/// How a transaction was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum State {
+    Undecided,
+    Committed(StoredRecord),
+    Aborted,
+    /// The sequencer decides: what its log says counts, until the row says it.
+    Prepared,
+}
+
+/// A decision row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Decision {
+    pub(crate) attempt: Attempt,
+    pub(crate) state: State,
+    /// Whether its window is over, and it goes with the last of its versions.
+    pub(crate) is_released: bool,
+}
+
+/// How a transition of a decision row ended: done, or what stands there instead. Both rest on the point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decided {
+    Done(DurabilityPoint),
+    Refused(Option<Decision>, DurabilityPoint),
+}
+
+/// What a row that an attempt cannot decide any more says of it. The row of a name goes before the commit only with a later
+/// attempt, which took it and has ended as well: whoever resolves a log closes what is committing.
+pub(crate) fn refused(row: Option<&Decision>, id: &TransactionId, attempt: Attempt) -> Error {
+    Error::TransactionFinished(match row {
+        Some(row) if row.attempt != attempt => Finished::BegunAnew,
+        None if id.generated().is_none() => Finished::BegunAnew,
+        _ => Finished::Aborted,
+    })
+}
+
+impl Store {
+    /// The decision row of `id`, and the point this rests on.
+    pub(crate) async fn decision(
+        &self,
+        id: &TransactionId,
+    ) -> Result<(Option<Decision>, DurabilityPoint)> {
+        let read = self.get(&self.buckets.decision(id)).await?;
+        Ok((
+            read.value.map(|item| Decision::decode(&item)).transpose()?,
+            read.point,
+        ))
+    }
+
+    /// A committed row as the record that memory shares.
+    pub(crate) async fn record(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        stored: &StoredRecord,
+        point: DurabilityPoint,
+    ) -> Result<CommitRecord> {
+        let StoredRecord {
+            version,
+            position,
+            writes,
+            ..
+        } = stored;
+        let (parts, writes) = (writes.parts(), self.write_set(attempt, writes).await?);
+        let (version, position) = (*version, *position);
+        Ok(CommitRecord {
+            id: id.clone(),
+            attempt,
+            version,
+            position,
+            writes,
+            parts,
+            point,
+        })
+    }
+
+    /// `begin(named)`: takes the row, unless it is decided for good.
+    pub(crate) async fn begin_named(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        earlier: Option<Attempt>,
+    ) -> Result<Decided> {
+        let mut open = Condition::Any(vec![
+            Condition::attribute(STATE, Test::Absent),
+            Condition::attribute(STATE, Test::is_integer(ABORTED)),
+        ]);
+        if let Some(earlier) = earlier {
+            let is_its = Condition::attribute(ATTEMPT, Test::is(earlier.to_bytes().to_vec()));
+            open = Condition::All(vec![open, is_its]);
+        }
+        let actions = vec![set_attempt(attempt), Action::unset(STATE)];
+        self.decide(Update::modify(self.buckets.decision(id), actions).when(open))
+            .await
+    }
+
+    /// `commit`: a generated id's row is absent, a name's is this attempt's and undecided.
+    pub(crate) async fn commit(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        is_named: bool,
+        record: &StoredRecord,
+    ) -> Result<Decided> {
+        self.decide_mine(self.committing(id, attempt, is_named, record), attempt)
+            .await
+    }
+
+    /// What commits.
+    pub(crate) fn committing(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        is_named: bool,
+        record: &StoredRecord,
+    ) -> Update {
+        let condition = if is_named {
+            undecided(attempt)
+        } else {
+            Condition::Absent
+        };
+        Update::modify(self.buckets.decision(id), committing(attempt, record)).when(condition)
+    }
+
+    /// Whether this attempt has committed already: done, if so. Asked for as long as the node lives.
+    pub(crate) async fn is_committed(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
+        self.decide(Update::check(
+            self.buckets.decision(id),
+            decided(attempt, COMMITTED),
+        ))
+        .await
+    }
+
+    /// The same as nobody may: whoever's row it is. For tests that show what attempts are for.
+    pub(crate) async fn commit_any_attempt(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        record: &StoredRecord,
+    ) -> Result<Decided> {
+        self.decide(Update::modify(
+            self.buckets.decision(id),
+            committing(attempt, record),
+        ))
+        .await
+    }
+
+    /// `prepare`: hands the decision to the sequencer, under the condition that a commit would have.
+    pub(crate) async fn prepare(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        is_named: bool,
+    ) -> Result<Decided> {
+        let actions = vec![set_attempt(attempt), Action::set_integer(STATE, PREPARED)];
+        let condition = if is_named {
+            undecided(attempt)
+        } else {
+            Condition::Absent
+        };
+        let update = Update::modify(self.buckets.decision(id), actions).when(condition);
+        Ok(match self.decide(update).await? {
+            Decided::Refused(
+                Some(Decision {
+                    attempt: other,
+                    state: State::Prepared,
+                    ..
+                }),
+                point,
+            ) if other == attempt => Decided::Done(point),
+            decided => decided,
+        })
+    }
+
+    /// `settle` of what the sequencer's log says has committed. What the row says already stays.
+    pub(crate) async fn settle_committed(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+        record: &StoredRecord,
+    ) -> Result<()> {
+        let update = Update::modify(self.buckets.decision(id), committing(attempt, record));
+        self.finish(&update.when(decided(attempt, PREPARED)))
+            .await
+            .map(drop)
+    }
+
+    /// `settle` of what the sequencer does not, and never will, commit.
+    pub(crate) async fn settle_aborted(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
+        let actions = vec![Action::set_integer(STATE, ABORTED)];
+        let update =
+            Update::modify(self.buckets.decision(id), actions).when(decided(attempt, PREPARED));
+        self.finish_decision(&update).await
+    }
+
+    /// `close(generated)`: aborted, if there is no row.
+    pub(crate) async fn close_generated(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
+        let actions = vec![set_attempt(attempt), Action::set_integer(STATE, ABORTED)];
+        let update = Update::modify(self.buckets.decision(id), actions).when(Condition::Absent);
+        self.finish_decision(&update).await
+    }
+
+    /// `close(named)`: aborted, if the row is this attempt's and undecided.
+    pub(crate) async fn close_named(
+        &self,
+        id: &TransactionId,
+        attempt: Attempt,
+    ) -> Result<Decided> {
+        let actions = vec![Action::set_integer(STATE, ABORTED)];
+        let update = Update::modify(self.buckets.decision(id), actions).when(undecided(attempt));
+        self.finish_decision(&update).await
+    }
+
+    /// `forget`: a named begin that left nothing; the row goes if it is still its own and undecided. A name that may
+    /// be a generated id keeps a closed row: its first owner could take an absent one for its own.
+    pub(crate) async fn forget(&self, id: &TransactionId, attempt: Attempt) -> Result<Decided> {
+        if id.generated().is_some() {
+            return self.close_named(id, attempt).await;
+        }
+        self.finish_decision(&Update::delete(self.buckets.decision(id)).when(undecided(attempt)))
+            .await
+    }
+
+    /// `release`: the window of a commit is over, and versions of it are left.
+    pub(crate) async fn release(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
+        let actions = vec![Action::set_integer(RELEASED, 1)];
+        self.finish(
+            &Update::modify(self.buckets.decision(id), actions).when(decided(attempt, COMMITTED)),
+        )
+        .await
+        .map(drop)
+    }
+
+    /// `drop(committed)`: nothing that was written is left, and the window is over.
+    pub(crate) async fn drop_committed(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, COMMITTED)))
+            .await
+            .map(drop)
+    }
+
+    /// `drop(aborted)`: nobody can commit this attempt any more, and its window is over.
+    pub(crate) async fn drop_aborted(&self, id: &TransactionId, attempt: Attempt) -> Result<()> {
+        self.finish(&Update::delete(self.buckets.decision(id)).when(decided(attempt, ABORTED)))
+            .await
+            .map(drop)
+    }
+
+    /// A commit: finding one's own is success, since then an answer was lost.
+    async fn decide_mine(&self, update: Update, attempt: Attempt) -> Result<Decided> {
+        Ok(match self.decide(update).await? {
+            Decided::Refused(
+                Some(Decision {
+                    attempt: other,
+                    state: State::Committed(_),
+                    ..
+                }),
+                point,
+            ) if other == attempt => Decided::Done(point),
+            decided => decided,
+        })
+    }
+
+    async fn decide(&self, update: Update) -> Result<Decided> {
+        let (outcome, point) = self.update(update).await?;
+        Decided::decode(outcome, point)
+    }
+
+    async fn finish_decision(&self, update: &Update) -> Result<Decided> {
+        let (outcome, point) = self.finish(update).await?;
+        Decided::decode(outcome, point)
+    }
+}
+
+impl Decision {
+    /// Whether anybody may still decide.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.state == State::Undecided
+    }
+
+    /// Whether another attempt may take it.
+    pub(crate) fn may_be_begun(&self) -> bool {
+        matches!(self.state, State::Undecided | State::Aborted)
+    }
+
+    pub(crate) fn decode(item: &Item) -> Result<Self> {
+        let attempt = item
+            .bytes(ATTEMPT)
+            .and_then(|bytes| Attempt::from_bytes(bytes));
+        let state = match (item.integer(STATE), item.bytes(RECORD)) {
+            (None, _) => State::Undecided,
+            (Some(COMMITTED), Some(record)) => State::Committed(decode(record, "a commit record")?),
+            (Some(ABORTED), _) => State::Aborted,
+            (Some(PREPARED), _) => State::Prepared,
+            _ => return Err(corrupt("a decision row's state")),
+        };
+        let attempt = attempt.ok_or_else(|| corrupt("a decision row's attempt"))?;
+        Ok(Self {
+            attempt,
+            state,
+            is_released: item.integer(RELEASED).is_some(),
+        })
+    }
+}
+
+impl Decided {
+    fn decode(outcome: Outcome, point: DurabilityPoint) -> Result<Self> {
+        Ok(match outcome {
+            Outcome::Done(_) => Self::Done(point),
+            Outcome::Conflict(item) => {
+                Self::Refused(item.map(|item| Decision::decode(&item)).transpose()?, point)
+            }
+        })
+    }
+}
+
+fn set_attempt(attempt: Attempt) -> Action {
+    Action::set(ATTEMPT, attempt.to_bytes().to_vec())
+}
+
+fn committing(attempt: Attempt, record: &StoredRecord) -> Vec<Action> {
+    vec![
+        set_attempt(attempt),
+        Action::set_integer(STATE, COMMITTED),
+        Action::set(RECORD, encode(record)),
+    ]
+}
+
+fn decided(attempt: Attempt, state: i64) -> Condition {
+    Condition::All(vec![
+        Condition::attribute(ATTEMPT, Test::is(attempt.to_bytes().to_vec())),
+        Condition::attribute(STATE, Test::is_integer(state)),
+    ])
+}
+
+fn undecided(attempt: Attempt) -> Condition {
+    Condition::All(vec![
+        Condition::attribute(ATTEMPT, Test::is(attempt.to_bytes().to_vec())),
+        Condition::attribute(STATE, Test::Absent),
+    ])
+}
